@@ -1,0 +1,58 @@
+/* The only atomics of the project: plain words in shared memory, read and written with named orders.
+ *
+ * A word is a naturally aligned uint32_t or uint64_t. C11's _Atomic types of those sizes are lock-free and laid
+ * out like the plain ones on every target we build for (asserted below), so a word can live in a struct that
+ * Cython, NumPy or another process sees as an integer.
+ *
+ *   load_relaxed / store_relaxed    a word only we write, or a hint
+ *   load_acquire / store_release    the two ends of a sync point: docs/memory-model.md lists every pair
+ *   full_fence                      between "I published" and "is the other one asleep?" (wait.pyx), nowhere else
+ *   compare_swap                    first writer wins: the abort word, roles; never on a hot path
+ *   cpu_pause                       inside a spin: lets the sibling thread run and keeps the exit cheap
+ */
+#ifndef SHMRING_ATOMICS_H
+#define SHMRING_ATOMICS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && sizeof(_Atomic uint32_t) == 4, "atomic words must be plain words");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "a lock cannot be shared by processes");
+
+#define SHMRING_WORD(T, name)                                                                                          \
+    static inline T load_relaxed_##name(const T *p) {                                                                  \
+        return atomic_load_explicit((const _Atomic T *)p, memory_order_relaxed);                                       \
+    }                                                                                                                  \
+    static inline T load_acquire_##name(const T *p) {                                                                  \
+        return atomic_load_explicit((const _Atomic T *)p, memory_order_acquire);                                       \
+    }                                                                                                                  \
+    static inline void store_relaxed_##name(T *p, T value) {                                                           \
+        atomic_store_explicit((_Atomic T *)p, value, memory_order_relaxed);                                            \
+    }                                                                                                                  \
+    static inline void store_release_##name(T *p, T value) {                                                           \
+        atomic_store_explicit((_Atomic T *)p, value, memory_order_release);                                            \
+    }                                                                                                                  \
+    static inline bool compare_swap_##name(T *p, T expected, T desired) {                                              \
+        return atomic_compare_exchange_strong_explicit((_Atomic T *)p, &expected, desired, memory_order_acq_rel,       \
+                                                       memory_order_acquire);                                          \
+    }
+
+SHMRING_WORD(uint32_t, u32)
+SHMRING_WORD(uint64_t, u64)
+
+#undef SHMRING_WORD
+
+static inline void full_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory"); /* yield is a no-op on most cores; isb takes about as long as pause */
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+#endif

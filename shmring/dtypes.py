@@ -1,0 +1,74 @@
+"""The element types and operations, by name and by number.
+
+The numbers are positions in `DTYPES` and `OPS`. They travel in signatures and index the kernel tables, so
+``_c/kernels.h`` lists them in the same order (``tests/unit/test_dtypes.py`` compares the two).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DType(NamedTuple):
+    """One element type: its name, its size in bytes, and its family (``f`` float, ``i`` signed, ``u`` unsigned,
+    ``b`` bool, ``c`` complex)."""
+
+    name: str
+    itemsize: int
+    family: str
+
+
+DTYPES = (
+    DType("float64", 8, "f"),
+    DType("float32", 4, "f"),
+    DType("float16", 2, "f"),
+    DType("bfloat16", 2, "f"),
+    DType("int8", 1, "i"),
+    DType("int16", 2, "i"),
+    DType("int32", 4, "i"),
+    DType("int64", 8, "i"),
+    DType("uint8", 1, "u"),
+    DType("uint16", 2, "u"),
+    DType("uint32", 4, "u"),
+    DType("uint64", 8, "u"),
+    DType("bool", 1, "b"),
+    DType("complex64", 8, "c"),
+    DType("complex128", 16, "c"),
+)
+
+OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor")
+
+# Other names people know an operation by.
+OP_ALIASES = {"mean": "avg", "product": "prod", "add": "sum", "multiply": "prod", "minimum": "min", "maximum": "max"}
+
+DTYPE_CODES = {d.name: code for code, d in enumerate(DTYPES)}
+OP_CODES = {name: code for code, name in enumerate(OPS)}
+OP_CODES.update({alias: OP_CODES[name] for alias, name in OP_ALIASES.items()})
+
+# Which families an operation is defined on. Complex numbers have no order; bits of a float are not a number;
+# an average of integers is not an integer.
+_FAMILIES = {
+    "sum": "fiubc",
+    "prod": "fiubc",
+    "min": "fiub",
+    "max": "fiub",
+    "avg": "fc",
+    "band": "iub",
+    "bor": "iub",
+    "bxor": "iub",
+    "land": "fiubc",
+    "lor": "fiubc",
+}
+
+
+def is_defined(op: str, dtype: str) -> bool:
+    """Whether operation ``op`` exists on ``dtype`` (both canonical names)."""
+    return DTYPES[DTYPE_CODES[dtype]].family in _FAMILIES[op]
+
+
+def op_code(op: str) -> int:
+    """The number of operation ``op``; ``ValueError`` naming the known ones if there is no such operation."""
+    try:
+        return OP_CODES[op]
+    except (KeyError, TypeError):
+        raise ValueError(f"unknown op {op!r}; known: {', '.join(OPS)}") from None

@@ -1,0 +1,137 @@
+"""The errors, each saying what state it leaves behind.
+
+Bad arguments are plain ``TypeError`` and ``ValueError``, raised before anything is sent; the communicator or
+channel stays usable. Everything below derives from `ShmringError`.
+"""
+
+
+class ShmringError(Exception):
+    """Root of the family; catch it to catch whatever shmring itself can raise."""
+
+
+class BrokenError(ShmringError):
+    """Root of the errors after which a communicator is broken.
+
+    The result of the call is undefined and every later call raises the same error at once. Make a new
+    communicator of the survivors with `Communicator.shrink`, or close it.
+    """
+
+
+class PeerLostError(BrokenError):
+    """A peer process is gone: killed, crashed, or it closed its end while others still needed it.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that was lost, or -1 where the peer has no rank (channels).
+    pid : int
+        Its process id in its own PID namespace, 0 if unknown.
+    """
+
+    def __init__(self, message: str, rank: int = -1, pid: int = 0) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.pid = pid
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank, self.pid)
+
+
+class CollectiveTimeoutError(BrokenError, TimeoutError):
+    """Peers that are alive did not come in time.
+
+    Attributes
+    ----------
+    late : tuple of int
+        The ranks that were waited for.
+    """
+
+    def __init__(self, message: str, late: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.late = late
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.late)
+
+
+class MismatchError(BrokenError):
+    """Ranks disagree about a collective: kind, operation, dtype, count, root, or the order of calls.
+
+    The message has both sides' signatures.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Two ranks whose signatures differ.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.ranks)
+
+
+class AbortedError(BrokenError):
+    """A peer called ``abort()``, left with an exception, or was interrupted in a collective.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that aborted.
+    """
+
+    def __init__(self, message: str, rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank)
+
+
+class ClosedError(ShmringError, ValueError):
+    """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
+
+
+class OutOfSharedMemoryError(ShmringError, MemoryError):
+    """Shared memory could not be reserved; nothing was created.
+
+    Attributes
+    ----------
+    needed, available : int
+        Bytes asked for, and bytes free in the shared-memory file system (-1 if unknown).
+    """
+
+    def __init__(self, message: str, needed: int = -1, available: int = -1) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.needed, self.available)
+
+
+class SegmentError(ShmringError, OSError):
+    """A shared-memory segment cannot be created, or what was found under its name is not to be trusted."""
+
+
+class MeetingError(ShmringError):
+    """The ranks of a communicator did not find each other; nothing is left behind and `init` may be called again."""
+
+
+class MeetingTimeoutError(MeetingError, TimeoutError):
+    """Some ranks never came.
+
+    Attributes
+    ----------
+    missing : tuple of int
+        The ranks that were waited for.
+    """
+
+    def __init__(self, message: str, missing: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.missing)
