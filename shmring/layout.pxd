@@ -2,6 +2,11 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
+cdef extern from "<semaphore.h>" nogil:
+    ctypedef struct sem_t:
+        pass
+
+
 cdef extern from "layout.h" nogil:
     const uint64_t SHMRING_MAGIC
     const uint32_t SHMRING_LAYOUT_VERSION
@@ -34,3 +39,49 @@ cdef extern from "layout.h" nogil:
         uint32_t ready
         uint64_t attached
         shmring_lifeline life
+
+    const uint32_t SHMRING_NSLOTS_MAX
+    const uint32_t SHMRING_LOST
+    const uint32_t SHMRING_LEFT
+    const uint32_t SHMRING_LATE
+    const uint32_t SHMRING_MISMATCH
+    const uint32_t SHMRING_ABORTED
+
+    ctypedef struct shmring_abort:
+        uint32_t state
+        uint32_t cause
+        int32_t by
+        int32_t about
+        uint64_t round
+        uint64_t mine
+        uint64_t theirs
+        char reason[200]
+
+    ctypedef struct shmring_outbox:
+        uint64_t published
+        uint32_t signature[14]
+        uint64_t consumed
+        uint64_t asleep
+        sem_t wake
+        uint32_t left
+        uint64_t said[14]
+        uint64_t current
+        shmring_abort abort
+
+    const uint32_t SHMRING_WHISPER_NBYTES
+    const uint32_t SHMRING_FIRST_NBYTES
+    const uint32_t SHMRING_REST_NBYTES
+    const uint32_t SHMRING_WHISPER_NLINES
+
+    ctypedef struct shmring_first_line:
+        uint8_t payload[48]
+        uint64_t signature
+        uint64_t tag
+
+    ctypedef struct shmring_rest_line:
+        uint8_t payload[56]
+        uint64_t tag
+
+    ctypedef struct shmring_whisper:
+        shmring_first_line first
+        shmring_rest_line rest[1]

@@ -54,4 +54,83 @@ typedef struct {
 
 _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must fit its page");
 
+/* ---- the outbox: all that one rank says in collectives ------------------------------------------------------------
+ *
+ * Rounds are numbered for ever from 0 on each communicator; round r uses slot r % nslots of every rank's outbox. Both
+ * counters only grow, and each has one writer. A rank that says nothing in a round need not publish it.
+ * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
+ *
+ *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
+ */
+#define SHMRING_NSLOTS_MAX 14u
+
+/* First to notice trouble writes it here, once; only rank 0's is used. Everyone who waits sees `state`. */
+typedef struct {
+    uint32_t state; /* 0 nothing, 1 being written, 2 written (release) */
+    uint32_t cause; /* SHMRING_LOST ... below */
+    int32_t by;     /* the rank that noticed, and the rank it is about */
+    int32_t about;
+    uint64_t round;
+    uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
+    uint64_t theirs;
+    char reason[200];
+} shmring_abort;
+
+enum shmring_cause {
+    SHMRING_LOST = 1,     /* `about` died */
+    SHMRING_LEFT = 2,     /* `about` closed its communicator while others needed it */
+    SHMRING_LATE = 3,     /* `about` did not come in time */
+    SHMRING_MISMATCH = 4, /* `by` and `about` disagree about a collective */
+    SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
+};
+
+typedef struct {
+    /* One line: the count of rounds published, and what each of the last nslots of them was, so that whoever fetches
+     * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
+    SHMRING_APART uint64_t published;
+    uint32_t signature[SHMRING_NSLOTS_MAX];
+    SHMRING_APART uint64_t consumed; /* rounds read by this rank: their slots, everywhere, are free of it */
+    SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (wait.pyx) */
+    SHMRING_APART sem_t wake;
+    SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
+    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
+    uint64_t current;                            /* signature of the call this rank is in, 0 outside of calls */
+    SHMRING_APART shmring_abort abort;
+} shmring_outbox;
+
+_Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
+               "the count and its signatures share one line");
+_Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
+
+/* ---- whispers: small payloads in the same lines as their sequence number ------------------------------------------
+ *
+ * Each line ends in its tag, round + 1, stored after the rest of the line (release), so whoever sees the tag has the
+ * payload: one miss brings both. The first line also carries the signature. A tag is 64 bits wide: a stale line can
+ * never be taken for a new one. */
+#define SHMRING_WHISPER_NBYTES 4096u
+#define SHMRING_FIRST_NBYTES 48u
+#define SHMRING_REST_NBYTES 56u
+
+typedef struct {
+    _Alignas(SHMRING_LINE) uint8_t payload[SHMRING_FIRST_NBYTES];
+    uint64_t signature;
+    uint64_t tag;
+} shmring_first_line;
+
+typedef struct {
+    _Alignas(SHMRING_LINE) uint8_t payload[SHMRING_REST_NBYTES];
+    uint64_t tag;
+} shmring_rest_line;
+
+#define SHMRING_WHISPER_NLINES                                                                                         \
+    (1u + (SHMRING_WHISPER_NBYTES - SHMRING_FIRST_NBYTES + SHMRING_REST_NBYTES - 1u) / SHMRING_REST_NBYTES)
+
+typedef struct {
+    shmring_first_line first;
+    shmring_rest_line rest[SHMRING_WHISPER_NLINES - 1u];
+} shmring_whisper;
+
+_Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest_line) == SHMRING_LINE,
+               "a whisper line is a cache line");
+
 #endif

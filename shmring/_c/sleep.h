@@ -1,0 +1,43 @@
+/* Sleeping on a process-shared POSIX semaphore for at most some nanoseconds, by a clock that nobody can set back. */
+#ifndef SHMRING_SLEEP_H
+#define SHMRING_SLEEP_H
+
+#include <errno.h>
+#include <features.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* vdso: no system call */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+enum { SLEPT_WOKEN = 0, SLEPT_ENOUGH = 1, SLEPT_SIGNAL = 2 };
+
+static inline int sleep_on(sem_t *sem, int64_t ns) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    clockid_t clock = CLOCK_MONOTONIC;
+#else
+    clockid_t clock = CLOCK_REALTIME; /* a clock set back prolongs one tick, no more */
+#endif
+    struct timespec until;
+    clock_gettime(clock, &until);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec += ns % 1000000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec += 1;
+        until.tv_nsec -= 1000000000;
+    }
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    int failed = sem_clockwait(sem, clock, &until);
+#else
+    int failed = sem_timedwait(sem, &until);
+#endif
+    if (!failed) return SLEPT_WOKEN;
+    return errno == EINTR ? SLEPT_SIGNAL : SLEPT_ENOUGH;
+}
+
+#endif

@@ -1,0 +1,96 @@
+"""What can be set on a communicator, with its defaults and the environment variables that change them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one communicator. Those of the first group must be equal on all ranks; meeting checks it.
+
+    Every field can be set by the environment variable ``SHMRING_<FIELD>`` (upper case), or as an argument of `init`,
+    which wins.
+    """
+
+    slot_nbytes: int = 256 * KIB
+    """Bytes in a slot of the outbox; a multiple of 4096."""
+    nslots: int = 8
+    """Slots in the outbox: a power of two from 4 to 8."""
+    whisper_nbytes: int = -1
+    """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
+    one_shot_nbytes: int = -1
+    """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
+
+    timeout: float | None = 1800.0
+    """Seconds a call waits for peers that are alive; None: for ever. A dead peer is noticed at once, whatever this."""
+    spin_us: float = -1.0
+    """Microseconds of spinning before a waiting rank yields and sleeps; -1: derived from ranks and processors."""
+    tick_ms: float = 20.0
+    """Longest sleep without a look whether the others live."""
+    streaming: int = -1
+    """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
+    allow_pickle: bool = True
+    """Whether Python objects may be received; unpickling runs what a peer sent."""
+
+    def __post_init__(self) -> None:
+        if self.slot_nbytes < 4096 or self.slot_nbytes % 4096:
+            raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096")
+        if self.nslots not in (4, 8):
+            raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
+        if not -1 <= self.whisper_nbytes <= 4096:
+            raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
+        if self.timeout is not None and not self.timeout >= 0:
+            raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
+        if not self.tick_ms > 0:
+            raise ValueError(f"tick_ms={self.tick_ms}: must be positive")
+
+    def whisper_limit(self, size: int) -> int:
+        """The largest whisper among ``size`` ranks: every rank reads all of them, so it shrinks with their number."""
+        if self.whisper_nbytes >= 0:
+            return self.whisper_nbytes
+        return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
+
+    def spin_ns(self, size: int, processors: float) -> int:
+        """The spin budget: next to nothing where ranks outnumber processors, since the awaited one needs this core."""
+        if self.spin_us >= 0:
+            return int(self.spin_us * 1000)
+        return 50_000 if size <= processors else 0
+
+
+def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) -> Config:
+    """The defaults, changed by the environment, changed by ``overrides`` (those that are not None).
+
+    Raises
+    ------
+    TypeError
+        An unknown setting.
+    ValueError
+        A value out of range, or an environment variable that is not of the field's type.
+    """
+    environ = os.environ if environ is None else environ
+    known = {f.name: f for f in fields(Config)}
+    unknown = sorted(set(overrides) - set(known))
+    if unknown:
+        raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
+    settings = {}
+    for name, field in known.items():
+        text = environ.get(f"SHMRING_{name.upper()}")
+        if text is not None:
+            settings[name] = _parse(name, text, type(field.default))
+    settings.update(overrides)
+    return replace(Config(), **settings)
+
+
+def _parse(name: str, text: str, kind: type):
+    try:
+        if name == "timeout" and text.lower() == "none":
+            return None
+        if kind is bool:
+            return {"0": False, "1": True, "false": False, "true": True}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"SHMRING_{name.upper()}={text!r}: not a {kind.__name__}") from None

@@ -1,0 +1,23 @@
+# Journeys: the execution of a program, resumable at every wait.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring.program cimport Program
+from shmring.reduce cimport reduce_kernel
+from shmring.rounds cimport engine_t
+from shmring.wait cimport patience_t
+
+# How far one collective has come: enough to go on after a signal was handled.
+ctypedef struct journey_t:
+    uint64_t signature
+    uint64_t base                  # its first round
+    int loop
+    int step
+    int64_t iteration
+    char *in_base
+    char *out_base
+    reduce_kernel kernel
+    size_t itemsize
+    bint out_streaming
+
+
+cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil

@@ -1,0 +1,76 @@
+"""Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
+
+from shmring.program cimport (AWAIT, CLAIM, COPY, IN, OUT, PUBLISH, REDUCE, RELEASE, SLOT, loop_t, operand_t, step_t)
+from shmring.reduce cimport copy_bytes, reduce_into
+from shmring.rounds cimport await_round, claim, finish, publish, release
+from shmring.wait cimport READY
+
+
+cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+    cdef int64_t offset = o.offset + j.iteration * o.offset_step
+    cdef uint64_t round
+    if o.space == SLOT:
+        round = j.base + <uint64_t> (o.round + j.iteration * o.round_step)
+        return e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes + offset
+    if o.space == IN:
+        return j.in_base + offset
+    return j.out_base + offset
+
+
+cdef inline bint streams(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+    return e.outbox_streaming if o.space == SLOT else j.out_streaming
+
+
+cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef char *dst = address(e, j, &s.operands[0])
+    cdef char *src = address(e, j, &s.operands[1])
+    if dst != src:      # in place, what an operation moves to its own place stays there
+        copy_bytes(dst, src, s.nbytes, streams(e, j, &s.operands[0]))
+
+
+cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef operand_t *sources = s.operands + 1 + s.has_also
+    cdef char *also = address(e, j, &s.operands[1]) if s.has_also else NULL
+    cdef int i
+    for i in range(s.nsources):
+        e.sources[i] = address(e, j, &sources[i])
+    reduce_into(j.kernel, address(e, j, &s.operands[0]), also, e.sources, s.nsources, s.nbytes // j.itemsize,
+                j.itemsize, streams(e, j, &s.operands[0]), s.has_also and streams(e, j, &s.operands[1]))
+
+
+cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexcept nogil:
+    cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
+    if s.code == COPY:
+        copy(e, j, s)
+    elif s.code == REDUCE:
+        fold(e, j, s)
+    elif s.code == CLAIM:
+        return claim(e, round, patience)
+    elif s.code == PUBLISH:
+        publish(e, round, j.signature)
+    elif s.code == AWAIT:
+        return await_round(e, s.whom, round, j.base, j.signature, patience)
+    else:
+        release(e, round)
+    return READY
+
+
+cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil:
+    """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
+    until it is READY, so it is simply taken again."""
+    cdef loop_t *loop
+    cdef int outcome
+    while j.loop < program.nloops:
+        loop = &program.loops[j.loop]
+        while j.iteration < loop.times:
+            while j.step < loop.nsteps:
+                outcome = take(e, j, &loop.steps[j.step], patience)
+                if outcome != READY:
+                    return outcome
+                j.step += 1
+            j.step = 0
+            j.iteration += 1
+        j.iteration = 0
+        j.loop += 1
+    finish(e, j.base + program.rounds)
+    return READY

@@ -1,0 +1,50 @@
+# Programs: plans compiled to structs that the engine executes without the interpreter.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+cdef enum space_t:
+    IN = 0
+    OUT = 1
+    SLOT = 2
+
+cdef enum code_t:
+    COPY = 0
+    REDUCE = 1
+    CLAIM = 2
+    PUBLISH = 3
+    AWAIT = 4
+    RELEASE = 5
+
+ctypedef struct operand_t:
+    int32_t space
+    int32_t rank
+    int64_t offset
+    int64_t offset_step
+    int64_t round
+    int64_t round_step
+
+ctypedef struct step_t:
+    int32_t code
+    int32_t whom
+    int32_t nsources
+    bint has_also
+    int64_t round
+    int64_t round_step
+    int64_t nbytes
+    operand_t *operands            # dst, [also], sources
+
+ctypedef struct loop_t:
+    int64_t times
+    step_t *steps
+    int nsteps
+
+
+cdef class Program:
+    """A plan, compiled: the steps as structs."""
+
+    cdef loop_t *loops
+    cdef int nloops
+    cdef uint64_t rounds
+    cdef readonly object plan
+    cdef list blocks
+
+    cdef void *reserve(self, size_t nbytes) except NULL

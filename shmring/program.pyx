@@ -1,0 +1,78 @@
+"""Programs: plans compiled to structs.
+
+A plan is a few loops of steps with affine offsets, so a program is some hundred bytes a step, whatever the size of the
+message. Compiled once for each (collective, size), kept by the engine.
+"""
+
+from libc.stdlib cimport calloc, free
+
+from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
+
+
+cdef class Program:
+    """A plan (`shmring.plan.steps.Plan`) in the form that `journey.pyx` executes."""
+
+    def __cinit__(self, plan):
+        cdef Py_ssize_t i, k
+        self.plan = plan
+        self.rounds = plan.rounds
+        loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
+        self.nloops = len(loops)
+        self.loops = <loop_t *> self.reserve(len(loops) * sizeof(loop_t))
+        for i, (times, steps) in enumerate(loops):
+            self.loops[i].times = times
+            self.loops[i].nsteps = len(steps)
+            self.loops[i].steps = <step_t *> self.reserve(len(steps) * sizeof(step_t))
+            for k, step in enumerate(steps):
+                self.compile_step(&self.loops[i].steps[k], step)
+
+    cdef void *reserve(self, size_t nbytes) except NULL:
+        cdef Block block = Block.__new__(Block)
+        block.memory = calloc(max(nbytes, 1), 1)
+        if block.memory == NULL:
+            raise MemoryError(f"no memory for a plan ({nbytes} bytes)")
+        if self.blocks is None:
+            self.blocks = []
+        self.blocks.append(block)
+        return block.memory
+
+    cdef int compile_step(self, step_t *s, step) except -1:
+        operands = []
+        if isinstance(step, Copy):
+            s.code, s.nbytes, operands = COPY, step.nbytes, [step.dst, step.src]
+        elif isinstance(step, Reduce):
+            s.code, s.nbytes, s.nsources, s.has_also = REDUCE, step.nbytes, len(step.sources), step.also is not None
+            operands = [step.dst, *([step.also] if s.has_also else []), *step.sources]
+        else:
+            s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
+            s.round, s.round_step = step.round
+            s.whom = step.ranks if s.code == AWAIT else 0
+        s.operands = <operand_t *> self.reserve(len(operands) * sizeof(operand_t))
+        for i, operand in enumerate(operands):
+            s.operands[i].space = {Space.IN: IN, Space.OUT: OUT, Space.SLOT: SLOT}[operand.space]
+            s.operands[i].rank = operand.rank
+            s.operands[i].offset, s.operands[i].offset_step = operand.offset
+            s.operands[i].round, s.operands[i].round_step = operand.round
+        return 0
+
+
+cdef class Block:
+    """Memory that goes with its program."""
+
+    cdef void *memory
+
+    def __dealloc__(self):
+        free(self.memory)
+
+
+def flatten(steps):
+    """Steps with each `Await` of several ranks as one a rank, and of all as one for EVERYONE (-1)."""
+    flat = []
+    for step in steps:
+        if not isinstance(step, Await):
+            flat.append(step)
+        elif step.ranks is ALL:
+            flat.append(step._replace(ranks=-1))
+        else:
+            flat.extend(step._replace(ranks=rank) for rank in step.ranks)
+    return flat

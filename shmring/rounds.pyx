@@ -1,0 +1,93 @@
+"""Rounds: how a slot of an outbox is claimed, published, awaited and released.
+
+Round r lives in slot r % nslots of every rank's outbox. There are no states and no flags to reset: two counters a rank,
+which only grow, say all. A rank writes its slot once all others have consumed what was in it (claim), says so
+(publish), the others wait for that (await_round), read, and say so in turn (release). In order, always.
+"""
+
+from libc.stdint cimport UINT64_MAX
+
+from shmring.atomics cimport load_relaxed_u64, store_release_u64
+from shmring.layout cimport SHMRING_MISMATCH
+from shmring.signature cimport short_signature
+from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_trouble, wait_until, wake_waiters
+
+
+cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
+    """Wait until the own slot of ``round`` may be written."""
+    cdef int outcome
+    if round < e.free_until:
+        return READY
+    outcome = wait_until(&e.circle, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
+    if outcome == READY:
+        # Often they are further than we need: then the next claims look at nothing.
+        e.free_until = least_consumed(e) + e.nslots
+    return outcome
+
+
+cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
+    cdef uint64_t least = UINT64_MAX - e.nslots
+    cdef int j
+    for j in range(e.circle.size):
+        least = min(least, e.circle.seen[CONSUMED][j])
+    return least
+
+
+cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
+    cdef int slot = round & (e.nslots - 1)
+    e.own.said[slot] = signature
+    e.own.signature[slot] = short_signature(signature, round)
+    # SYNC published (meets: has_reached in wait.pyx). The slot and the signature before the count that announces them.
+    store_release_u64(&e.own.published, round + 1)
+    wake_waiters(&e.circle)
+
+
+cdef void release(engine_t *e, uint64_t round) noexcept nogil:
+    # SYNC consumed (meets: has_reached in wait.pyx). Our reads before the count that allows overwriting.
+    store_release_u64(&e.own.consumed, round + 1)
+    wake_waiters(&e.circle)
+
+
+cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
+    """End a collective, whose rounds are all below ``end``: each published and released, said or unsaid.
+
+    A rank that said nothing passes its rounds all the same, so that a peer that waits for one of them, being in another
+    collective, finds the signature of an older round there and not silence.
+    """
+    if load_relaxed_u64(&e.own.published) < end:
+        store_release_u64(&e.own.published, end)      # SYNC published
+    store_release_u64(&e.own.consumed, end)           # SYNC consumed
+    wake_waiters(&e.circle)
+    e.next_round = end
+    e.own.current = 0
+
+
+cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
+                     patience_t *patience) noexcept nogil:
+    """Wait until ``whom`` has published ``round`` of the collective that began at round ``base``."""
+    cdef int outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
+    cdef int j
+    if outcome != READY:
+        return outcome
+    for j in range(e.circle.size):
+        if (whom != EVERYONE and whom != j) or j == e.circle.rank or e.agreed[j] == base + 1:
+            continue
+        # Once a collective and peer: all later rounds follow from the same signature. The word shares the line of
+        # the count we just read.
+        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature, round):
+            disagree(e, j, round, signature)
+            return TROUBLE
+        e.agreed[j] = base + 1
+    if whom == EVERYONE and e.free_until < base + e.nslots:
+        # Everyone is in this collective, hence through with all before it: no need to read a consumed counter.
+        e.free_until = base + e.nslots
+    return READY
+
+
+cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
+    """Report that ``peer`` did something else in ``round``. What it did stays readable: we have not consumed it."""
+    cdef int slot = round & (e.nslots - 1)
+    cdef uint64_t theirs = e.circle.outbox[peer].said[slot]
+    if e.circle.outbox[peer].signature[slot] != short_signature(theirs, round):
+        theirs = 0      # it passed this round in silence; the word is older
+    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")

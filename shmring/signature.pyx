@@ -1,0 +1,28 @@
+"""Signatures in words: the text that a `MismatchError` or a `CollectiveTimeoutError` shows."""
+
+from shmring.dtypes import DTYPES, OPS
+
+KINDS = (
+    None, "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter",
+    "all_to_all", "scan", "exscan",
+)
+
+MAX_COUNT = (1 << 36) - 1
+
+
+def explain(signature: int) -> str:
+    """The call a signature stands for, e.g. ``all_reduce(sum, float32 x 1024)``."""
+    kind = signature >> 58
+    op = signature >> 54 & 15
+    dtype = signature >> 50 & 15
+    root = (signature >> 36 & 0x3FFF) - 1
+    count = signature & MAX_COUNT
+    if kind == 0 or kind >= len(KINDS):
+        return "nothing"
+    if kind == KIND_BARRIER:
+        return "barrier()"
+    parts = [OPS[op]] if op < len(OPS) else []
+    parts.append(f"{DTYPES[dtype].name if dtype < len(DTYPES) else 'bytes'} x {count}")
+    if root >= 0:
+        parts.append(f"root={root}")
+    return f"{KINDS[kind]}({', '.join(parts)})"

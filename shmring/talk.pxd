@@ -1,0 +1,29 @@
+# Talks: small collectives, every one of them one round of whispers.
+from libc.stdint cimport uint64_t
+
+from shmring.reduce cimport reduce_kernel
+from shmring.rounds cimport engine_t
+from shmring.wait cimport patience_t
+
+# One small collective, as data: what this rank says, whom it hears, which part of their words it takes, and whether
+# these are folded or placed side by side.
+ctypedef struct talk_t:
+    uint64_t signature
+    const char *words              # NULL: this rank says nothing
+    size_t nbytes                  # of words, at most SHMRING_WHISPER_NBYTES
+    int first                      # hears ranks first .. last - 1; itself among them reads its own words
+    int last
+    size_t offset                  # the part of each heard whisper that is wanted
+    size_t part_nbytes
+    reduce_kernel kernel           # NULL: place
+    size_t count                   # elements to fold
+    char *out
+    size_t stride                  # placing: distance between the parts of two ranks in out
+    # progress
+    int heard
+    bint spoken
+    uint64_t round
+
+
+cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil
+cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept nogil

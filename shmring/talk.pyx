@@ -1,0 +1,124 @@
+"""Talks: small collectives in one round of whispers.
+
+Every rank that has something to say whispers all of it; every rank that needs something listens to those it needs, in
+rank order, and folds or places what it hears. One round, one cache miss a peer, no second synchronisation: reading
+more than the minimum costs less than waiting twice.
+"""
+
+from libc.string cimport memcpy
+
+from shmring.atomics cimport cpu_pause, store_release_u64
+from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
+from shmring.rounds cimport claim, disagree, finish, publish
+from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until
+from shmring.whisper cimport has_arrived, read_whisper, write_whisper
+
+
+cdef inline shmring_whisper *slot_of(engine_t *e, int who, uint64_t round) noexcept nogil:
+    return e.whisper[who] + (round & (e.nslots - 1))
+
+
+cdef inline void speak(engine_t *e, talk_t *t) noexcept nogil:
+    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature, t.words, t.nbytes)
+    publish(e, t.round, t.signature)
+    t.spoken = True
+
+
+cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
+    """Look once. READY: the wanted part of that rank's words is in e.sources[who]."""
+    cdef shmring_whisper *slot
+    if who == e.circle.rank:
+        e.sources[who] = t.words + t.offset
+        return READY
+    slot = slot_of(e, who, t.round)
+    if not has_arrived(slot, t.round):
+        return UNREADY
+    if slot.first.signature != t.signature:
+        disagree(e, who, t.round, t.signature)
+        return TROUBLE
+    e.sources[who] = read_whisper(slot, t.round, t.offset, t.part_nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
+    return READY if e.sources[who] != NULL else UNREADY
+
+
+cdef int listen(engine_t *e, talk_t *t, int looks) noexcept nogil:
+    """Hear the rest of those this rank needs; give up after ``looks`` looks at a silent one."""
+    cdef int outcome, look = 0
+    while t.heard < t.last:
+        outcome = hear(e, t, t.heard)
+        if outcome == TROUBLE:
+            return TROUBLE
+        if outcome == READY:
+            t.heard += 1
+            look = 0
+            continue
+        look += 1
+        if look >= looks:
+            return UNREADY
+        cpu_pause()
+    return READY
+
+
+cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
+    cdef int j
+    cdef char *place
+    if t.kernel != NULL:
+        if t.last > t.first:
+            t.kernel(t.out, e.sources + t.first, t.last - t.first, t.count)
+    else:
+        for j in range(t.first, t.last):
+            place = t.out + (j - t.first) * t.stride
+            if place != e.sources[j] and t.part_nbytes:
+                memcpy(place, e.sources[j], t.part_nbytes)
+    if not t.spoken:
+        finish(e, t.round + 1)
+        return
+    # Our counter's store needs no fence of its own: who waits for this credit has heard our word in this very
+    # round and is nslots - 1 rounds ahead before it can sleep for it; a sleeper looks again at every tick.
+    store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in wait.pyx)
+    e.next_round = t.round + 1
+    e.own.current = 0
+    if t.last - t.first == e.circle.size:
+        # Having heard everyone's word of this round, we know that everyone is through with all rounds before it.
+        e.free_until = t.round + e.nslots
+
+
+cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
+    """As far as one gets without waiting long; may be called with the GIL. UNREADY: go_on_talking."""
+    t.round = e.next_round
+    t.heard = t.first
+    t.spoken = False
+    e.own.current = t.signature
+    if t.words != NULL:
+        if t.round >= e.free_until:
+            return UNREADY
+        speak(e, t)
+    if listen(e, t, e.brief_looks) != READY:
+        return UNREADY      # trouble, too, is met again where it can be waited for
+    conclude(e, t)
+    return READY
+
+
+cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept nogil:
+    """The rest of a talk. Waits; call without the GIL, again and again while UNREADY."""
+    cdef int outcome
+    if t.words != NULL and not t.spoken:
+        outcome = claim(e, t.round, patience)
+        if outcome != READY:
+            return outcome
+        speak(e, t)
+    while t.heard < t.last:
+        outcome = hear(e, t, t.heard)
+        if outcome == TROUBLE:
+            return TROUBLE
+        if outcome == UNREADY:
+            # The counter is published after the lines: once it has passed this round, a line that is not there will
+            # never come, because that rank said something else.
+            outcome = wait_until(&e.circle, PUBLISHED, t.heard, t.round + 1, patience)
+            if outcome != READY:
+                return outcome
+            if hear(e, t, t.heard) != READY:
+                disagree(e, t.heard, t.round, t.signature)
+                return TROUBLE
+        t.heard += 1
+    conclude(e, t)
+    return READY

@@ -1,0 +1,260 @@
+"""Waiting: spin, yield, sleep; wake; notice the dead; hear of trouble.
+
+A rank waits for counters of other ranks to reach a number. It spins with pauses for some tens of microseconds (next to
+nothing where ranks outnumber processors: the awaited peer needs this very core), yields a few times, then sleeps on its
+own semaphore in ticks, looking after the living at each tick. A rank that moves a counter makes no system call
+unless a sleeper has said that it waits for just that.
+"""
+
+from libc.stdint cimport INT64_MAX
+from libc.string cimport strncpy
+
+from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
+                              load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
+from shmring.layout cimport (SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, sem_t, shmring_abort)
+from shmring.lifeline cimport DEAD, is_dead
+
+
+cdef extern from "sleep.h" nogil:
+    int64_t monotonic_ns()
+    int sleep_on(sem_t *sem, int64_t ns)
+    int SLEPT_WOKEN
+    int sched_yield()
+    int sem_post(sem_t *sem)
+
+cdef enum stage_t:
+    FRESH = 0
+    SPIN = 1
+    YIELD = 2
+    SLEEP = 3
+
+cdef enum:
+    LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
+    FIRST_TICK_NS = 1000000
+
+
+cdef int64_t now_ns() noexcept nogil:
+    return monotonic_ns()
+
+
+cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil:
+    patience.stage = FRESH
+    patience.tick_ns = FIRST_TICK_NS
+    patience.timeout_ns = timeout_ns
+    patience.deadline_ns = 0
+
+
+# ---- is it there? ----------------------------------------------------------------------------------------------------
+
+cdef inline uint64_t *counter_of(circle_t *c, int what, int who) noexcept nogil:
+    return &c.outbox[who].consumed if what == CONSUMED else &c.outbox[who].published
+
+
+cdef inline bint has_reached(circle_t *c, int what, int who, uint64_t need) noexcept nogil:
+    if c.seen[what][who] < need:
+        # SYNC published (meets: publish in engine.pyx, post_whisper): the payload of every round below is visible.
+        # SYNC consumed (meets: release in engine.pyx): the reads of those slots are over, we may overwrite them.
+        c.seen[what][who] = load_acquire_u64(counter_of(c, what, who))
+    return c.seen[what][who] >= need
+
+
+cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
+    cdef int j
+    if whom != EVERYONE:
+        return has_reached(c, what, whom, need)
+    for j in range(c.size):
+        if not has_reached(c, what, j, need):
+            return False
+    return True
+
+
+cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil:
+    """What may be done with the GIL held: a few looks, no clock, no system call."""
+    cdef int i
+    for i in range(looks):
+        if is_ready(c, what, whom, need):
+            return READY
+        cpu_pause()
+    return UNREADY
+
+
+# ---- waking ----------------------------------------------------------------------------------------------------------
+
+# A sleeper's word says what it waits for, so that only whoever completes it wakes it:
+#   bit 0 set, bit 1 what, bits 2..17 whom + 1 (0: everyone), bits 18..63 need
+cdef inline uint64_t sleep_word(int what, int whom, uint64_t need) noexcept nogil:
+    return need << 18 | <uint64_t> (whom + 1) << 2 | <uint64_t> what << 1 | 1
+
+
+cdef bint is_due(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
+    cdef int what = word >> 1 & 1, whom = <int> (word >> 2 & 0xFFFF) - 1, j
+    cdef uint64_t need = word >> 18
+    if whom != EVERYONE:
+        return whom == c.rank and load_relaxed_u64(counter_of(c, what, whom)) >= need
+    for j in range(c.size):
+        if j != sleeper and load_relaxed_u64(counter_of(c, what, j)) < need:
+            return False     # that one will come after us, see our counter, and wake the sleeper
+    return True
+
+
+cdef void rouse(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
+    # The swap makes one waker of many: one post per sleep, so tokens cannot pile up in the semaphore.
+    if compare_swap_u64(&c.outbox[sleeper].asleep, word, 0):
+        sem_post(&c.outbox[sleeper].wake)
+
+
+cdef void wake_waiters(circle_t *c) noexcept nogil:
+    """Call after moving an own counter."""
+    cdef int j
+    cdef uint64_t word
+    # SYNC asleep (meets: sleep_a_tick). The only full fence. The counter we just moved must be visible before we read
+    # whether anyone sleeps; the sleeper writes its word, fences, and looks at the counters again. In every order of
+    # these four steps either we see its word, or it sees our counter: no wake-up is lost. The same argument between
+    # two wakers makes the later one see the earlier one's counter in is_due.
+    full_fence()
+    for j in range(c.size):
+        word = load_relaxed_u64(&c.outbox[j].asleep)
+        if word != 0 and j != c.rank and is_due(c, j, word):
+            rouse(c, j, word)
+
+
+# ---- trouble ---------------------------------------------------------------------------------------------------------
+
+# The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
+cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
+    return &c.outbox[0].abort
+
+
+cdef bint in_trouble(circle_t *c) noexcept nogil:
+    # SYNC trouble (meets: report_trouble): the whole record is visible.
+    return load_acquire_u32(&record_of(c).state) == 2
+
+
+cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine, uint64_t theirs,
+                         const char *reason) noexcept nogil:
+    """First reporter wins; then everyone asleep is woken, whatever it sleeps for."""
+    cdef shmring_abort *record = record_of(c)
+    cdef uint64_t word
+    cdef int j
+    if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
+        record.cause = cause
+        record.by = c.rank
+        record.about = about
+        record.round = round
+        record.mine = mine
+        record.theirs = theirs
+        strncpy(record.reason, reason, sizeof(record.reason) - 1)
+        # SYNC trouble (meets: in_trouble).
+        store_release_u32(&record.state, 2)
+    full_fence()     # as in wake_waiters: the record before the look at the sleepers
+    for j in range(c.size):
+        word = load_relaxed_u64(&c.outbox[j].asleep)
+        if word != 0 and j != c.rank:
+            rouse(c, j, word)
+
+
+cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
+    """Report a rank that will never bring what we wait for. True if there is trouble.
+
+    A dead rank matters also when we wait for another: that one may be waiting for the dead. It does not matter if it
+    did all that is needed before it went.
+    """
+    cdef shmring_abort *record = record_of(c)
+    cdef uint32_t state = load_acquire_u32(&record.state)
+    cdef int j
+    if state != 0 and state != 2:
+        j = <int> (state >> 8) - 1
+        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:      # it died while reporting
+            record.cause = SHMRING_LOST
+            record.by = record.about = j
+            store_release_u32(&record.state, 2)
+    if in_trouble(c):
+        return True
+    for j in range(c.size):
+        if has_reached(c, what, j, need):
+            continue
+        if load_acquire_u32(&c.outbox[j].left):
+            if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
+                report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")
+                return True
+        elif is_dead(c.life[j]) == DEAD and not has_reached(c, what, j, need):
+            report_trouble(c, SHMRING_LOST, j, need, c.outbox[c.rank].current, c.outbox[j].current, b"")
+            return True
+    return False
+
+
+cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
+    cdef int j, about = -1
+    if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
+        return False
+    for j in range(c.size - 1, -1, -1):
+        if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
+            about = j
+    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, c.outbox[about].current if about >= 0 else 0,
+                   b"")
+    return True
+
+
+# ---- the wait --------------------------------------------------------------------------------------------------------
+
+cdef int sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
+    cdef uint64_t *asleep = &c.outbox[c.rank].asleep
+    cdef int64_t ns = patience.tick_ns
+    cdef int how = SLEPT_WOKEN
+    if patience.timeout_ns >= 0:
+        ns = max(0, min(ns, patience.deadline_ns - now_ns()))
+    store_relaxed_u64(asleep, sleep_word(what, whom, need))
+    # SYNC asleep (meets: wake_waiters, report_trouble).
+    full_fence()
+    if not is_ready(c, what, whom, need) and not in_trouble(c):
+        how = sleep_on(&c.outbox[c.rank].wake, ns)
+    store_relaxed_u64(asleep, 0)
+    patience.tick_ns = min(2 * patience.tick_ns, c.tick_ns)
+    return how
+
+
+cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
+    """Wait for the counter ``what`` of ``whom`` (a rank or EVERYONE) to reach ``need``.
+
+    Called without the GIL. READY, TROUBLE, or UNREADY after a tick or a signal: the caller then lets Python
+    handle signals and calls again with the same patience.
+    """
+    cdef int64_t started
+    cdef int i
+    if is_ready(c, what, whom, need):
+        return READY
+    if patience.stage == FRESH:
+        started = now_ns()
+        patience.stage = SPIN
+        patience.spin_until_ns = started + c.spin_ns
+        if patience.deadline_ns == 0 and patience.timeout_ns >= 0:
+            patience.deadline_ns = started + min(patience.timeout_ns, INT64_MAX - started)
+    while patience.stage == SPIN:
+        for i in range(LOOKS_PER_CLOCK):
+            if is_ready(c, what, whom, need):
+                patience.stage = FRESH
+                return READY
+            cpu_pause()
+        if in_trouble(c):
+            return TROUBLE
+        if now_ns() >= patience.spin_until_ns:
+            patience.stage = YIELD
+    if patience.stage == YIELD:
+        for i in range(c.yields):
+            sched_yield()
+            if is_ready(c, what, whom, need):
+                patience.stage = FRESH
+                return READY
+        if look_after_the_living(c, what, whom, need):
+            return TROUBLE
+        patience.stage = SLEEP
+    while True:
+        i = sleep_a_tick(c, what, whom, need, patience)
+        if is_ready(c, what, whom, need):
+            patience.stage = FRESH
+            return READY
+        if i == SLEPT_WOKEN and not in_trouble(c):
+            continue
+        if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
+            return TROUBLE
+        return UNREADY
