@@ -19,6 +19,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_CHANNEL
 
     ctypedef struct shmring_lifeline:
+        uint32_t word
         uint32_t method
         int32_t pid
         uint64_t start_time

@@ -7,7 +7,6 @@
 #ifndef SHMRING_LAYOUT_H
 #define SHMRING_LAYOUT_H
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,13 +21,16 @@
 /* What a segment is for; an attacher says which kind it expects. */
 enum shmring_kind { SHMRING_OUTBOX = 1, SHMRING_RING = 2, SHMRING_ARRAY = 3, SHMRING_CHANNEL = 4 };
 
-/* A life, visible to all that map it. The owner's keeper thread (lifeline.pyx) holds the mutex as long as the process
- * lives; the kernel marks it when that thread dies of whatever cause. `method` says whether the mark can be relied on
- * (1) or pid and start time must be asked instead (2: no robust mutexes here, e.g. emulators). */
+/* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
+ * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
+ * sets FUTEX_OWNER_DIED. `method` says whether that mark will come (1) or pid and start time must be asked instead
+ * (2: no robust list here, e.g. emulators). Zeroed memory is a life that nobody ever held. */
 typedef struct {
-    pthread_mutex_t mutex;
+    uint32_t word;
     uint32_t method;
+    uint64_t link;        /* the owner's kernel's: address, in the owner, of the next life the keeper holds */
     int32_t pid;          /* in the owner's PID namespace */
+    uint32_t unused;
     uint64_t start_time;  /* field 22 of /proc/PID/stat: with pid, a name no other process ever has */
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_lifeline;
