@@ -1,0 +1,299 @@
+/* The keeper: one thread per process whose death, and so the process's, the kernel announces in shared memory.
+ *
+ * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies, by
+ * whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is what
+ * lies under a robust mutex; we use it bare because nobody ever wants to lock a life. An observer then only *loads* a
+ * word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A trylock is, and
+ * killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat, it can even mark a
+ * life it does not hold.) It also works the same on every libc, and says so where it does not work: set_robust_list
+ * fails there, whereas glibc's robust mutexes pretend.
+ *
+ * The keeper replaces the list its libc registered; it takes no robust mutex, so nothing is lost by that.
+ *
+ * State here is per process: only lifeline.pyx includes this file.
+ */
+#ifndef SHMRING_KEEPER_H
+#define SHMRING_KEEPER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "atomics.h"
+#include "layout.h"
+
+enum { SHMRING_ALIVE = 0, SHMRING_DEAD = 1, SHMRING_DROPPED = 2 };
+enum { KERNEL_MARKS = 1, ASK_PROCESS_TABLE = 2 };
+
+/* The kernel gives up after this many entries (ROBUST_LIST_LIMIT); lives beyond it go by method 2. */
+#define KEEPER_MARKED_MAX 2048
+
+/* Small, but with room for the static TLS of big libraries, which glibc takes out of the stack. */
+#define KEEPER_STACK_NBYTES (128 * 1024)
+
+_Static_assert(sizeof(struct robust_list) == sizeof(uint64_t), "a link must have the kernel's size");
+_Static_assert(offsetof(shmring_lifeline, link) % 8 == 0 && offsetof(shmring_lifeline, word) % 4 == 0,
+               "the kernel refuses unaligned words, and the lowest bit of a link has a meaning");
+
+typedef struct {
+    shmring_lifeline *life;
+    bool is_marked; /* in the kernel's list; else method 2 */
+} keeper_entry;
+
+/* `held` is what we believe, in private memory; the links in shared memory are written for the kernel and never read
+ * back, so a peer that scribbles over them can cost us the mark but never a wild store. */
+static struct {
+    pthread_mutex_t desk; /* one caller at a time; held across fork */
+    sem_t asked, answered;
+    bool is_started, is_atfork_set, is_forced_to_ask;
+    void (*work)(shmring_lifeline *); /* what is asked */
+    shmring_lifeline *life;           /* of whom */
+    int method;
+    uint32_t tid;
+    size_t held_count, held_room, marked_count;
+    keeper_entry *held; /* oldest first; the kernel's list is this, backwards */
+    struct robust_list_head list;
+} keeper = {.desk = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- Names of processes ------------------------------------------------------------------------------------------ */
+
+/* State letter and start time of a process; false if that cannot be read. */
+static bool read_stat(const char *path, char *state, uint64_t *start_time) {
+    char text[1024]; /* 52 fields, of which only the command is free text, 64 bytes at most */
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = '\0';
+    char *p = strrchr(text, ')'); /* the command may itself hold spaces and parentheses */
+    if (p == NULL || p[1] != ' ') return false;
+    p += 2;
+    *state = *p;
+    for (int field = 3; field < 22; field++) {
+        p = strchr(p, ' ');
+        if (p == NULL) return false;
+        p++;
+    }
+    *start_time = strtoull(p, NULL, 10);
+    return true;
+}
+
+static uint64_t own_pid_ns(void) {
+    struct stat s;
+    return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
+}
+
+/* Whether /proc numbers processes as this process does (a /proc mounted in another PID namespace does not). */
+static bool is_proc_ours(void) {
+    char target[32];
+    ssize_t n = readlink("/proc/self", target, sizeof target - 1);
+    if (n <= 0) return false;
+    target[n] = '\0';
+    return strtol(target, NULL, 10) == (long)getpid();
+}
+
+/* Method 2. Sure when it says yes; "cannot tell" is no. */
+static bool is_gone_from_table(const shmring_lifeline *life) {
+    if (life->pid <= 0 || life->pid_ns == 0 || life->pid_ns != own_pid_ns()) return false;
+    if (kill(life->pid, 0) != 0 && errno == ESRCH) return true;
+    char path[32], state;
+    uint64_t start_time;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)life->pid);
+    if (!is_proc_ours() || !read_stat(path, &state, &start_time)) return false;
+    return state == 'Z' || state == 'X' || start_time != life->start_time;
+}
+
+/* ---- The keeper's own work, done in its thread so that it is all or nothing with its death ----------------------- */
+
+/* The other side is this very thread, in the kernel, at its death: program order is all that it needs. */
+static void in_order(void) { atomic_signal_fence(memory_order_seq_cst); }
+
+static struct robust_list *link_of(shmring_lifeline *life) { return (struct robust_list *)&life->link; }
+
+static void take(shmring_lifeline *life) {
+    bool is_marked = keeper.method == KERNEL_MARKS && keeper.marked_count < KEEPER_MARKED_MAX;
+    life->method = is_marked ? KERNEL_MARKS : ASK_PROCESS_TABLE;
+    if (is_marked) {
+        life->link = (uint64_t)(uintptr_t)keeper.list.list.next;
+        keeper.list.list_op_pending = link_of(life); /* dying from here on marks it, linked or not */
+        in_order();
+    }
+    /* SYNC life (meets: probe_life). Method, pid, start time and namespace before the word that announces them. */
+    store_release_u32(&life->word, keeper.tid);
+    if (is_marked) {
+        in_order();
+        keeper.list.list.next = link_of(life);
+        in_order();
+        keeper.list.list_op_pending = NULL;
+        keeper.marked_count++;
+    }
+    keeper.held[keeper.held_count++] = (keeper_entry){life, is_marked};
+}
+
+static void unlink_entry(size_t at) {
+    struct robust_list *newer = &keeper.list.list, *older = &keeper.list.list;
+    for (size_t i = at + 1; i < keeper.held_count; i++)
+        if (keeper.held[i].is_marked) {
+            newer = link_of(keeper.held[i].life);
+            break;
+        }
+    for (size_t i = at; i-- > 0;)
+        if (keeper.held[i].is_marked) {
+            older = link_of(keeper.held[i].life);
+            break;
+        }
+    newer->next = older;
+    keeper.marked_count--;
+}
+
+static void let_go(shmring_lifeline *life) {
+    size_t at = keeper.held_count;
+    while (at-- > 0)
+        if (keeper.held[at].life == life) break;
+    if (at == (size_t)-1) return; /* never ours, or our parent's */
+    if (keeper.held[at].is_marked) {
+        keeper.list.list_op_pending = link_of(life);
+        in_order();
+        unlink_entry(at);
+        in_order();
+    }
+    /* SYNC leave (meets: probe_life). What the owner did before it left is visible to whoever sees that it left. */
+    store_release_u32(&life->word, 0);
+    in_order();
+    keeper.list.list_op_pending = NULL;
+    memmove(&keeper.held[at], &keeper.held[at + 1], (keeper.held_count - at - 1) * sizeof *keeper.held);
+    keeper.held_count--;
+}
+
+static void wait_semaphore(sem_t *semaphore) {
+    while (sem_wait(semaphore) != 0 && errno == EINTR) {}
+}
+
+static void *keep(void *unused) {
+    (void)unused;
+    prctl(PR_SET_NAME, "shmring-keeper");
+    keeper.list.list.next = &keeper.list.list;
+    keeper.list.list_op_pending = NULL;
+    keeper.list.futex_offset = (long)offsetof(shmring_lifeline, word) - (long)offsetof(shmring_lifeline, link);
+    keeper.tid = (uint32_t)syscall(SYS_gettid);
+    bool is_registered = syscall(SYS_set_robust_list, &keeper.list, sizeof keeper.list) == 0;
+    keeper.method = is_registered && !keeper.is_forced_to_ask ? KERNEL_MARKS : ASK_PROCESS_TABLE;
+    for (;;) {
+        sem_post(&keeper.answered);
+        wait_semaphore(&keeper.asked);
+        keeper.work(keeper.life);
+    }
+    return NULL;
+}
+
+/* ---- The callers' side ------------------------------------------------------------------------------------------- */
+
+static void before_fork(void) { pthread_mutex_lock(&keeper.desk); }
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&keeper.desk); }
+
+/* A child has its parent's memory but not its keeper: it holds nothing, and starts its own when it first holds. */
+static void after_fork_in_child(void) {
+    keeper.is_started = false;
+    keeper.held_count = keeper.marked_count = 0;
+    pthread_mutex_unlock(&keeper.desk);
+}
+
+static int start_keeper(void) {
+    if (!keeper.is_atfork_set) {
+        int error = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+        if (error) return error;
+        keeper.is_atfork_set = true;
+    }
+    sem_init(&keeper.asked, 0, 0);
+    sem_init(&keeper.answered, 0, 0);
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error) return error;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    size_t default_nbytes = 0;
+    pthread_attr_getstacksize(&attributes, &default_nbytes);
+    pthread_attr_setstacksize(&attributes, KEEPER_STACK_NBYTES);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: no handler ever runs in the keeper */
+    pthread_t thread;
+    error = pthread_create(&thread, &attributes, keep, NULL);
+    if (error == EINVAL) { /* static TLS larger than we allowed for */
+        pthread_attr_setstacksize(&attributes, default_nbytes);
+        error = pthread_create(&thread, &attributes, keep, NULL);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error) return error;
+    wait_semaphore(&keeper.answered);
+    keeper.is_started = true;
+    return 0;
+}
+
+static void ask_keeper(void (*work)(shmring_lifeline *), shmring_lifeline *life) {
+    keeper.work = work;
+    keeper.life = life;
+    sem_post(&keeper.asked);
+    wait_semaphore(&keeper.answered);
+}
+
+static int make_room(void) {
+    if (keeper.held_count < keeper.held_room) return 0;
+    size_t room = keeper.held_room ? 2 * keeper.held_room : 16;
+    keeper_entry *held = realloc(keeper.held, room * sizeof *held);
+    if (held == NULL) return ENOMEM;
+    keeper.held = held;
+    keeper.held_room = room;
+    return 0;
+}
+
+/* One of SHMRING_ALIVE, SHMRING_DEAD, SHMRING_DROPPED. Any process, any number at once. */
+static int probe_life(shmring_lifeline *life) {
+    /* SYNC life (meets: take); SYNC leave (meets: let_go); and what a dead owner wrote, as far as it came: the kernel's
+     * exchange of the word is ordered after all that the owner's thread did. */
+    uint32_t word = load_acquire_u32(&life->word);
+    if (word & FUTEX_OWNER_DIED) return SHMRING_DEAD;
+    if (!(word & FUTEX_TID_MASK)) return SHMRING_DROPPED;
+    if (life->method != ASK_PROCESS_TABLE || !is_gone_from_table(life)) return SHMRING_ALIVE;
+    /* Leave the mark the kernel would have left, so that all others learn it from one load. */
+    compare_swap_u32(&life->word, word, word | FUTEX_OWNER_DIED);
+    return SHMRING_DEAD;
+}
+
+/* 0 or an errno; EBUSY if a living process holds it. */
+static int hold_life(shmring_lifeline *life) {
+    if (probe_life(life) == SHMRING_ALIVE) return EBUSY;
+    pthread_mutex_lock(&keeper.desk);
+    int error = keeper.is_started ? 0 : start_keeper();
+    if (!error) error = make_room();
+    if (!error) {
+        char state;
+        life->pid = (int32_t)getpid();
+        life->pid_ns = own_pid_ns();
+        if (!read_stat("/proc/self/stat", &state, &life->start_time)) life->pid_ns = 0; /* no /proc: cannot be asked */
+        ask_keeper(take, life);
+    }
+    pthread_mutex_unlock(&keeper.desk);
+    return error;
+}
+
+static void drop_life(shmring_lifeline *life) {
+    pthread_mutex_lock(&keeper.desk);
+    if (keeper.is_started) ask_keeper(let_go, life);
+    pthread_mutex_unlock(&keeper.desk);
+}
+
+#endif

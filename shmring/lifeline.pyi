@@ -1,0 +1,14 @@
+from typing import Any, Literal, NamedTuple
+
+LIFELINE_NBYTES: int
+
+class Life(NamedTuple):
+    state: Literal["alive", "dead", "dropped"]
+    pid: int
+    start_time: int
+    pid_ns: int
+    method: int
+
+def hold(buffer: Any, offset: int = 0) -> None: ...
+def drop(buffer: Any, offset: int = 0) -> None: ...
+def probe(buffer: Any, offset: int = 0) -> Life: ...
