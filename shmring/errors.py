@@ -135,3 +135,25 @@ class MeetingTimeoutError(MeetingError, TimeoutError):
 
     def __reduce__(self) -> tuple:
         return type(self), (str(self), self.missing)
+
+
+class RankFailedError(ShmringError):
+    """A process started by `spawn` failed in a way that no exception of its own can show here.
+
+    It left with a status, or what it raised or returned cannot be pickled; the message has the remote traceback.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that failed.
+    status : int
+        What it left with, 0 if it raised or returned.
+    """
+
+    def __init__(self, message: str, rank: int = -1, status: int = 0) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.status = status
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank, self.status)
