@@ -1,5 +1,5 @@
 # The engine of one communicator in one process: its memory, its turn-taking, its end.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring.journey cimport journey_t
 from shmring.program cimport Program
@@ -9,19 +9,26 @@ from shmring.talk cimport talk_t
 
 cdef class Engine:
     cdef engine_t c
-    cdef readonly list segments
+    cdef readonly list segments          # by rank; keeps the memory mapped
     cdef readonly object config
-    cdef dict programs
-    cdef object trouble            # the exception every further call raises, once broken
-    cdef int owner_pid
-    cdef bint busy
-    cdef int waiting
+    cdef readonly str name
+    cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
+    cdef readonly object limits          # what plans are made for (shmring.plan)
+    cdef dict programs                   # compiled plans, by (kind, sizes, root)
+    cdef object trouble                  # the error that every further call raises, once broken
+    cdef readonly bint is_closed
+    cdef bint is_inherited               # through fork: this process is not the rank, its parent is
+    cdef bint is_busy
+    cdef unsigned long holder            # the thread in a call
+    cdef int nwaiting
     cdef object turn
-    cdef bint closed
+    cdef object __weakref__
 
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
     cdef int talk(self, talk_t *t, int64_t timeout_ns) except -1
     cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1
-    cdef int raise_trouble(self) except -1
-    cdef int look_after_signals(self) except -1
+    cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
+    cdef object remember(self, tuple key, Program program)
+    cdef object diagnose(self)
+    cdef int look_after_signals(self, uint64_t signature) except -1

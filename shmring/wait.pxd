@@ -43,6 +43,7 @@ cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogi
 cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil
 cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil
 cdef void wake_waiters(circle_t *c) noexcept nogil
+cdef void rouse_everyone(circle_t *c) noexcept nogil
 cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine, uint64_t theirs,
                          const char *reason) noexcept nogil
 cdef bint in_trouble(circle_t *c) noexcept nogil

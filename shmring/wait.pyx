@@ -17,8 +17,7 @@ from shmring.lifeline cimport DEAD, is_dead
 
 cdef extern from "sleep.h" nogil:
     int64_t monotonic_ns()
-    int sleep_on(sem_t *sem, int64_t ns)
-    int SLEPT_WOKEN
+    void sleep_on(sem_t *sem, int64_t ns)
     int sched_yield()
     int sem_post(sem_t *sem)
 
@@ -118,6 +117,17 @@ cdef void wake_waiters(circle_t *c) noexcept nogil:
             rouse(c, j, word)
 
 
+cdef void rouse_everyone(circle_t *c) noexcept nogil:
+    """Wake whoever sleeps, whatever it sleeps for. Call after writing what they should hear of."""
+    cdef uint64_t word
+    cdef int j
+    full_fence()     # SYNC asleep, as in wake_waiters
+    for j in range(c.size):
+        word = load_relaxed_u64(&c.outbox[j].asleep)
+        if word != 0 and j != c.rank:
+            rouse(c, j, word)
+
+
 # ---- trouble ---------------------------------------------------------------------------------------------------------
 
 # The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
@@ -134,8 +144,6 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
                          const char *reason) noexcept nogil:
     """First reporter wins; then everyone asleep is woken, whatever it sleeps for."""
     cdef shmring_abort *record = record_of(c)
-    cdef uint64_t word
-    cdef int j
     if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
         record.cause = cause
         record.by = c.rank
@@ -146,11 +154,7 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
         # SYNC trouble (meets: in_trouble).
         store_release_u32(&record.state, 2)
-    full_fence()     # as in wake_waiters: the record before the look at the sleepers
-    for j in range(c.size):
-        word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0 and j != c.rank:
-            rouse(c, j, word)
+    rouse_everyone(c)
 
 
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
@@ -197,20 +201,18 @@ cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t
 
 # ---- the wait --------------------------------------------------------------------------------------------------------
 
-cdef int sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
+cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
     cdef uint64_t *asleep = &c.outbox[c.rank].asleep
     cdef int64_t ns = patience.tick_ns
-    cdef int how = SLEPT_WOKEN
     if patience.timeout_ns >= 0:
         ns = max(0, min(ns, patience.deadline_ns - now_ns()))
     store_relaxed_u64(asleep, sleep_word(what, whom, need))
-    # SYNC asleep (meets: wake_waiters, report_trouble).
+    # SYNC asleep (meets: wake_waiters, rouse_everyone).
     full_fence()
     if not is_ready(c, what, whom, need) and not in_trouble(c):
-        how = sleep_on(&c.outbox[c.rank].wake, ns)
+        sleep_on(&c.outbox[c.rank].wake, ns)
     store_relaxed_u64(asleep, 0)
     patience.tick_ns = min(2 * patience.tick_ns, c.tick_ns)
-    return how
 
 
 cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
@@ -249,12 +251,10 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
             return TROUBLE
         patience.stage = SLEEP
     while True:
-        i = sleep_a_tick(c, what, whom, need, patience)
+        sleep_a_tick(c, what, whom, need, patience)
         if is_ready(c, what, whom, need):
             patience.stage = FRESH
             return READY
-        if i == SLEPT_WOKEN and not in_trouble(c):
-            continue
         if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
             return TROUBLE
         return UNREADY

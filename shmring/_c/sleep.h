@@ -2,7 +2,6 @@
 #ifndef SHMRING_SLEEP_H
 #define SHMRING_SLEEP_H
 
-#include <errno.h>
 #include <features.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -15,9 +14,8 @@ static inline int64_t monotonic_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-enum { SLEPT_WOKEN = 0, SLEPT_ENOUGH = 1, SLEPT_SIGNAL = 2 };
-
-static inline int sleep_on(sem_t *sem, int64_t ns) {
+/* Returns when posted, when the time is over, or when a signal was caught: the caller looks for itself what has changed. */
+static inline void sleep_on(sem_t *sem, int64_t ns) {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
     clockid_t clock = CLOCK_MONOTONIC;
 #else
@@ -32,12 +30,10 @@ static inline int sleep_on(sem_t *sem, int64_t ns) {
         until.tv_nsec -= 1000000000;
     }
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    int failed = sem_clockwait(sem, clock, &until);
+    sem_clockwait(sem, clock, &until);
 #else
-    int failed = sem_timedwait(sem, &until);
+    sem_timedwait(sem, &until);
 #endif
-    if (!failed) return SLEPT_WOKEN;
-    return errno == EINTR ? SLEPT_SIGNAL : SLEPT_ENOUGH;
 }
 
 #endif

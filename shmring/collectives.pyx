@@ -1,0 +1,189 @@
+"""Collectives: what each of them means.
+
+Each is one function: its signature, then a talk if what a rank says fits in a whisper, else the plan. The two agree to
+the last bit, since both fold in rank order. Whether it is a talk must be the same on all ranks, so it depends on the
+size of the message alone.
+
+The caller has checked the arguments, and has entered the engine.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+
+from shmring.journey cimport journey_t
+from shmring.program cimport Program
+from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
+                                NO_OP, NO_ROOT, pack_signature)
+from shmring.talk cimport talk_t
+
+from shmring.plan import choose
+
+
+# ---- the two ways ----------------------------------------------------------------------------------------------------
+
+cdef inline void open_talk(talk_t *t, int kind, int op, int root, array_t *x, char *words, size_t nbytes) noexcept:
+    """A talk in which this rank says ``words`` (NULL: nothing) and hears nobody yet."""
+    memset(t, 0, sizeof(talk_t))
+    t.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    t.words = words
+    t.nbytes = nbytes
+
+
+cdef inline void hear_all(talk_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
+    t.last = e.c.circle.size
+    t.offset = offset
+    t.part_nbytes = part_nbytes
+
+
+cdef inline void hear_one(talk_t *t, int who, size_t offset, size_t part_nbytes) noexcept:
+    t.first = who
+    t.last = who + 1
+    t.offset = offset
+    t.part_nbytes = part_nbytes
+
+
+cdef inline void fold_into(talk_t *t, array_t *out, reduce_kernel kernel) noexcept:
+    t.kernel = kernel
+    t.count = out.count
+    t.out = <char *> out.data
+
+
+cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
+    t.out = <char *> out.data
+    t.stride = stride
+
+
+cdef int execute(Engine e, int kind, str name, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                 int64_t timeout_ns) except -1:
+    """The large way: the plan for these sizes, made once, executed."""
+    cdef journey_t j
+    cdef Program program
+    key = (kind, x.nbytes, x.itemsize, root)
+    found = e.programs.get(key)
+    if found is None:
+        found = e.remember(key, Program(choose.plan(name, e.c.circle.rank, e.c.circle.size, x.nbytes, x.itemsize,
+                                                    e.limits, root)))
+    program = found
+    j.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    j.in_base = <char *> x.data
+    j.out_base = <char *> out.data
+    j.kernel = kernel
+    j.itemsize = x.itemsize
+    j.out_streaming = out.nbytes >= e.c.output_streaming_nbytes
+    return e.travel(program, &j, timeout_ns)
+
+
+# ---- the collectives -------------------------------------------------------------------------------------------------
+
+cdef int barrier(Engine e, int64_t timeout_ns) except -1:
+    cdef talk_t t
+    cdef array_t nothing
+    memset(&nothing, 0, sizeof(array_t))
+    open_talk(&t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
+    hear_all(&t, e, 0, 0)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1:
+    cdef talk_t t
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_ALL_REDUCE, "all_reduce", x, out, NO_ROOT, op, kernel, timeout_ns)
+    open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    hear_all(&t, e, 0, x.nbytes)
+    fold_into(&t, out, kernel)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                int64_t timeout_ns) except -1:
+    """``out`` is read on the root only."""
+    cdef talk_t t
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_REDUCE, "reduce", x, out, root, op, kernel, timeout_ns)
+    open_talk(&t, KIND_REDUCE, op, root, x, <char *> x.data, x.nbytes)
+    if e.c.circle.rank == root:
+        hear_all(&t, e, 0, x.nbytes)
+        fold_into(&t, out, kernel)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1:
+    cdef talk_t t
+    cdef bint is_root = e.c.circle.rank == root
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_BROADCAST, "broadcast", x, x, root, NO_OP, NULL, timeout_ns)
+    open_talk(&t, KIND_BROADCAST, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    if not is_root:
+        hear_one(&t, root, 0, x.nbytes)
+        place_into(&t, x, 0)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int all_gather(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1:
+    cdef talk_t t
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_ALL_GATHER, "all_gather", x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
+    open_talk(&t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    hear_all(&t, e, 0, x.nbytes)
+    place_into(&t, out, x.nbytes)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel,
+                        int64_t timeout_ns) except -1:
+    cdef talk_t t
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_REDUCE_SCATTER, "reduce_scatter", x, out, NO_ROOT, op, kernel, timeout_ns)
+    open_talk(&t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    hear_all(&t, e, e.c.circle.rank * out.nbytes, out.nbytes)
+    fold_into(&t, out, kernel)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int gather(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1:
+    """``out`` is read on the root only."""
+    cdef talk_t t
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_GATHER, "gather", x, out, root, NO_OP, NULL, timeout_ns)
+    open_talk(&t, KIND_GATHER, NO_OP, root, x, <char *> x.data, x.nbytes)
+    if e.c.circle.rank == root:
+        hear_all(&t, e, 0, x.nbytes)
+        place_into(&t, out, x.nbytes)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int scatter(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1:
+    """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
+    cdef talk_t t
+    cdef bint is_root = e.c.circle.rank == root
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_SCATTER, "scatter", x, out, root, NO_OP, NULL, timeout_ns)
+    open_talk(&t, KIND_SCATTER, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    hear_one(&t, root, e.c.circle.rank * out.nbytes, out.nbytes)
+    place_into(&t, out, 0)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int all_to_all(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1:
+    cdef talk_t t
+    cdef size_t part = x.nbytes // e.c.circle.size
+    if x.nbytes > e.whisper_limit:
+        return execute(e, KIND_ALL_TO_ALL, "all_to_all", x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
+    open_talk(&t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    hear_all(&t, e, e.c.circle.rank * part, part)
+    place_into(&t, out, part)
+    return e.talk(&t, timeout_ns)
+
+
+cdef int scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
+              int64_t timeout_ns) except -1:
+    cdef talk_t t
+    cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
+    if x.nbytes > e.whisper_limit:
+        return execute(e, kind, "scan" if inclusive else "exscan", x, out, NO_ROOT, op, kernel, timeout_ns)
+    open_talk(&t, kind, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    hear_all(&t, e, 0, x.nbytes)
+    t.last = e.c.circle.rank + inclusive
+    fold_into(&t, out, kernel)
+    return e.talk(&t, timeout_ns)

@@ -1,0 +1,648 @@
+"""The communicator: the face of a group of ranks.
+
+Each method has one shape: check the arguments and take pointers, enter the engine, one call down, leave. Nothing is
+sent before all arguments have passed, so a bad one leaves the communicator as it was.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t
+
+from shmring.arrays cimport array_t, empty_like_array, fast_array, give_back, shape_of, source_array, target_array
+from shmring.collectives cimport (all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce,
+                                  reduce_scatter, scan, scatter)
+from shmring.engine cimport Engine
+from shmring.reduce cimport find_kernel, reduce_kernel
+
+from shmring.dtypes import DTYPES, OP_CODES, OPS, op_code
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef int64_t nanoseconds(timeout, int64_t default) except -2:
+    """A public timeout as nanoseconds; -1 for ever. Ellipsis stands for the communicator's own."""
+    cdef double seconds
+    if timeout is ...:
+        return default
+    if timeout is None:
+        return -1
+    seconds = timeout
+    if not seconds >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds from 0 up, or None to wait for ever")
+    return <int64_t> (seconds * 1e9) if seconds < 9e9 else INT64_MAX
+
+
+cdef inline int number_of(op) except -1:
+    if op == "sum":
+        return 0
+    return op_code(op)
+
+
+cdef inline reduce_kernel kernel_for(int op, array_t *x) except NULL:
+    cdef reduce_kernel kernel = find_kernel(op, x.dtype)
+    if kernel == NULL:
+        raise TypeError(f"op {OPS[op]!r} is not defined on {DTYPES[x.dtype].name}")
+    return kernel
+
+
+cdef inline int check_same(array_t *x, array_t *out, size_t times, size_t parts) except -1:
+    """``out`` must have ``times / parts`` as many elements as ``x``, and its dtype."""
+    if out.dtype != x.dtype:
+        raise TypeError(f"out has dtype {DTYPES[out.dtype].name}, x has {DTYPES[x.dtype].name}; they must be equal")
+    if out.count * parts != x.count * times:
+        raise ValueError(f"out has {out.count} elements; for x with {x.count} it must have {x.count * times // parts}")
+    return 0
+
+
+cdef inline int check_overlap(array_t *x, array_t *out, size_t place) except -1:
+    """``x`` may be ``out`` exactly ``place`` bytes in (the in-place form); any other overlap would read what was
+    already overwritten."""
+    cdef char *a = <char *> x.data
+    cdef char *b = <char *> out.data
+    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
+        return 0
+    raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
+
+
+# ---- the communicator ------------------------------------------------------------------------------------------------
+
+cdef class Communicator:
+    """A group of ranks on one machine. Made by `init`; not by calling this class.
+
+    One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in
+    the same order. Use it as a context manager: left with an exception it aborts, so that peers fail at once with
+    `AbortedError`; else it closes.
+
+    Attributes
+    ----------
+    rank : int
+        This process's number, from 0 to ``size - 1``.
+    size : int
+        How many ranks there are.
+    name : str
+        For messages and logs.
+    """
+
+    cdef Engine engine
+    cdef readonly int rank
+    cdef readonly int size
+    cdef int64_t timeout_ns
+
+    def __cinit__(self, Engine engine):
+        self.engine = engine
+        self.rank = engine.c.circle.rank
+        self.size = engine.c.circle.size
+        self.timeout_ns = nanoseconds(engine.config.timeout, -1)
+
+    @property
+    def name(self):
+        """What messages call this communicator."""
+        return self.engine.name
+
+    @property
+    def config(self):
+        """The settings it was made with, a `shmring.config.Config`."""
+        return self.engine.config
+
+    @property
+    def is_closed(self):
+        """Whether `close` was called here."""
+        return self.engine.is_closed
+
+    @property
+    def is_broken(self):
+        """Whether a peer was lost or late, or somebody aborted; then every call raises."""
+        return self.engine.is_broken
+
+    def __repr__(self):
+        state = " closed" if self.engine.is_closed else " broken" if self.engine.is_broken else ""
+        return f"<shmring.Communicator {self.name!r} rank {self.rank} of {self.size}{state}>"
+
+    def __reduce__(self):
+        raise TypeError("a communicator belongs to its process and cannot be pickled; call shmring.init() in the other one")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is not None and not self.engine.is_closed and not self.engine.is_broken:
+            self.engine.abort(f"{kind.__name__}: {value}")
+        self.close()
+
+    # ---- reductions ----
+
+    def all_reduce(self, x, out=None, *, op="sum", timeout=...):
+        """Combine ``x`` element by element over all ranks; every rank gets the same bits.
+
+        Parameters
+        ----------
+        x : array, any shape
+            Anything on the CPU with the buffer protocol or DLPack: NumPy, ml_dtypes, torch. Element type and number of
+            elements equal on all ranks. Not contiguous is fine and costs a copy.
+        out : array, optional
+            Same element type and count. Without it the result goes into ``x``. It may be ``x``; any other overlap is
+            refused.
+        op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}
+            ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
+        timeout : float, optional
+            Seconds to wait for peers that live; None for ever. The communicator's own by default.
+
+        Returns
+        -------
+        array
+            ``out``, or ``x``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A bad argument. Nothing was sent; the communicator stays usable.
+        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            The result is undefined and the communicator is broken.
+
+        Notes
+        -----
+        Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than about
+        a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the message;
+        float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of whispers. Above:
+        slices, each reduced by its owner from all sources at once; (5 * size - 2) * x.nbytes bytes touched in all.
+        """
+        cdef array_t a, b
+        cdef int code = number_of(op)
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef Engine engine = self.engine
+        cdef reduce_kernel kernel
+        result = x if out is None else out
+        held = kept = None
+        if out is None:
+            if not fast_array(x, &a, True):
+                kept = target_array(x, &a)
+            b = a
+        else:
+            held = source_array(x, &a)
+            kept = target_array(out, &b)
+            check_same(&a, &b, 1, 1)
+            check_overlap(&a, &b, 0)
+        kernel = kernel_for(code, &a)
+        engine.enter()
+        try:
+            all_reduce(engine, &a, &b, code, kernel, timeout_ns)
+        finally:
+            engine.leave()
+        if kept is not None:
+            give_back(result, kept)
+        return result
+
+    def reduce(self, x, out=None, *, int root=0, op="sum", timeout=...):
+        """Combine ``x`` element by element over all ranks into the root's ``out``.
+
+        Parameters
+        ----------
+        x : array, any shape
+            Element type and count equal on all ranks.
+        out : array, optional
+            On the root: where the result goes, ``x`` by default. Ignored on the others.
+        root : int
+            The rank that gets the result.
+        op, timeout
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array or None
+            ``out`` (or ``x``) on the root, None on the others, whose ``x`` is left as it was.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. Folded in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
+        """
+        cdef array_t a, b
+        cdef int code = number_of(op)
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef reduce_kernel kernel
+        cdef bint is_root = self.check_root(root)
+        result = kept = None
+        held = source_array(x, &a)
+        b = a
+        if is_root:
+            result = x if out is None else out
+            kept = target_array(result, &b)
+            if out is None:
+                a = b
+            else:
+                check_same(&a, &b, 1, 1)
+                check_overlap(&a, &b, 0)
+        kernel = kernel_for(code, &a)
+        self.engine.enter()
+        try:
+            reduce(self.engine, &a, &b, root, code, kernel, timeout_ns)
+        finally:
+            self.engine.leave()
+        if is_root:
+            give_back(result, kept)
+        return result
+
+    def reduce_scatter(self, x, out=None, *, op="sum", timeout=...):
+        """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
+
+        Parameters
+        ----------
+        x : array of shape (size, *S)
+            Equal shape and element type on all ranks.
+        out : array of shape S, optional
+            A new array by default. It may be ``x[rank]``; any other overlap is refused.
+        op, timeout
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array
+            ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. Folded in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
+        """
+        cdef array_t a, b
+        cdef int code = number_of(op)
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef reduce_kernel kernel
+        held = source_array(x, &a)
+        result = self.one_share(x) if out is None else out
+        kept = target_array(result, &b)
+        check_same(&a, &b, 1, self.size)
+        check_overlap(&b, &a, self.rank * b.nbytes)
+        kernel = kernel_for(code, &a)
+        self.engine.enter()
+        try:
+            reduce_scatter(self.engine, &a, &b, code, kernel, timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(result, kept)
+        return result
+
+    def scan(self, x, out=None, *, op="sum", timeout=...):
+        """Combine ``x`` over ranks 0 to this one (inclusive prefix).
+
+        Parameters
+        ----------
+        x, out, op, timeout
+            As in `all_reduce`; without ``out`` the result goes into ``x``.
+
+        Returns
+        -------
+        array
+            ``out``, or ``x``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. Folded in rank order.
+        """
+        return self.prefix(x, out, True, op, timeout)
+
+    def exscan(self, x, out=None, *, op="sum", timeout=...):
+        """Combine ``x`` over the ranks before this one (exclusive prefix).
+
+        Parameters
+        ----------
+        x, out, op, timeout
+            As in `all_reduce`; without ``out`` the result goes into ``x``. On rank 0 it is left as it was.
+
+        Returns
+        -------
+        array
+            ``out``, or ``x``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. Folded in rank order.
+        """
+        return self.prefix(x, out, False, op, timeout)
+
+    cdef object prefix(self, x, out, bint inclusive, op, timeout):
+        cdef array_t a, b
+        cdef int code = number_of(op)
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef reduce_kernel kernel
+        result = x if out is None else out
+        held = None
+        kept = target_array(result, &b)
+        if out is None:
+            a = b
+        else:
+            held = source_array(x, &a)
+            check_same(&a, &b, 1, 1)
+            check_overlap(&a, &b, 0)
+        kernel = kernel_for(code, &a)
+        self.engine.enter()
+        try:
+            scan(self.engine, &a, &b, inclusive, code, kernel, timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(result, kept)
+        return result
+
+    # ---- movement ----
+
+    def broadcast(self, x, *, int root=0, timeout=...):
+        """Copy the root's ``x`` into the ``x`` of all others.
+
+        Parameters
+        ----------
+        x : array, any shape
+            Element type and count equal on all ranks; read on the root, written on the others.
+        root : int
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array
+            ``x``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`. The root does not wait for the others: if they disagree or die it may hear of it only in
+            a later call.
+
+        Notes
+        -----
+        Collective. 2 * size * x.nbytes bytes touched.
+        """
+        cdef array_t a
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef bint is_root = self.check_root(root)
+        kept = source_array(x, &a) if is_root else target_array(x, &a)
+        self.engine.enter()
+        try:
+            broadcast(self.engine, &a, root, timeout_ns)
+        finally:
+            self.engine.leave()
+        if not is_root:
+            give_back(x, kept)
+        return x
+
+    def all_gather(self, x, out=None, *, timeout=...):
+        """Collect the ``x`` of all ranks, in rank order, on every rank.
+
+        Parameters
+        ----------
+        x : array of shape S
+            Equal shape and element type on all ranks.
+        out : array of shape (size, *S), optional
+            A new array by default. ``x`` may be ``out[rank]``; any other overlap is refused.
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array
+            ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in place.
+        """
+        cdef array_t a, b
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        held = source_array(x, &a)
+        result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
+        kept = target_array(result, &b)
+        check_same(&a, &b, self.size, 1)
+        check_overlap(&a, &b, self.rank * a.nbytes)
+        self.engine.enter()
+        try:
+            all_gather(self.engine, &a, &b, timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(result, kept)
+        return result
+
+    def gather(self, x, out=None, *, int root=0, timeout=...):
+        """Collect the ``x`` of all ranks, in rank order, on the root.
+
+        Parameters
+        ----------
+        x : array of shape S
+            Equal shape and element type on all ranks.
+        out : array of shape (size, *S), optional
+            On the root; a new array by default. Ignored on the others.
+        root : int
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array or None
+            ``out`` on the root, None on the others.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. About 4 * (size - 1) * x.nbytes bytes touched.
+        """
+        cdef array_t a, b
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef bint is_root = self.check_root(root)
+        result = kept = None
+        held = source_array(x, &a)
+        b = a
+        if is_root:
+            result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
+            kept = target_array(result, &b)
+            check_same(&a, &b, self.size, 1)
+            check_overlap(&a, &b, self.rank * a.nbytes)
+        self.engine.enter()
+        try:
+            gather(self.engine, &a, &b, root, timeout_ns)
+        finally:
+            self.engine.leave()
+        if is_root:
+            give_back(result, kept)
+        return result
+
+    def scatter(self, x, out=None, *, int root=0, timeout=...):
+        """Give rank i the root's ``x[i]``.
+
+        Parameters
+        ----------
+        x : array of shape (size, *S) on the root
+            Ignored on the others, which may pass None.
+        out : array of shape S
+            Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``; the
+            others must give one, since they cannot know S.
+        root : int
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array
+            ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`; the root does not wait for the others, as in `broadcast`.
+
+        Notes
+        -----
+        Collective. About 4 * (size - 1) * out.nbytes bytes touched.
+        """
+        cdef array_t a, b
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        cdef bint is_root = self.check_root(root)
+        held = None
+        if is_root:
+            held = source_array(x, &a)
+            result = self.one_share(x) if out is None else out
+        elif out is None:
+            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one share")
+        else:
+            result = out
+        kept = target_array(result, &b)
+        if is_root:
+            check_same(&a, &b, 1, self.size)
+            check_overlap(&b, &a, self.rank * b.nbytes)
+        else:
+            a = b
+            a.count = b.count * self.size
+            a.nbytes = b.nbytes * self.size
+        self.engine.enter()
+        try:
+            scatter(self.engine, &a, &b, root, timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(result, kept)
+        return result
+
+    def all_to_all(self, x, out=None, *, timeout=...):
+        """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
+
+        Parameters
+        ----------
+        x : array of shape (size, *S)
+            Equal shape and element type on all ranks.
+        out : array of shape (size, *S), optional
+            A new array by default. It may be ``x``; any other overlap is refused.
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Returns
+        -------
+        array
+            ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. About (4 * size - 2) * x.nbytes bytes touched.
+        """
+        cdef array_t a, b
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        held = source_array(x, &a)
+        self.one_share_shape(x)
+        result = empty_like_array(x, shape_of(x)) if out is None else out
+        kept = target_array(result, &b)
+        check_same(&a, &b, 1, 1)
+        check_overlap(&a, &b, 0)
+        self.engine.enter()
+        try:
+            all_to_all(self.engine, &a, &b, timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(result, kept)
+        return result
+
+    def barrier(self, *, timeout=...):
+        """Return once every rank has called.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As in `all_reduce`.
+
+        Raises
+        ------
+        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`.
+
+        Notes
+        -----
+        Collective. One round of empty whispers.
+        """
+        cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        self.engine.enter()
+        try:
+            barrier(self.engine, timeout_ns)
+        finally:
+            self.engine.leave()
+
+    # ---- life ----
+
+    def abort(self, reason=""):
+        """End this communicator for all ranks, at once.
+
+        Peers that wait, and peers that call later, get `AbortedError` with the reason. Any thread may call; does not block.
+
+        Parameters
+        ----------
+        reason : str
+            At most about 200 bytes of it are kept.
+        """
+        self.engine.abort(str(reason))
+
+    def close(self):
+        """Leave the communicator and free its memory. Idempotent.
+
+        Not collective: it does not wait for the others. Peers that still need this rank get `PeerLostError`; what this
+        rank had said before stays readable for them. Not calling it is fine, too: the end of the process does it.
+        """
+        self.engine.close()
+
+    # ---- shapes ----
+
+    cdef bint check_root(self, int root) except -1:
+        if not 0 <= root < self.size:
+            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
+        return root == self.rank
+
+    cdef tuple one_share_shape(self, x):
+        cdef tuple shape = shape_of(x)
+        if not shape or shape[0] != self.size:
+            raise ValueError(f"x has shape {shape}; its first dimension must be the number of ranks, {self.size}")
+        return shape[1:]
+
+    cdef object one_share(self, x):
+        return empty_like_array(x, self.one_share_shape(x))

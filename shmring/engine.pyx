@@ -1,0 +1,336 @@
+"""The engine of one communicator in one process.
+
+It owns the process's view of all outboxes, sees that one thread at a time is in a call, runs talks and journeys, and
+turns what goes wrong into one error that every later call raises again. What a call means is decided above.
+"""
+
+import atexit
+import copy
+import os
+import sys
+import threading
+import weakref
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport UINT64_MAX
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32
+from shmring.journey cimport travel
+from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
+                             SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
+                             shmring_lifeline, shmring_outbox, shmring_whisper)
+from shmring.lifeline cimport drop_lifeline, hold_lifeline
+from shmring.mapping cimport Mapping
+from shmring.talk cimport go_on_talking, start_talk
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, patience_t, report_trouble,
+                           rouse_everyone)
+
+from shmring.diagnosis import Record, diagnose
+from shmring.errors import AbortedError, ClosedError, SegmentError
+from shmring.topology import usable_processors
+
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_init(sem_t *sem, int pshared, unsigned value)
+
+cdef enum:
+    PAGE = 4096
+    BRIEF_LOOKS = 64             # about a microsecond with the GIL held
+    BRIEF_LOOKS_CROWDED = 2
+    MOST_PROGRAMS = 256          # a few KiB each; a program that calls with ever new sizes must not grow
+
+_CAUSES = {
+    SHMRING_LOST: "lost", SHMRING_LEFT: "left", SHMRING_LATE: "late", SHMRING_MISMATCH: "mismatch",
+    SHMRING_ABORTED: "aborted",
+}
+
+
+# ---- where things lie in an outbox segment ---------------------------------------------------------------------------
+
+cdef size_t whispers_nbytes(int nslots) noexcept:
+    return (nslots * sizeof(shmring_whisper) + PAGE - 1) // PAGE * PAGE
+
+
+cdef shmring_outbox *outbox_in(char *base) noexcept:
+    return <shmring_outbox *> (base + SHMRING_HEADER_NBYTES)
+
+
+cdef shmring_whisper *whispers_in(char *base) noexcept:
+    return <shmring_whisper *> (base + SHMRING_HEADER_NBYTES + PAGE)
+
+
+cdef char *slots_in(char *base, int nslots) noexcept:
+    return <char *> whispers_in(base) + whispers_nbytes(nslots)
+
+
+def outbox_nbytes(config):
+    """Bytes of the segment that holds one rank's outbox."""
+    return SHMRING_HEADER_NBYTES + PAGE + whispers_nbytes(config.nslots) + config.nslots * config.slot_nbytes
+
+
+def prepare_outbox(Mapping mapping):
+    """Make an own, zeroed outbox ready for peers: the semaphore, and the sign that this process lives."""
+    cdef shmring_outbox *box = outbox_in(mapping.address)
+    cdef int error
+    if sem_init(&box.wake, 1, 0) != 0:
+        raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
+    error = hold_lifeline(&(<shmring_header *> mapping.address).life)
+    if error:
+        raise SegmentError(f"cannot hold the lifeline of this process: {os.strerror(error)}")
+
+
+def abandon_outbox(Mapping mapping):
+    """Undo `prepare_outbox`; before the memory is unmapped."""
+    drop_lifeline(&(<shmring_header *> mapping.address).life)
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+@cython.no_gc_clear     # __dealloc__ says goodbye through the mapped memory that `segments` keeps
+cdef class Engine:
+    """One rank's part in the rounds of one communicator.
+
+    Parameters
+    ----------
+    segments : list of Segment
+        The outboxes by rank, all mapped.
+    rank : int
+    config : Config
+    name : str
+        For messages.
+    """
+
+    def __cinit__(self, list segments, int rank, config, str name):
+        cdef int size = len(segments), j
+        cdef char *base
+        cdef engine_t *c = &self.c
+        self.segments = segments
+        self.config = config
+        self.name = name
+        self.whisper_limit = config.whisper_limit(size)
+        self.limits = config.limits()
+        self.programs = {}
+        self.turn = threading.Semaphore(0)
+        c.circle.rank = rank
+        c.circle.size = size
+        c.circle.outbox = <shmring_outbox **> room(size, sizeof(void *))
+        c.circle.life = <shmring_lifeline **> room(size, sizeof(void *))
+        c.circle.seen[PUBLISHED] = <uint64_t *> room(size, sizeof(uint64_t))
+        c.circle.seen[CONSUMED] = <uint64_t *> room(size, sizeof(uint64_t))
+        c.whisper = <shmring_whisper **> room(size, sizeof(void *))
+        c.slots = <char **> room(size, sizeof(void *))
+        c.agreed = <uint64_t *> room(size, sizeof(uint64_t))
+        c.sources = <const void **> room(size, sizeof(void *))
+        c.scratch = <char *> room(size, SHMRING_WHISPER_NBYTES)
+        c.nslots = config.nslots
+        c.slot_nbytes = config.slot_nbytes
+        for j in range(size):
+            base = (<Mapping> segments[j].mapping).address
+            c.circle.outbox[j] = outbox_in(base)
+            c.circle.life[j] = &(<shmring_header *> base).life
+            c.whisper[j] = whispers_in(base)
+            c.slots[j] = slots_in(base, c.nslots)
+        c.own = c.circle.outbox[rank]
+        # Loops over ranks need no case for the own one: it has always come.
+        c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
+        c.free_until = c.nslots
+        processors = usable_processors()
+        c.circle.spin_ns = config.spin_ns(size, processors)
+        c.circle.yields = 4 if size <= processors else 16
+        c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
+        c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        c.outbox_streaming = config.streaming == 1
+        c.output_streaming_nbytes = UINT64_MAX
+        _engines.add(self)
+
+    def __dealloc__(self):
+        # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
+        if self.c.own != NULL and not self.is_closed and not self.is_inherited:
+            self.say_goodbye()
+        for block in (<size_t> self.c.circle.outbox, <size_t> self.c.circle.life, <size_t> self.c.whisper,
+                      <size_t> self.c.circle.seen[PUBLISHED], <size_t> self.c.circle.seen[CONSUMED],
+                      <size_t> self.c.slots, <size_t> self.c.agreed, <size_t> self.c.sources,
+                      <size_t> self.c.scratch):
+            free(<void *> <size_t> block)
+
+    # ---- turns: one thread at a time ----
+
+    cdef int enter(self) except -1:
+        """Begin a call: raise if there can be none, wait for another thread's to end."""
+        if self.is_closed or self.trouble is not None or self.is_inherited:
+            self.refuse()
+        while self.is_busy:     # read and written with the GIL held
+            if self.holder == PyThread_get_thread_ident():
+                raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
+            self.nwaiting += 1
+            try:
+                self.turn.acquire()
+            finally:
+                self.nwaiting -= 1
+            if self.is_closed or self.trouble is not None:
+                self.refuse()
+        self.is_busy = True
+        self.holder = PyThread_get_thread_ident()
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.is_busy = False
+        if self.nwaiting > 0:
+            self.turn.release()
+
+    def refuse(self):
+        if self.is_inherited:
+            raise ClosedError(f"{self.name}: belongs to the parent process; this one inherited it through fork and "
+                              "must make its own")
+        if self.is_closed:
+            raise ClosedError(f"{self.name}: is closed")
+        raise copy.copy(self.trouble)
+
+    # ---- calls ----
+
+    cdef int talk(self, talk_t *t, int64_t timeout_ns) except -1:
+        """Hold a talk. The caller has entered."""
+        if start_talk(&self.c, t) == READY:
+            return 0
+        return self.go_on(t, None, NULL, timeout_ns)
+
+    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:
+        """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
+        j.base = self.c.next_round
+        j.loop = j.step = 0
+        j.iteration = 0
+        self.c.own.current = j.signature
+        return self.go_on(NULL, program, j, timeout_ns)
+
+    cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
+        cdef patience_t patience
+        cdef int outcome
+        be_patient(&patience, timeout_ns)
+        while True:
+            with nogil:
+                if t != NULL:
+                    outcome = go_on_talking(&self.c, t, &patience)
+                else:
+                    outcome = travel(&self.c, program, j, &patience)
+            if outcome == READY:
+                return 0
+            if outcome == TROUBLE:
+                self.trouble = self.diagnose()
+                raise copy.copy(self.trouble)
+            self.look_after_signals(t.signature if t != NULL else j.signature)
+
+    cdef int look_after_signals(self, uint64_t signature) except -1:
+        """Let Python handle signals in the middle of a call. If a handler raises, the call cannot be finished."""
+        try:
+            PyErr_CheckSignals()
+        except BaseException as exception:
+            self.abort(f"{type(exception).__name__} while waiting")
+            raise
+        return 0
+
+    cdef object remember(self, tuple key, Program program):
+        if len(self.programs) >= MOST_PROGRAMS:
+            del self.programs[next(iter(self.programs))]
+        self.programs[key] = program
+        return program
+
+    # ---- trouble ----
+
+    cdef object diagnose(self):
+        """The error this process raises because of the abort record."""
+        cdef shmring_abort *r = &self.c.circle.outbox[0].abort
+        cdef int j, size = self.c.circle.size
+        while not in_trouble(&self.c.circle):      # written within nanoseconds of the claim that we saw
+            pass
+        about = r.about if 0 <= r.about < size else r.by
+        late = ()
+        if r.cause == SHMRING_LATE:
+            late = tuple(j for j in range(size) if j != r.by
+                         and load_relaxed_u64(&self.c.circle.outbox[j].published) < r.round) or (about,)
+        return diagnose(
+            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine, r.theirs,
+                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
+            self.c.circle.rank, self.name)
+
+    def abort(self, str reason):
+        """Tell all peers, at once, that this communicator is over; see `Communicator.abort`."""
+        if self.is_closed or self.is_inherited:
+            self.refuse()
+        text = reason.encode("utf-8", "replace")[:sizeof(shmring_abort.reason) - 1]
+        report_trouble(&self.c.circle, SHMRING_ABORTED, self.c.circle.rank, self.c.next_round, self.c.own.current, 0, text)
+        if self.trouble is None:
+            self.trouble = self.diagnose()
+
+    @property
+    def is_broken(self):
+        """Whether trouble was met here, or a peer has reported some."""
+        return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
+
+    def left_ranks(self):
+        """The ranks that have closed."""
+        return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]
+
+    # ---- the end ----
+
+    cdef void say_goodbye(self) noexcept:
+        store_release_u32(&self.c.own.left, 1)
+        rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
+        drop_lifeline(self.c.circle.life[self.c.circle.rank])
+
+    def close(self):
+        """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
+        if self.is_closed:
+            return
+        if self.is_busy and not self.is_inherited:
+            if self.holder == PyThread_get_thread_ident():
+                raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
+            self.abort("closed while another thread was in a call")
+            while self.is_busy:
+                self.nwaiting += 1
+                self.turn.acquire()
+                self.nwaiting -= 1
+        self.is_closed = True
+        if not self.is_inherited:
+            self.say_goodbye()
+        self.c.own = NULL
+        for segment in self.segments:
+            segment.close()
+        self.segments = []
+
+    def disown(self):
+        """After fork, in the child: forget that there is anything to close."""
+        self.is_inherited = True
+
+
+cdef void *room(size_t count, size_t nbytes) except NULL:
+    cdef void *memory = calloc(count, nbytes)
+    if memory == NULL:
+        raise MemoryError(f"no memory for an engine of {count} ranks")
+    return memory
+
+
+# ---- fork and the end of the interpreter -----------------------------------------------------------------------------
+
+_engines = weakref.WeakSet()
+
+
+def _disown_all():
+    for engine in list(_engines):
+        engine.disown()
+
+
+def _leave_all():
+    """Peers that still wait for this process hear that it left, and why if an exception ended it."""
+    failure = getattr(sys, "last_value", None)     # set where an uncaught exception was printed
+    for engine in list(_engines):
+        if failure is not None and not engine.is_closed and not engine.is_broken:
+            engine.abort(f"exited with {type(failure).__name__}: {failure}")
+        engine.close()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+atexit.register(_leave_all)
