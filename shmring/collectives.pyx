@@ -17,7 +17,7 @@ from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_AL
                                 NO_OP, NO_ROOT, pack_signature)
 from shmring.talk cimport talk_t
 
-from shmring.plan import choose
+from shmring.plan.choose import choose
 
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
@@ -54,16 +54,17 @@ cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
     t.stride = stride
 
 
-cdef int execute(Engine e, int kind, str name, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                 int64_t timeout_ns) except -1:
-    """The large way: the plan for these sizes, made once, executed."""
+cdef int execute(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
+                 reduce_kernel kernel, int64_t timeout_ns) except -1:
+    """The large way: the plan for these sizes, made once, executed. ``nbytes``: what the plan counts, a vector or
+    one block of it."""
     cdef journey_t j
     cdef Program program
-    key = (kind, x.nbytes, x.itemsize, root)
+    key = (kind, nbytes, x.itemsize, root)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, Program(choose.plan(name, e.c.circle.rank, e.c.circle.size, x.nbytes, x.itemsize,
-                                                    e.limits, root)))
+        found = e.remember(key, Program(choose(name, e.c.circle.rank, e.c.circle.size, nbytes, x.itemsize,
+                                               root=max(root, 0), limits=e.limits)))
     program = found
     j.signature = pack_signature(kind, op, x.dtype, root, x.count)
     j.in_base = <char *> x.data
@@ -88,7 +89,7 @@ cdef int barrier(Engine e, int64_t timeout_ns) except -1:
 cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1:
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_REDUCE, "all_reduce", x, out, NO_ROOT, op, kernel, timeout_ns)
+        return execute(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
     open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     fold_into(&t, out, kernel)
@@ -100,7 +101,7 @@ cdef int reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_ker
     """``out`` is read on the root only."""
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_REDUCE, "reduce", x, out, root, op, kernel, timeout_ns)
+        return execute(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, timeout_ns)
     open_talk(&t, KIND_REDUCE, op, root, x, <char *> x.data, x.nbytes)
     if e.c.circle.rank == root:
         hear_all(&t, e, 0, x.nbytes)
@@ -112,7 +113,7 @@ cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1
     cdef talk_t t
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_BROADCAST, "broadcast", x, x, root, NO_OP, NULL, timeout_ns)
+        return execute(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, timeout_ns)
     open_talk(&t, KIND_BROADCAST, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
     if not is_root:
         hear_one(&t, root, 0, x.nbytes)
@@ -123,7 +124,7 @@ cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1
 cdef int all_gather(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1:
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_GATHER, "all_gather", x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
+        return execute(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
     open_talk(&t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     place_into(&t, out, x.nbytes)
@@ -134,7 +135,7 @@ cdef int reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kerne
                         int64_t timeout_ns) except -1:
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_REDUCE_SCATTER, "reduce_scatter", x, out, NO_ROOT, op, kernel, timeout_ns)
+        return execute(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
     open_talk(&t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, <char *> x.data, x.nbytes)
     hear_all(&t, e, e.c.circle.rank * out.nbytes, out.nbytes)
     fold_into(&t, out, kernel)
@@ -145,7 +146,7 @@ cdef int gather(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns
     """``out`` is read on the root only."""
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_GATHER, "gather", x, out, root, NO_OP, NULL, timeout_ns)
+        return execute(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
     open_talk(&t, KIND_GATHER, NO_OP, root, x, <char *> x.data, x.nbytes)
     if e.c.circle.rank == root:
         hear_all(&t, e, 0, x.nbytes)
@@ -158,7 +159,7 @@ cdef int scatter(Engine e, array_t *x, array_t *out, int root, int64_t timeout_n
     cdef talk_t t
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_SCATTER, "scatter", x, out, root, NO_OP, NULL, timeout_ns)
+        return execute(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
     open_talk(&t, KIND_SCATTER, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
     hear_one(&t, root, e.c.circle.rank * out.nbytes, out.nbytes)
     place_into(&t, out, 0)
@@ -169,7 +170,7 @@ cdef int all_to_all(Engine e, array_t *x, array_t *out, int64_t timeout_ns) exce
     cdef talk_t t
     cdef size_t part = x.nbytes // e.c.circle.size
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_TO_ALL, "all_to_all", x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
+        return execute(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
     open_talk(&t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
     hear_all(&t, e, e.c.circle.rank * part, part)
     place_into(&t, out, part)
@@ -181,7 +182,7 @@ cdef int scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce
     cdef talk_t t
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
     if x.nbytes > e.whisper_limit:
-        return execute(e, kind, "scan" if inclusive else "exscan", x, out, NO_ROOT, op, kernel, timeout_ns)
+        return execute(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
     open_talk(&t, kind, op, NO_ROOT, x, <char *> x.data, x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     t.last = e.c.circle.rank + inclusive

@@ -187,7 +187,7 @@ cdef class Communicator:
         finally:
             engine.leave()
         if kept is not None:
-            give_back(result, kept)
+            give_back(kept)
         return result
 
     def reduce(self, x, out=None, *, int root=0, op="sum", timeout=...):
@@ -241,7 +241,7 @@ cdef class Communicator:
         finally:
             self.engine.leave()
         if is_root:
-            give_back(result, kept)
+            give_back(kept)
         return result
 
     def reduce_scatter(self, x, out=None, *, op="sum", timeout=...):
@@ -285,7 +285,7 @@ cdef class Communicator:
             reduce_scatter(self.engine, &a, &b, code, kernel, timeout_ns)
         finally:
             self.engine.leave()
-        give_back(result, kept)
+        give_back(kept)
         return result
 
     def scan(self, x, out=None, *, op="sum", timeout=...):
@@ -356,7 +356,7 @@ cdef class Communicator:
             scan(self.engine, &a, &b, inclusive, code, kernel, timeout_ns)
         finally:
             self.engine.leave()
-        give_back(result, kept)
+        give_back(kept)
         return result
 
     # ---- movement ----
@@ -397,7 +397,7 @@ cdef class Communicator:
         finally:
             self.engine.leave()
         if not is_root:
-            give_back(x, kept)
+            give_back(kept)
         return x
 
     def all_gather(self, x, out=None, *, timeout=...):
@@ -438,7 +438,7 @@ cdef class Communicator:
             all_gather(self.engine, &a, &b, timeout_ns)
         finally:
             self.engine.leave()
-        give_back(result, kept)
+        give_back(kept)
         return result
 
     def gather(self, x, out=None, *, int root=0, timeout=...):
@@ -485,7 +485,7 @@ cdef class Communicator:
         finally:
             self.engine.leave()
         if is_root:
-            give_back(result, kept)
+            give_back(kept)
         return result
 
     def scatter(self, x, out=None, *, int root=0, timeout=...):
@@ -540,7 +540,7 @@ cdef class Communicator:
             scatter(self.engine, &a, &b, root, timeout_ns)
         finally:
             self.engine.leave()
-        give_back(result, kept)
+        give_back(kept)
         return result
 
     def all_to_all(self, x, out=None, *, timeout=...):
@@ -582,7 +582,7 @@ cdef class Communicator:
             all_to_all(self.engine, &a, &b, timeout_ns)
         finally:
             self.engine.leave()
-        give_back(result, kept)
+        give_back(kept)
         return result
 
     def barrier(self, *, timeout=...):

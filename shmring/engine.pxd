@@ -31,4 +31,5 @@ cdef class Engine:
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef object diagnose(self)
+    cdef void say_goodbye(self) noexcept
     cdef int look_after_signals(self, uint64_t signature) except -1

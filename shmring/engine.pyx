@@ -31,6 +31,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_t
 
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import AbortedError, ClosedError, SegmentError
+from shmring.plan.limits import Limits
 from shmring.topology import usable_processors
 
 
@@ -112,7 +113,8 @@ cdef class Engine:
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
-        self.limits = config.limits()
+        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
+                             one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
         self.programs = {}
         self.turn = threading.Semaphore(0)
         c.circle.rank = rank
@@ -252,16 +254,17 @@ cdef class Engine:
             late = tuple(j for j in range(size) if j != r.by
                          and load_relaxed_u64(&self.c.circle.outbox[j].published) < r.round) or (about,)
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine, r.theirs,
-                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
+            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine,
+                   r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
     def abort(self, str reason):
         """Tell all peers, at once, that this communicator is over; see `Communicator.abort`."""
         if self.is_closed or self.is_inherited:
             self.refuse()
-        text = reason.encode("utf-8", "replace")[:sizeof(shmring_abort.reason) - 1]
-        report_trouble(&self.c.circle, SHMRING_ABORTED, self.c.circle.rank, self.c.next_round, self.c.own.current, 0, text)
+        text = reason.encode("utf-8", "replace")      # cut to the record's room below
+        report_trouble(&self.c.circle, SHMRING_ABORTED, self.c.circle.rank, self.c.next_round, self.c.own.current, 0,
+                       text)
         if self.trouble is None:
             self.trouble = self.diagnose()
 

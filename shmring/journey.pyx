@@ -6,6 +6,10 @@ from shmring.rounds cimport await_round, claim, finish, publish, release
 from shmring.wait cimport READY
 
 
+cdef enum:
+    HOT_NBYTES = 8192      # a block of it and its sources stay in the first-level cache
+
+
 cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
     cdef int64_t offset = o.offset + j.iteration * o.offset_step
     cdef uint64_t round
@@ -29,13 +33,27 @@ cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
 
 
 cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
-    cdef operand_t *sources = s.operands + 1 + s.has_also
-    cdef char *also = address(e, j, &s.operands[1]) if s.has_also else NULL
+    cdef operand_t *also = s.operands + 1
+    cdef operand_t *sources = also + s.nalso
+    cdef char *dst = address(e, j, &s.operands[0])
+    cdef bint dst_streams = streams(e, j, &s.operands[0])
+    cdef int64_t done = 0, part = s.nbytes
     cdef int i
-    for i in range(s.nsources):
-        e.sources[i] = address(e, j, &sources[i])
-    reduce_into(j.kernel, address(e, j, &s.operands[0]), also, e.sources, s.nsources, s.nbytes // j.itemsize,
-                j.itemsize, streams(e, j, &s.operands[0]), s.has_also and streams(e, j, &s.operands[1]))
+    if s.nalso > 1:
+        part = HOT_NBYTES      # several further destinations: block by block, from the cache
+    while done < s.nbytes:
+        part = min(part, s.nbytes - done)
+        for i in range(s.nsources):
+            e.sources[i] = address(e, j, &sources[i]) + done
+        if s.nalso == 1:
+            reduce_into(j.kernel, dst + done, address(e, j, also) + done, e.sources, s.nsources, part // j.itemsize,
+                        j.itemsize, dst_streams, streams(e, j, also))
+        else:
+            reduce_into(j.kernel, dst + done, NULL, e.sources, s.nsources, part // j.itemsize, j.itemsize,
+                        dst_streams and s.nalso == 0, False)
+            for i in range(s.nalso):
+                copy_bytes(address(e, j, &also[i]) + done, dst + done, part, streams(e, j, &also[i]))
+        done += part
 
 
 cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexcept nogil:

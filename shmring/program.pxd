@@ -1,12 +1,12 @@
 # Programs: plans compiled to structs that the engine executes without the interpreter.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-cdef enum space_t:
+cdef enum:
     IN = 0
     OUT = 1
     SLOT = 2
 
-cdef enum code_t:
+cdef enum:
     COPY = 0
     REDUCE = 1
     CLAIM = 2
@@ -26,11 +26,11 @@ ctypedef struct step_t:
     int32_t code
     int32_t whom
     int32_t nsources
-    bint has_also
+    int32_t nalso
     int64_t round
     int64_t round_step
     int64_t nbytes
-    operand_t *operands            # dst, [also], sources
+    operand_t *operands            # dst, also ..., sources ...
 
 ctypedef struct loop_t:
     int64_t times
@@ -48,3 +48,4 @@ cdef class Program:
     cdef list blocks
 
     cdef void *reserve(self, size_t nbytes) except NULL
+    cdef int compile_step(self, step_t *s, object step) except -1

@@ -36,13 +36,13 @@ cdef class Program:
         self.blocks.append(block)
         return block.memory
 
-    cdef int compile_step(self, step_t *s, step) except -1:
+    cdef int compile_step(self, step_t *s, object step) except -1:
         operands = []
         if isinstance(step, Copy):
             s.code, s.nbytes, operands = COPY, step.nbytes, [step.dst, step.src]
         elif isinstance(step, Reduce):
-            s.code, s.nbytes, s.nsources, s.has_also = REDUCE, step.nbytes, len(step.sources), step.also is not None
-            operands = [step.dst, *([step.also] if s.has_also else []), *step.sources]
+            s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
+            operands = [step.dst, *step.also, *step.sources]
         else:
             s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
             s.round, s.round_step = step.round

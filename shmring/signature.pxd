@@ -9,7 +9,7 @@
 # The packing is exact, so the word is also the explanation: `explain` turns it back into text.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-cdef enum kind_t:
+cdef enum:
     KIND_NONE = 0
     KIND_BARRIER = 1
     KIND_ALL_REDUCE = 2

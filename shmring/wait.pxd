@@ -6,12 +6,12 @@ from shmring.layout cimport shmring_lifeline, shmring_outbox
 cdef enum:
     EVERYONE = -1
 
-cdef enum awaited:
+cdef enum:                # what is waited for
     PUBLISHED = 0
     CONSUMED = 1
 
 # What a wait ends with. Trouble is in the abort record by the time the code is returned.
-cdef enum outcome:
+cdef enum:
     READY = 0
     UNREADY = 1        # patience ran out, nothing is wrong: look after signals and call again
     TROUBLE = 2

@@ -21,7 +21,7 @@ cdef extern from "sleep.h" nogil:
     int sched_yield()
     int sem_post(sem_t *sem)
 
-cdef enum stage_t:
+cdef enum:
     FRESH = 0
     SPIN = 1
     YIELD = 2

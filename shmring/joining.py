@@ -1,0 +1,94 @@
+"""How a process becomes a rank: `init`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+from shmring.communicator import Communicator
+from shmring.config import configure
+from shmring.engine import Engine, abandon_outbox, outbox_nbytes, prepare_outbox
+from shmring.environment import discover
+from shmring.meeting import meet
+from shmring.segment import OUTBOX
+
+# How many times each session was joined by this process. All ranks join in the same order, so the number tells
+# one meeting from the next, and nobody removes a name of the next meeting when clearing up after this one.
+_joined: defaultdict[str, itertools.count] = defaultdict(itertools.count)
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    session: str | None = None,
+    meeting_timeout: float | None = 300.0,
+    **settings,
+) -> Communicator:
+    """Meet the other ranks and return the communicator of all of them.
+
+    Parameters
+    ----------
+    rank, size : int, optional
+        Both or neither; by default what the launcher exported: ``shmring run``, torchrun, Open MPI, MPICH, Intel MPI or
+        Slurm.
+    session : str, optional
+        A key that the ranks of this job share and no other job of this user has at the same time; by default derived
+        from what the launcher exported.
+    meeting_timeout : float, optional
+        Seconds to wait for the other ranks to come; None for ever.
+    **settings
+        Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must be
+        equal on all ranks are compared.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    TypeError, ValueError
+        An unknown or bad setting, or no rank and size to be found; the message says how to give them.
+    MeetingTimeoutError
+        Some ranks never came; it names them.
+    MeetingError
+        The ranks came with different settings.
+    OutOfSharedMemoryError
+        /dev/shm is too small; the message says what is needed and how to get it.
+    SegmentError
+        The session's names are taken by a living job, or not to be trusted.
+
+    Notes
+    -----
+    Collective: all ranks call. After it returns nothing of the communicator has a name in /dev/shm any more. May be called
+    again; each call makes a communicator of its own.
+    """
+    job = discover(rank=rank, size=size, session=session)
+    config = configure(**settings)
+    name = f"{job.session}.{next(_joined[job.session])}"
+    return join(name, job.rank, job.size, config, meeting_timeout)
+
+
+def join(name: str, rank: int, size: int, config, meeting_timeout: float | None) -> Communicator:
+    """Meet under ``name`` and return the communicator; the part of `init` that groups share."""
+    prepared = []
+
+    def prepare(segment) -> None:
+        prepare_outbox(segment.mapping)
+        prepared.append(segment)
+
+    try:
+        segments = meet(
+            session=name,
+            rank=rank,
+            size=size,
+            kind=OUTBOX,
+            nbytes=outbox_nbytes(config),
+            params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
+            timeout=meeting_timeout,
+            prepare=prepare,
+            dismiss=lambda segment: abandon_outbox(segment.mapping),
+        )
+    except BaseException:
+        raise
+    return Communicator(Engine(segments, rank, config, name))
