@@ -1,0 +1,243 @@
+/* The reduction loops, each once; included once per instruction set by dispatch.h, after vectors.h.
+ *
+ * A kernel folds in rank order: acc = src[0], then acc = acc OP src[j] for j = 1 .. nsrc-1. An accumulator stays in
+ * registers until all sources are in, so each source byte is read once and each result byte written once. All loads
+ * of a tile precede its stores: dst may be any one of the sources.
+ *
+ * What a fold is made of: WIDEN (a vector as it lies in memory -> accumulator), OP, NARROW (back; knows nsrc).
+ */
+
+/* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop
+ * disappears; otherwise a step of it costs one pointer load per tile. */
+#define FOLD(NAME, ITEM, ACC, WIDEN, OP, NARROW)                                                                       \
+    INLINE void ISA(NAME##_fold)(char *dst, const char *const *src, int nsrc, size_t nbytes) {                         \
+        size_t at = 0;                                                                                                 \
+        for (; nbytes - at >= 4 * VB; at += 4 * VB) {                                                                  \
+            const char *s = src[0] + at;                                                                               \
+            ACC a0 = WIDEN(ISA(load)(s)), a1 = WIDEN(ISA(load)(s + VB));                                               \
+            ACC a2 = WIDEN(ISA(load)(s + 2 * VB)), a3 = WIDEN(ISA(load)(s + 3 * VB));                                  \
+            for (int j = 1; j < nsrc; j++) {                                                                           \
+                s = src[j] + at;                                                                                       \
+                a0 = OP(a0, WIDEN(ISA(load)(s)));                                                                      \
+                a1 = OP(a1, WIDEN(ISA(load)(s + VB)));                                                                 \
+                a2 = OP(a2, WIDEN(ISA(load)(s + 2 * VB)));                                                             \
+                a3 = OP(a3, WIDEN(ISA(load)(s + 3 * VB)));                                                             \
+            }                                                                                                          \
+            ISA(store)(dst + at, (VU8)NARROW(a0, nsrc));                                                               \
+            ISA(store)(dst + at + VB, (VU8)NARROW(a1, nsrc));                                                          \
+            ISA(store)(dst + at + 2 * VB, (VU8)NARROW(a2, nsrc));                                                      \
+            ISA(store)(dst + at + 3 * VB, (VU8)NARROW(a3, nsrc));                                                      \
+        }                                                                                                              \
+        for (; nbytes - at >= VB; at += VB) {                                                                          \
+            ACC acc = WIDEN(ISA(load)(src[0] + at));                                                                   \
+            for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load)(src[j] + at)));                               \
+            ISA(store)(dst + at, (VU8)NARROW(acc, nsrc));                                                              \
+        }                                                                                                              \
+        if (at < nbytes) {                                                                                             \
+            size_t rest = nbytes - at;                                                                                 \
+            ACC acc = WIDEN(ISA(load_part)(src[0] + at, rest));                                                        \
+            for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load_part)(src[j] + at, rest)));                    \
+            ISA(store_part)(dst + at, (VU8)NARROW(acc, nsrc), rest);                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void ISA(NAME)(void *dst, const void *const *src, int nsrc, size_t count) {                                 \
+        const char *const *from = (const char *const *)src;                                                            \
+        switch (nsrc) {                                                                                                \
+            case 2: ISA(NAME##_fold)(dst, from, 2, count * sizeof(ITEM)); break;                                       \
+            case 3: ISA(NAME##_fold)(dst, from, 3, count * sizeof(ITEM)); break;                                       \
+            case 4: ISA(NAME##_fold)(dst, from, 4, count * sizeof(ITEM)); break;                                       \
+            default: ISA(NAME##_fold)(dst, from, nsrc, count * sizeof(ITEM));                                          \
+        }                                                                                                              \
+    }
+
+/* The same kernel on items `times` as large: a complex sum is a sum of parts, a band a band of bytes. */
+#define SHARE(NAME, OF, TIMES)                                                                                         \
+    static void ISA(NAME)(void *dst, const void *const *src, int nsrc, size_t count) {                                 \
+        ISA(OF)(dst, src, nsrc, count * (TIMES));                                                                      \
+    }
+
+#define ADD(a, b) ((a) + (b))
+#define MULTIPLY(a, b) ((a) * (b))
+#define AND(a, b) ((a) & (b))
+#define OR(a, b) ((a) | (b))
+#define XOR(a, b) ((a) ^ (b))
+#define AS_IS(acc, nsrc) (acc)
+
+/* Floats. */
+#define MEAN_F32(acc, nsrc) ISA(canonical_f32)((acc) / (float)(nsrc))
+#define MEAN_F64(acc, nsrc) ISA(canonical_f64)((acc) / (double)(nsrc))
+#define CANONICAL_F32(acc, nsrc) ISA(canonical_f32)(acc)
+#define CANONICAL_F64(acc, nsrc) ISA(canonical_f64)(acc)
+
+FOLD(sum_f32, float, VF32, (VF32), ADD, CANONICAL_F32)
+FOLD(sum_f64, double, VF64, (VF64), ADD, CANONICAL_F64)
+FOLD(prod_f32, float, VF32, (VF32), MULTIPLY, CANONICAL_F32)
+FOLD(prod_f64, double, VF64, (VF64), MULTIPLY, CANONICAL_F64)
+FOLD(avg_f32, float, VF32, (VF32), ADD, MEAN_F32)
+FOLD(avg_f64, double, VF64, (VF64), ADD, MEAN_F64)
+
+/* 16-bit floats: float32 all the way, rounded once. */
+INLINE PAIR ISA(add_pair)(PAIR a, PAIR b) { return (PAIR){a.one + b.one, a.two + b.two}; }
+INLINE PAIR ISA(multiply_pair)(PAIR a, PAIR b) { return (PAIR){a.one * b.one, a.two * b.two}; }
+INLINE PAIR ISA(mean_pair)(PAIR a, float nsrc) { return (PAIR){a.one / nsrc, a.two / nsrc}; }
+
+#define NARROW_F16(acc, nsrc) ISA(narrow_f16)(acc)
+#define NARROW_BF16(acc, nsrc) ISA(narrow_bf16)(acc)
+#define MEAN_F16(acc, nsrc) ISA(narrow_f16)(ISA(mean_pair)(acc, (float)(nsrc)))
+#define MEAN_BF16(acc, nsrc) ISA(narrow_bf16)(ISA(mean_pair)(acc, (float)(nsrc)))
+
+FOLD(sum_f16, uint16_t, PAIR, ISA(widen_f16), ISA(add_pair), NARROW_F16)
+FOLD(sum_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(add_pair), NARROW_BF16)
+FOLD(prod_f16, uint16_t, PAIR, ISA(widen_f16), ISA(multiply_pair), NARROW_F16)
+FOLD(prod_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(multiply_pair), NARROW_BF16)
+FOLD(avg_f16, uint16_t, PAIR, ISA(widen_f16), ISA(add_pair), MEAN_F16)
+FOLD(avg_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(add_pair), MEAN_BF16)
+
+/* Complex: sums and averages by parts; products need the neighbour. With x = a + bi and y = c + di: x*y holds ac and
+ * bd, x*swap(y) holds ad and bc. */
+#define REAL_32 (0xffffffffu - (VU64){0})
+
+INLINE VU64 ISA(multiply_c64)(VU64 x, VU64 y) {
+    VU64 straight = (VU64)((VF32)x * (VF32)y), crossed = (VU64)((VF32)x * (VF32)ISA(swap_32)(y));
+    VU64 real = (VU64)((VF32)straight - (VF32)ISA(swap_32)(straight));
+    VU64 imag = (VU64)((VF32)crossed + (VF32)ISA(swap_32)(crossed));
+    return ISA(pick_u64)(REAL_32, real, imag);
+}
+
+INLINE VU64 ISA(multiply_c128)(VU64 x, VU64 y) {
+    VU64 straight = (VU64)((VF64)x * (VF64)y), crossed = (VU64)((VF64)x * (VF64)ISA(swap_64)(y));
+    VU64 real = (VU64)((VF64)straight - (VF64)ISA(swap_64)(straight));
+    VU64 imag = (VU64)((VF64)crossed + (VF64)ISA(swap_64)(crossed));
+    return ISA(pick_u64)(REAL_64, real, imag);
+}
+
+#define CANONICAL_C64(acc, nsrc) ISA(canonical_f32)((VF32)(acc))
+#define CANONICAL_C128(acc, nsrc) ISA(canonical_f64)((VF64)(acc))
+
+SHARE(sum_c64, sum_f32, 2)
+SHARE(sum_c128, sum_f64, 2)
+SHARE(avg_c64, avg_f32, 2)
+SHARE(avg_c128, avg_f64, 2)
+FOLD(prod_c64, uint64_t, VU64, (VU64), ISA(multiply_c64), CANONICAL_C64)
+FOLD(prod_c128, uint64_t[2], VU64, (VU64), ISA(multiply_c128), CANONICAL_C128)
+
+/* Integers wrap, and wrap alike whether signed or not: unsigned arithmetic serves both. */
+FOLD(sum_8, uint8_t, VU8, (VU8), ADD, AS_IS)
+FOLD(sum_16, uint16_t, VU16, (VU16), ADD, AS_IS)
+FOLD(sum_32, uint32_t, VU32, (VU32), ADD, AS_IS)
+FOLD(sum_64, uint64_t, VU64, (VU64), ADD, AS_IS)
+FOLD(prod_8, uint8_t, VU8, (VU8), MULTIPLY, AS_IS)
+FOLD(prod_16, uint16_t, VU16, (VU16), MULTIPLY, AS_IS)
+FOLD(prod_32, uint32_t, VU32, (VU32), MULTIPLY, AS_IS)
+FOLD(prod_64, uint64_t, VU64, (VU64), MULTIPLY, AS_IS)
+
+/* Smallest and largest. The accumulator stays unless the newcomer beats it, so the lowest rank wins ties (-0 and +0
+ * tie). The first NaN in rank order wins over all. No arithmetic: the result is one of the inputs, bit for bit. */
+#define EXTREME(NAME, V, MASK, STAYS)                                                                                  \
+    INLINE V ISA(NAME)(V a, V b) {                                                                                     \
+        MASK stays = (MASK)(STAYS);                                                                                    \
+        return (V)((stays & (MASK)a) | (~stays & (MASK)b));                                                            \
+    }
+#define EXTREMES(TYPE, ITEM, V, MASK)                                                                                  \
+    EXTREME(lesser_##TYPE, V, MASK, a <= b)                                                                            \
+    EXTREME(greater_##TYPE, V, MASK, a >= b)                                                                           \
+    FOLD(min_##TYPE, ITEM, V, (V), ISA(lesser_##TYPE), AS_IS)                                                          \
+    FOLD(max_##TYPE, ITEM, V, (V), ISA(greater_##TYPE), AS_IS)
+#define EXTREMES_FLOAT(TYPE, ITEM, V, MASK)                                                                            \
+    EXTREME(lesser_##TYPE, V, MASK, (a <= b) | (a != a))                                                               \
+    EXTREME(greater_##TYPE, V, MASK, (a >= b) | (a != a))                                                              \
+    FOLD(min_##TYPE, ITEM, V, (V), ISA(lesser_##TYPE), AS_IS)                                                          \
+    FOLD(max_##TYPE, ITEM, V, (V), ISA(greater_##TYPE), AS_IS)
+/* 16-bit floats need no conversion to be compared: sign and magnitude make an integer that orders as they do, both
+ * zeros alike. What lies beyond infinity is a NaN, and gets the key that beats all. */
+INLINE VI16 ISA(small_float_key)(VU16 v, int16_t infinity, int16_t nan_key) {
+    VI16 magnitude = (VI16)(v & 0x7fff), sign = (VI16)v >> 15;
+    VI16 key = (magnitude ^ sign) - sign, is_nan = magnitude > infinity;
+    return (is_nan & nan_key) | (~is_nan & key);
+}
+#define LOW(v, infinity) ISA(small_float_key)(v, infinity, INT16_MIN)
+#define HIGH(v, infinity) ISA(small_float_key)(v, infinity, INT16_MAX)
+#define EXTREMES_SMALL_FLOAT(TYPE, INF)                                                                                \
+    EXTREME(lesser_##TYPE, VU16, VU16, LOW(a, INF) <= LOW(b, INF))                                                     \
+    EXTREME(greater_##TYPE, VU16, VU16, HIGH(a, INF) >= HIGH(b, INF))                                                  \
+    FOLD(min_##TYPE, uint16_t, VU16, (VU16), ISA(lesser_##TYPE), AS_IS)                                                \
+    FOLD(max_##TYPE, uint16_t, VU16, (VU16), ISA(greater_##TYPE), AS_IS)
+
+EXTREMES_FLOAT(f32, float, VF32, VU32)
+EXTREMES_FLOAT(f64, double, VF64, VU64)
+EXTREMES_SMALL_FLOAT(f16, 0x7c00)
+EXTREMES_SMALL_FLOAT(bf16, 0x7f80)
+EXTREMES(i8, int8_t, VI8, VU8)
+EXTREMES(i16, int16_t, VI16, VU16)
+EXTREMES(i32, int32_t, VI32, VU32)
+EXTREMES(i64, int64_t, VI64, VU64)
+EXTREMES(u8, uint8_t, VU8, VU8)
+EXTREMES(u16, uint16_t, VU16, VU16)
+EXTREMES(u32, uint32_t, VU32, VU32)
+EXTREMES(u64, uint64_t, VU64, VU64)
+
+/* Bitwise: bytes, however they are grouped. */
+FOLD(band_8, uint8_t, VU8, (VU8), AND, AS_IS)
+FOLD(bor_8, uint8_t, VU8, (VU8), OR, AS_IS)
+FOLD(bxor_8, uint8_t, VU8, (VU8), XOR, AS_IS)
+#define BYTEWISE(OP, NBYTES) SHARE(OP##_##NBYTES##_bytes, OP##_8, NBYTES)
+BYTEWISE(band, 2) BYTEWISE(band, 4) BYTEWISE(band, 8)
+BYTEWISE(bor, 2) BYTEWISE(bor, 4) BYTEWISE(bor, 8)
+BYTEWISE(bxor, 2) BYTEWISE(bxor, 4) BYTEWISE(bxor, 8)
+
+/* Logical: v != 0, where -0 is zero and a NaN is not; the result is ONE or zero. Integer tests, so a thread that
+ * takes denormals for zeros gets the same truth. */
+#define LOGICAL(TYPE, ITEM, V, TRUTH, ONE)                                                                             \
+    INLINE V ISA(truth_##TYPE)(VU8 raw) {                                                                              \
+        V v = (V)raw;                                                                                                  \
+        return (V)((TRUTH) != 0);                                                                                      \
+    }                                                                                                                  \
+    INLINE V ISA(number_##TYPE)(V truth, int nsrc) {                                                                   \
+        (void)nsrc;                                                                                                    \
+        return truth & (ONE);                                                                                          \
+    }                                                                                                                  \
+    FOLD(land_##TYPE, ITEM, V, ISA(truth_##TYPE), AND, ISA(number_##TYPE))                                             \
+    FOLD(lor_##TYPE, ITEM, V, ISA(truth_##TYPE), OR, ISA(number_##TYPE))
+
+LOGICAL(8, uint8_t, VU8, v, 1)
+LOGICAL(16, uint16_t, VU16, v, 1)
+LOGICAL(32, uint32_t, VU32, v, 1)
+LOGICAL(64, uint64_t, VU64, v, 1)
+LOGICAL(f16, uint16_t, VU16, v & 0x7fff, 0x3c00)
+LOGICAL(bf16, uint16_t, VU16, v & 0x7fff, 0x3f80)
+LOGICAL(f32, uint32_t, VU32, v & 0x7fffffffu, 0x3f800000u)
+LOGICAL(f64, uint64_t, VU64, v & 0x7fffffffffffffffu, 0x3ff0000000000000u)
+LOGICAL(c64, uint64_t, VU64, v & 0x7fffffff7fffffffu, 0x3f800000u)
+LOGICAL(c128, uint64_t[2], VU64, (v | ISA(swap_64)(v)) & 0x7fffffffffffffffu, REAL_64 & 0x3ff0000000000000u)
+
+/* A bool is any byte; all its operations are logical ones. */
+FOLD(bool_xor, uint8_t, VU8, ISA(truth_8), XOR, ISA(number_8))
+
+/* What `find_kernel` looks up. An entry that is not here is NULL: the operation is not defined. */
+#define BY_SIGN(OP)                                                                                                    \
+    [INT8] = ISA(OP##_i8), [INT16] = ISA(OP##_i16), [INT32] = ISA(OP##_i32), [INT64] = ISA(OP##_i64),                  \
+    [UINT8] = ISA(OP##_u8), [UINT16] = ISA(OP##_u16), [UINT32] = ISA(OP##_u32), [UINT64] = ISA(OP##_u64)
+#define BY_WIDTH(OP)                                                                                                   \
+    [INT8] = ISA(OP##_8), [INT16] = ISA(OP##_16), [INT32] = ISA(OP##_32), [INT64] = ISA(OP##_64),                      \
+    [UINT8] = ISA(OP##_8), [UINT16] = ISA(OP##_16), [UINT32] = ISA(OP##_32), [UINT64] = ISA(OP##_64)
+#define BY_BYTES(OP)                                                                                                   \
+    [INT8] = ISA(OP##_8), [INT16] = ISA(OP##_2_bytes), [INT32] = ISA(OP##_4_bytes), [INT64] = ISA(OP##_8_bytes),       \
+    [UINT8] = ISA(OP##_8), [UINT16] = ISA(OP##_2_bytes), [UINT32] = ISA(OP##_4_bytes), [UINT64] = ISA(OP##_8_bytes)
+#define FLOATS(OP)                                                                                                     \
+    [FLOAT64] = ISA(OP##_f64), [FLOAT32] = ISA(OP##_f32), [FLOAT16] = ISA(OP##_f16), [BFLOAT16] = ISA(OP##_bf16)
+#define COMPLEXES(OP) [COMPLEX64] = ISA(OP##_c64), [COMPLEX128] = ISA(OP##_c128)
+#define ALL_TRUE [BOOL] = ISA(land_8)
+#define ANY_TRUE [BOOL] = ISA(lor_8)
+
+static const reduce_kernel ISA(kernels)[NOPS][NDTYPES] = {
+    [SUM] = {FLOATS(sum), BY_WIDTH(sum), COMPLEXES(sum), ANY_TRUE},
+    [PROD] = {FLOATS(prod), BY_WIDTH(prod), COMPLEXES(prod), ALL_TRUE},
+    [MIN] = {FLOATS(min), BY_SIGN(min), ALL_TRUE},
+    [MAX] = {FLOATS(max), BY_SIGN(max), ANY_TRUE},
+    [AVG] = {FLOATS(avg), COMPLEXES(avg)},
+    [BAND] = {BY_BYTES(band), ALL_TRUE},
+    [BOR] = {BY_BYTES(bor), ANY_TRUE},
+    [BXOR] = {BY_BYTES(bxor), [BOOL] = ISA(bool_xor)},
+    [LAND] = {FLOATS(land), BY_WIDTH(land), COMPLEXES(land), ALL_TRUE},
+    [LOR] = {FLOATS(lor), BY_WIDTH(lor), COMPLEXES(lor), ANY_TRUE},
+};

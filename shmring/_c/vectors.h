@@ -1,0 +1,225 @@
+/* Vectors of VB bytes for one instruction set; included once per set by dispatch.h, no include guard on purpose.
+ *
+ * Written with the vector extensions that GCC and clang share: + - * / & | ^ << >> and comparisons work lane by lane,
+ * so one text serves every width, and nothing depends on what an auto-vectoriser makes of it. A comparison gives
+ * lanes of all ones or all zeros. Everything named here carries the instruction set's suffix, see ISA.
+ *
+ *   load, store              VB bytes at any address
+ *   load_part, store_part    the first 0 < nbytes < VB of them; the other lanes come as zeros and are not written
+ *   pick_*                   yes & a | ~yes & b, which compilers know as a blend
+ *   swap_*                   exchange neighbouring lanes: the real and the imaginary part
+ *   widen_*, narrow_*        16-bit floats to two vectors of float32, and back with one rounding to nearest even
+ */
+#define VU8 ISA(vu8)
+#define VU16 ISA(vu16)
+#define VU32 ISA(vu32)
+#define VU64 ISA(vu64)
+#define VI8 ISA(vi8)
+#define VI16 ISA(vi16)
+#define VI32 ISA(vi32)
+#define VI64 ISA(vi64)
+#define VF32 ISA(vf32)
+#define VF64 ISA(vf64)
+#define PAIR ISA(pair)
+#define ANYWHERE ISA(anywhere)
+
+typedef uint8_t VU8 __attribute__((vector_size(VB)));
+typedef uint16_t VU16 __attribute__((vector_size(VB)));
+typedef uint32_t VU32 __attribute__((vector_size(VB)));
+typedef uint64_t VU64 __attribute__((vector_size(VB)));
+typedef int8_t VI8 __attribute__((vector_size(VB)));
+typedef int16_t VI16 __attribute__((vector_size(VB)));
+typedef int32_t VI32 __attribute__((vector_size(VB)));
+typedef int64_t VI64 __attribute__((vector_size(VB)));
+typedef float VF32 __attribute__((vector_size(VB)));
+typedef double VF64 __attribute__((vector_size(VB)));
+
+/* 16-bit floats take twice the room once widened. Which lane of which half an element lands in is the business of
+ * widen and narrow alone: they agree, and everything in between works lane by lane. */
+typedef struct {
+    VF32 one, two;
+} PAIR;
+
+/* An array may start anywhere and hold any type. */
+typedef uint64_t ANYWHERE __attribute__((vector_size(VB), aligned(1), may_alias));
+
+INLINE VU8 ISA(load)(const char *p) { return (VU8) * (const ANYWHERE *)p; }
+INLINE void ISA(store)(char *p, VU8 v) { *(ANYWHERE *)p = (ANYWHERE)v; }
+
+#if VB == 64
+
+INLINE VU8 ISA(load_part)(const char *p, size_t nbytes) {
+    return (VU8)_mm512_maskz_loadu_epi8(((uint64_t)1 << nbytes) - 1, p);
+}
+
+INLINE void ISA(store_part)(char *p, VU8 v, size_t nbytes) {
+    _mm512_mask_storeu_epi8(p, ((uint64_t)1 << nbytes) - 1, (__m512i)v);
+}
+
+#elif VB == 32
+
+INLINE VU8 ISA(load_part)(const char *p, size_t nbytes) {
+    VU64 v = {0};
+    if (nbytes & 16) {
+        v[0] = load_word(p);
+        v[1] = load_word(p + 8);
+        if (nbytes & 8) v[2] = load_word(p + 16);
+        uint64_t rest = load_word_part(p + (nbytes & ~(size_t)7), nbytes & 7);
+        return (VU8)(nbytes & 8 ? (VU64){v[0], v[1], v[2], rest} : (VU64){v[0], v[1], rest, 0});
+    }
+    if (nbytes & 8) v[0] = load_word(p);
+    uint64_t rest = load_word_part(p + (nbytes & 8), nbytes & 7);
+    return (VU8)(nbytes & 8 ? (VU64){v[0], rest, 0, 0} : (VU64){rest, 0, 0, 0});
+}
+
+INLINE void ISA(store_part)(char *p, VU8 bytes, size_t nbytes) {
+    VU64 v = (VU64)bytes;
+    if (nbytes & 16) {
+        store_word(p, v[0]);
+        store_word(p + 8, v[1]);
+        v = (VU64){v[2], v[3], 0, 0};
+        p += 16;
+    }
+    if (nbytes & 8) {
+        store_word(p, v[0]);
+        v = (VU64){v[1], 0, 0, 0};
+        p += 8;
+    }
+    store_word_part(p, v[0], nbytes & 7);
+}
+
+#else
+
+INLINE VU8 ISA(load_part)(const char *p, size_t nbytes) {
+    if (nbytes & 8) return (VU8)(VU64){load_word(p), load_word_part(p + 8, nbytes & 7)};
+    return (VU8)(VU64){load_word_part(p, nbytes), 0};
+}
+
+INLINE void ISA(store_part)(char *p, VU8 bytes, size_t nbytes) {
+    VU64 v = (VU64)bytes;
+    if (nbytes & 8) {
+        store_word(p, v[0]);
+        store_word_part(p + 8, v[1], nbytes & 7);
+    } else {
+        store_word_part(p, v[0], nbytes);
+    }
+}
+
+#endif
+
+INLINE VU32 ISA(pick_u32)(VU32 yes, VU32 a, VU32 b) { return (yes & a) | (~yes & b); }
+INLINE VU64 ISA(pick_u64)(VU64 yes, VU64 a, VU64 b) { return (yes & a) | (~yes & b); }
+
+INLINE VU64 ISA(swap_32)(VU64 v) { return v >> 32 | v << 32; }
+
+/* Neighbours of 64 bits, and the lanes that hold real parts. */
+#undef NEIGHBOURS
+#if VB == 64
+#define NEIGHBOURS 1, 0, 3, 2, 5, 4, 7, 6
+#elif VB == 32
+#define NEIGHBOURS 1, 0, 3, 2
+#else
+#define NEIGHBOURS 1, 0
+#endif
+#define REAL_64 (-(1 & (VU64){NEIGHBOURS}))
+
+INLINE VU64 ISA(swap_64)(VU64 v) {
+#ifdef __clang__
+    return __builtin_shufflevector(v, v, NEIGHBOURS);
+#else
+    return __builtin_shuffle(v, (VU64){NEIGHBOURS});
+#endif
+}
+
+/* Which operand's payload survives in a NaN result differs between processors, and a compiler may exchange operands
+ * in one loop and not in its tail. So a NaN that arithmetic made leaves a kernel as the one quiet NaN. */
+INLINE VF32 ISA(canonical_f32)(VF32 v) {
+    return (VF32)ISA(pick_u32)((VU32)(v == v), (VU32)v, 0x7fc00000u - (VU32){0});
+}
+
+INLINE VF64 ISA(canonical_f64)(VF64 v) {
+    return (VF64)ISA(pick_u64)((VU64)(v == v), (VU64)v, 0x7ff8000000000000u - (VU64){0});
+}
+
+/* bfloat16 is the upper half of a float32: even elements need a shift, odd ones a mask, nothing needs a shuffle. */
+INLINE PAIR ISA(widen_bf16)(VU8 raw) {
+    VU32 w = (VU32)raw;
+    return (PAIR){(VF32)(w << 16), (VF32)(w & 0xffff0000u)};
+}
+
+INLINE VU32 ISA(round_bf16)(VF32 v) { /* the result is in the upper half; a carry out of the mantissa is right */
+    VU32 u = (VU32)ISA(canonical_f32)(v);
+    return u + 0x7fff + (u >> 16 & 1);
+}
+
+INLINE VU8 ISA(narrow_bf16)(PAIR v) {
+    return (VU8)(ISA(round_bf16)(v.one) >> 16 | (ISA(round_bf16)(v.two) & 0xffff0000u));
+}
+
+#if VB == 64
+
+INLINE PAIR ISA(widen_f16)(VU8 raw) {
+    return (PAIR){(VF32)_mm512_cvtph_ps(_mm512_castsi512_si256((__m512i)raw)),
+                  (VF32)_mm512_cvtph_ps(_mm512_extracti64x4_epi64((__m512i)raw, 1))};
+}
+
+INLINE VU8 ISA(narrow_f16)(PAIR v) {
+    __m256i one = _mm512_cvtps_ph((__m512)ISA(canonical_f32)(v.one), _MM_FROUND_TO_NEAREST_INT);
+    __m256i two = _mm512_cvtps_ph((__m512)ISA(canonical_f32)(v.two), _MM_FROUND_TO_NEAREST_INT);
+    return (VU8)_mm512_inserti64x4(_mm512_castsi256_si512(one), two, 1);
+}
+
+#elif VB == 32
+
+INLINE PAIR ISA(widen_f16)(VU8 raw) {
+    return (PAIR){(VF32)_mm256_cvtph_ps(_mm256_castsi256_si128((__m256i)raw)),
+                  (VF32)_mm256_cvtph_ps(_mm256_extracti128_si256((__m256i)raw, 1))};
+}
+
+INLINE VU8 ISA(narrow_f16)(PAIR v) {
+    __m128i one = _mm256_cvtps_ph((__m256)ISA(canonical_f32)(v.one), _MM_FROUND_TO_NEAREST_INT);
+    __m128i two = _mm256_cvtps_ph((__m256)ISA(canonical_f32)(v.two), _MM_FROUND_TO_NEAREST_INT);
+    return (VU8)_mm256_inserti128_si256(_mm256_castsi128_si256(one), two, 1);
+}
+
+#else /* no conversion instructions: integers, and the float adder where it aligns and rounds for us */
+
+/* A float16 in the low half of each lane. Exponents move from bias 15 to 127. A denormal has no leading one: give it
+ * one by the exponent of 2**-14, and take that 2**-14 away again, exactly (so that no float32 denormal ever occurs,
+ * and a thread that flushes those gets the same bits). */
+INLINE VF32 ISA(widen_half)(VU32 h) {
+    VU32 rest = (h & 0x7fff) << 13;
+    VU32 exponent = rest & 0x0f800000u;
+    VU32 normal = rest + ((127u - 15) << 23);
+    VU32 special = rest | 0x7f800000u;
+    VU32 denormal = (VU32)((VF32)(rest + ((127u - 14) << 23)) - 0x1p-14f);
+    VU32 u = ISA(pick_u32)((VU32)(exponent == 0x0f800000u), special, normal);
+    u = ISA(pick_u32)((VU32)(exponent == 0), denormal, u);
+    return (VF32)(u | (h & 0x8000) << 16);
+}
+
+INLINE VU32 ISA(narrow_half)(VF32 v) {
+    VU32 u = (VU32)v;
+    VU32 sign = u >> 16 & 0x8000;
+    u &= 0x7fffffffu;
+    /* Below 2**-14 the unit in the last place is 2**-24. Next to 0.5 it is the same in float32: the sum rounds as we
+     * must, and its lowest bits are the float16. */
+    VU32 small = (VU32)((VF32)u + 0.5f) - 0x3f000000u;
+    /* Half a unit less one, plus one where the last kept bit is odd: ties go to even. A carry runs into the exponent
+     * and up to infinity as it should. */
+    VU32 normal = (u - ((127u - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
+    VU32 special = 0x7c00 | ((VU32)(u > 0x7f800000u) & 0x200);
+    VU32 h = ISA(pick_u32)((VU32)(u < 0x38800000u), small, normal); /* 2**-14 */
+    return sign | ISA(pick_u32)((VU32)(u >= 0x47800000u), special, h); /* 2**16 */
+}
+
+INLINE PAIR ISA(widen_f16)(VU8 raw) {
+    VU32 w = (VU32)raw;
+    return (PAIR){ISA(widen_half)(w & 0xffff), ISA(widen_half)(w >> 16)};
+}
+
+INLINE VU8 ISA(narrow_f16)(PAIR v) {
+    return (VU8)(ISA(narrow_half)(ISA(canonical_f32)(v.one)) | ISA(narrow_half)(ISA(canonical_f32)(v.two)) << 16);
+}
+
+#endif

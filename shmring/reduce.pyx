@@ -1,0 +1,305 @@
+"""Reductions of p arrays into one or two, by the kernels of one instruction set.
+
+The loops are in ``_c/kernels.h``, compiled once for every instruction set; which one runs is chosen at import (the
+widest this machine has, or the one named by ``SHMRING_KERNEL``). All of them give the same bits. docs/kernels.md has
+the semantics and the figures.
+"""
+
+import os
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport uint8_t, uintptr_t
+from libc.string cimport memcpy
+
+from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
+
+__all__ = ["copy_array", "kernels", "reduce_arrays", "use_kernel"]
+
+
+cdef extern from "copy.h" nogil:
+    void copy_streaming(void *dst, const void *src, size_t nbytes)
+    void stream_fence()
+
+
+cdef extern from "dispatch.h" nogil:
+    const int NDTYPES
+    const int NOPS
+    const int NKERNEL_SETS
+    const char *dtype_names[]
+    const size_t dtype_itemsizes[]
+    const char *op_names[]
+
+    ctypedef struct kernel_set:
+        const char *name
+        bint runs() noexcept
+
+    const kernel_set kernel_sets[]
+    reduce_kernel kernel_of(int which, int op, int dtype)
+
+
+# A block is written and read again while it is in the first-level cache, beside what streams through from the sources.
+cdef enum:
+    BLOCK_NBYTES = 8192
+    LINE_NBYTES = 64
+    MAX_BLOCK_SOURCES = 512
+
+cdef int chosen_set = 0
+
+
+cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil:
+    return kernel_of(chosen_set, op, dtype)
+
+
+cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil:
+    if streaming:
+        copy_streaming(dst, src, nbytes)
+        stream_fence()
+    else:
+        memcpy(dst, src, nbytes)
+
+
+cdef void reduce_into(
+    reduce_kernel kernel, void *dst, void *also, const void *const *src, int nsrc, size_t count, size_t itemsize,
+    bint dst_streaming, bint also_streaming,
+) noexcept nogil:
+    cdef const void *block_src[MAX_BLOCK_SOURCES]
+    cdef uint8_t room[BLOCK_NBYTES + LINE_NBYTES]
+    cdef uint8_t *scratch = room + (-<uintptr_t> room & (LINE_NBYTES - 1))
+    cdef uint8_t *streamed = <uint8_t *> dst if dst_streaming else <uint8_t *> also if also_streaming else NULL
+    cdef uint8_t *block
+    cdef size_t nbytes = count * itemsize, at = 0, n
+    cdef int j
+
+    if also == NULL and not dst_streaming:
+        kernel(dst, src, nsrc, count)
+        return
+    if nsrc > MAX_BLOCK_SOURCES:
+        # So many streams leave nothing of a block in the first-level cache: two plain passes.
+        kernel(dst, src, nsrc, count)
+        if also != NULL:
+            copy_bytes(also, dst, nbytes, also_streaming)
+        return
+
+    # The first block is cut short so that all later ones start on a line of what is streamed.
+    n = (BLOCK_NBYTES - (<uintptr_t> streamed & (LINE_NBYTES - 1))) // itemsize * itemsize
+    while at < nbytes:
+        n = min(n, nbytes - at)
+        for j in range(nsrc):
+            block_src[j] = <const uint8_t *> src[j] + at
+        block = scratch if dst_streaming else <uint8_t *> dst + at
+        kernel(block, block_src, nsrc, n // itemsize)
+        if dst_streaming:
+            copy_streaming(<uint8_t *> dst + at, block, n)
+        if also != NULL:
+            if also_streaming:
+                copy_streaming(<uint8_t *> also + at, block, n)
+            else:
+                memcpy(<uint8_t *> also + at, block, n)
+        at += n
+        n = BLOCK_NBYTES
+    if dst_streaming or also_streaming:
+        stream_fence()
+
+
+# ---- The Python face: checks, pointers, one call.
+
+def _runnable():
+    return [kernel_sets[k].name.decode() for k in range(NKERNEL_SETS) if kernel_sets[k].runs()]
+
+
+cdef int _set_named(name) except -1:
+    for k in range(NKERNEL_SETS):
+        if kernel_sets[k].name.decode() == name and kernel_sets[k].runs():
+            return k
+    known = name in [kernel_sets[k].name.decode() for k in range(NKERNEL_SETS)]
+    raise ValueError(
+        f"kernel {name!r} {'cannot run on this machine' if known else 'is unknown'}; "
+        f"can run here: {', '.join(_runnable())}"
+    )
+
+
+def kernels():
+    """Which instruction sets the kernels exist for.
+
+    Returns
+    -------
+    dict
+        ``built``: those in this binary, narrowest first; ``runnable``: those of them that this machine and its
+        operating system can run; ``chosen``: the one in use.
+    """
+    return {
+        "built": tuple(kernel_sets[k].name.decode() for k in range(NKERNEL_SETS)),
+        "runnable": tuple(_runnable()),
+        "chosen": kernel_sets[chosen_set].name.decode(),
+    }
+
+
+def use_kernel(name):
+    """Use the kernels of instruction set ``name`` from now on, in this process.
+
+    For tests and comparisons: all give the same bits. What is already planned keeps the kernel it found.
+
+    Parameters
+    ----------
+    name : str
+        One of ``kernels()["runnable"]``.
+
+    Raises
+    ------
+    ValueError
+        Unknown, or not runnable here; names those that are. The choice stays as it was.
+    """
+    global chosen_set
+    chosen_set = _set_named(name)
+
+
+cdef class _Span:
+    """The bytes of one array, kept alive."""
+
+    cdef object array
+    cdef uint8_t *start
+    cdef size_t nbytes
+
+    def __cinit__(self, array, str role, bint written):
+        import numpy
+
+        if not isinstance(array, numpy.ndarray):
+            raise TypeError(f"{role} must be a NumPy array, not {type(array).__name__}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{role} must be C-contiguous")
+        address, read_only = array.__array_interface__["data"]
+        if written and read_only:
+            raise ValueError(f"{role} is read-only")
+        self.array = array
+        self.start = <uint8_t *> <uintptr_t> address
+        self.nbytes = array.nbytes
+
+    cdef bint half_overlaps(self, _Span other) noexcept:
+        return (self.start != other.start and self.start < other.start + other.nbytes
+                and other.start < self.start + self.nbytes)
+
+
+cdef void _check_written(_Span span, str role, list others) except *:
+    """Refuse a destination that overlaps another array without being the same."""
+    cdef _Span other
+    for other in others:
+        if span.half_overlaps(other):
+            raise ValueError(f"{role} overlaps another array without being the same")
+
+
+def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=False):
+    """Reduce arrays of this process, element by element, in the order given.
+
+    Parameters
+    ----------
+    sources : sequence of ndarray
+        At least one; C-contiguous, equal in shape and dtype (any of ``shmring.dtypes.DTYPES``, ``ml_dtypes.bfloat16``
+        included).
+    op : str
+        One of ``shmring.dtypes.OPS`` or an alias.
+    out : ndarray, optional
+        Like the sources, and may be any one of them; any other overlap is refused. None: a new array.
+    also : ndarray, optional
+        Gets the same result as ``out``; may be one of the sources, not ``out``.
+    kernel : str, optional
+        Instruction set for this call, see `kernels`. None: the chosen one.
+    streaming : bool or {"out", "also"}, optional
+        Store past the cache (True: both).
+
+    Returns
+    -------
+    ndarray
+        ``out``, or the new array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Bad argument; nothing was written.
+    """
+    import numpy
+
+    cdef list spans = [_Span(array, f"sources[{k}]", False) for k, array in enumerate(sources)]
+    if not spans:
+        raise ValueError("sources must hold at least one array")
+    if streaming not in (False, True, "out", "also"):
+        raise ValueError(f"streaming must be a bool, 'out' or 'also', not {streaming!r}")
+    first = sources[0]
+    if out is None:
+        out = numpy.empty(first.shape, first.dtype)
+    for role, array in [*((f"sources[{k}]", array) for k, array in enumerate(sources)), ("out", out), ("also", also)]:
+        if array is not None and (array.shape != first.shape or array.dtype != first.dtype):
+            raise ValueError(
+                f"{role} is {array.dtype}{list(array.shape)}, sources[0] is {first.dtype}{list(first.shape)}"
+            )
+    dtype = DTYPE_CODES.get(first.dtype.name)
+    if dtype is None or not first.dtype.isnative:
+        raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
+
+    cdef _Span source, dst = _Span(out, "out", True), copy = None
+    _check_written(dst, "out", spans)
+    if also is not None:
+        copy = _Span(also, "also", True)
+        _check_written(copy, "also", [*spans, dst])
+        if copy.start == dst.start and copy.nbytes:
+            raise ValueError("also must not be out")
+
+    cdef int code = op_code(op)
+    cdef reduce_kernel found = kernel_of(chosen_set if kernel is None else _set_named(kernel), code, dtype)
+    if found == NULL:
+        raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
+
+    cdef int nsrc = len(spans)
+    cdef size_t count = first.size, itemsize = first.itemsize
+    cdef void *also_start = NULL if copy is None else copy.start
+    cdef bint dst_streaming = streaming in (True, "out"), also_streaming = streaming in (True, "also")
+    cdef const void **src = <const void **> PyMem_Malloc(nsrc * sizeof(void *))
+    if src == NULL:
+        raise MemoryError
+    for k, source in enumerate(spans):
+        src[k] = source.start
+    with nogil:
+        reduce_into(found, dst.start, also_start, src, nsrc, count, itemsize, dst_streaming, also_streaming)
+    PyMem_Free(src)
+    return out
+
+
+def copy_array(dst, src, *, streaming=False):
+    """Copy ``src`` to ``dst`` as the engine does; for tests and benchmarks.
+
+    Parameters
+    ----------
+    dst, src : ndarray
+        C-contiguous, of equal size in bytes, not overlapping.
+    streaming : bool, optional
+        Store past the cache.
+    """
+    cdef _Span to = _Span(dst, "dst", True), source = _Span(src, "src", False)
+    if to.nbytes != source.nbytes:
+        raise ValueError(f"dst has {to.nbytes} bytes, src {source.nbytes}")
+    _check_written(to, "dst", [source])
+    cdef bint past_cache = streaming
+    with nogil:
+        copy_bytes(to.start, source.start, to.nbytes, past_cache)
+
+
+def _words_of_c():
+    """The lists in ``_c/dispatch.h``: dtypes as (name, itemsize), ops, and which pairs have a kernel."""
+    dtypes = [(dtype_names[d].decode().lower(), dtype_itemsizes[d]) for d in range(NDTYPES)]
+    ops = [op_names[o].decode().lower() for o in range(NOPS)]
+    defined = {
+        (kernel_sets[k].name.decode(), ops[o], dtypes[d][0])
+        for k in range(NKERNEL_SETS) for o in range(NOPS) for d in range(NDTYPES) if kernel_of(k, o, d) != NULL
+    }
+    return dtypes, ops, defined
+
+
+def _choose():
+    """The kernel named by ``SHMRING_KERNEL``, or the widest that runs."""
+    *_, widest = _runnable()
+    try:
+        use_kernel(os.environ.get("SHMRING_KERNEL") or widest)
+    except ValueError as error:
+        raise ImportError(f"SHMRING_KERNEL: {error}") from None
+
+
+_choose()

@@ -1,0 +1,50 @@
+"""Names and numbers of dtypes and operations, in Python and in C."""
+
+import numpy as np
+import pytest
+
+from shmring import dtypes, reduce
+
+
+def test_the_c_lists_are_the_python_lists_in_the_same_order():
+    c_dtypes, c_ops, _ = reduce._words_of_c()
+    assert [(d.name, d.itemsize) for d in dtypes.DTYPES] == c_dtypes
+    assert list(dtypes.OPS) == c_ops
+
+
+def test_item_sizes_are_those_of_numpy():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for d in dtypes.DTYPES:
+        numpy_dtype = np.dtype(ml_dtypes.bfloat16 if d.name == "bfloat16" else d.name)
+        assert (numpy_dtype.name, numpy_dtype.itemsize) == (d.name, d.itemsize)
+
+
+def test_a_kernel_exists_exactly_where_the_operation_is_defined_in_every_instruction_set():
+    *_, defined = reduce._words_of_c()
+    assert defined == {
+        (kernel, op, d.name)
+        for kernel in reduce.kernels()["built"]
+        for op in dtypes.OPS
+        for d in dtypes.DTYPES
+        if dtypes.is_defined(op, d.name)
+    }
+
+
+def test_complex_numbers_have_no_order_and_integers_no_average():
+    assert not dtypes.is_defined("min", "complex64")
+    assert not dtypes.is_defined("avg", "int32")
+    assert not dtypes.is_defined("bxor", "float32")
+    assert dtypes.is_defined("avg", "bfloat16")
+    assert dtypes.is_defined("land", "complex128")
+
+
+def test_aliases_have_the_number_of_what_they_stand_for():
+    assert dtypes.op_code("mean") == dtypes.op_code("avg") == dtypes.OPS.index("avg")
+    for alias, op in dtypes.OP_ALIASES.items():
+        assert dtypes.op_code(alias) == dtypes.op_code(op)
+
+
+@pytest.mark.parametrize("op", ["median", "", None, 3, ["sum"]])
+def test_an_unknown_op_is_refused_and_the_known_ones_are_named(op):
+    with pytest.raises(ValueError, match="sum, prod, min"):
+        dtypes.op_code(op)
