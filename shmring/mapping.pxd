@@ -1,0 +1,4 @@
+cdef class Mapping:
+    cdef char *address            # NULL once closed
+    cdef readonly size_t nbytes
+    cdef Py_ssize_t views         # exported buffers; close() refuses while there are any
