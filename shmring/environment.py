@@ -21,7 +21,7 @@ HOW_TO_SAY = (
 
 
 class Job(NamedTuple):
-    """This process's place in its job.
+    """The place of this process in its job.
 
     ``session`` is equal on all ranks of a job and differs between two jobs that are alive at the same time on one
     machine. ``launcher`` is ``"arguments"`` where nobody had to be asked.
@@ -110,6 +110,17 @@ def detected(environ: Mapping[str, str]) -> str | None:
         return None
 
 
+def rank_variables(rank: int, size: int, session: str) -> dict[str, str]:
+    """What this project's own launchers set for a rank; `discover` reads it back."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "SHMRING_SESSION": session,
+    }
+
+
 def _recognise(environ: Mapping[str, str]) -> tuple[str, _Family]:
     if _TORCH.rank in environ or _TORCH.size in environ:
         if "TORCHELASTIC_RUN_ID" in environ:
@@ -150,7 +161,7 @@ def _refuse_other_machines(environ: Mapping[str, str], family: _Family, size: in
     local_size = _integer(environ, family.local_size)
     if local_size > size:
         raise ValueError(f"{family.local_size}={local_size} contradicts {family.size}={size}")
-    if family.local_rank in environ:
+    if family.local_rank is not None and family.local_rank in environ:
         _check_range(_integer(environ, family.local_rank), local_size, family.local_rank, family.local_size)
     if local_size != size:
         raise ValueError(

@@ -159,7 +159,7 @@ def test_one_of_rank_and_size_alone_is_refused_even_under_a_launcher(given, miss
 def test_a_rank_outside_its_size_is_refused(rank, size):
     with pytest.raises(ValueError, match=f"={rank if size > 0 else size}"):
         discover({}, rank=rank, size=size, session="s")
-    with pytest.raises(ValueError, match="RANK=|WORLD_SIZE="):
+    with pytest.raises(ValueError, match=r"RANK=|WORLD_SIZE="):
         discover({**without(SHMRING, "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "RANK": str(rank), "WORLD_SIZE": str(size)})
 
 
@@ -228,7 +228,7 @@ def test_more_local_ranks_than_ranks_is_a_contradiction():
 
 
 def test_a_local_rank_outside_the_local_size_is_a_contradiction():
-    with pytest.raises(ValueError, match="LOCAL_RANK=2 must be .* less than LOCAL_WORLD_SIZE=2"):
+    with pytest.raises(ValueError, match=r"LOCAL_RANK=2 must be .* less than LOCAL_WORLD_SIZE=2"):
         discover({**TORCHRUN, "LOCAL_RANK": "2"})
 
 
