@@ -1,0 +1,75 @@
+"""What starting and ending processes asks of the kernel; nothing here knows of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """Have the kernel kill this process when the thread that started it ends, of whatever cause.
+
+    To be called by a fresh child. ``parent_pid`` closes the gap before the call: if that process is no longer the
+    parent, it is dead already. Does nothing where the kernel has no such call.
+    """
+    if _prctl is None:
+        return
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if parent_pid is not None and os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Become the parent of whatever this process's children leave running when they end."""
+    if _prctl is None:
+        yield
+        return
+    before = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Process ids of this process's children, zombies included."""
+    own = os.getpid()
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _parent(int(entry)) == own:
+            found.add(int(entry))
+    return found
+
+
+def describe_status(status: int) -> str:
+    """A sentence's end from a return code: ``exited with status 3``, ``was killed by signal 9 (SIGKILL)``."""
+    return f"exited with status {status}" if status >= 0 else f"was killed by {describe_signal(-status)}"
+
+
+def describe_signal(number: int) -> str:
+    """``signal 9 (SIGKILL)``; without the name where the system has none."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The name in parentheses may hold anything, so count from its end.
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
