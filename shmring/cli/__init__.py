@@ -1,0 +1,66 @@
+"""The command line: ``shmring COMMAND ...``, one module for each command.
+
+A command's module has ``add_arguments(parser)`` and ``main(args) -> int``, and its docstring is the command's help. Only
+the module of the command at hand is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ..errors import ShmringError
+
+COMMANDS = {
+    "run": "run a script, module or program in N ranks",
+    "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
+    "demo": "see it work",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the program's name; ``sys.argv[1:]`` if not given.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] not in COMMANDS:
+        _overview().parse_args(argv or ["--help"])
+        return 2  # not reached: argparse leaves with its own status
+    name = argv[0]
+    module = importlib.import_module(f".{name}", __name__)
+    parser = argparse.ArgumentParser(
+        prog=f"shmring {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.add_arguments(parser)
+    try:
+        return module.main(parser.parse_args(argv[1:]))
+    except KeyboardInterrupt:
+        return 130
+    except (ShmringError, OSError) as error:
+        print(f"shmring {name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _overview() -> argparse.ArgumentParser:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("shmring")
+    except PackageNotFoundError:
+        installed = "of a source tree"
+    lines = "\n".join(f"  {name:<6} {what}" for name, what in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="shmring",
+        description="Communication engine for processes that share one machine.",
+        epilog=f"commands:\n{lines}\n\n`shmring COMMAND --help` tells more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"shmring {installed}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    return parser

@@ -1,0 +1,61 @@
+"""Run a Python script, a module or any program in N ranks that find each other with shmring.init().
+
+  shmring run -n 4 train.py --epochs 3
+  shmring run -n 4 -m package.module
+  shmring run -n 4 --tag-output -- ./program
+
+When a rank fails the others are ended, and its status (128 + N if signal N killed it) is the status of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..run import run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``shmring run``."""
+    parser.add_argument("-n", "--size", type=_positive, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-m", "--module", action="store_true", help="the command is a module's name, as in python -m")
+    parser.add_argument(
+        "--tag-output", "--prefix", action="store_true", help="begin each line that a rank writes with its [rank]"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: %(default)s)"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="[--] command ...", help="script.py, module or program; arguments"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; 127 and 126 as in a shell if it is not there or may not be run."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        print("shmring run: what shall be run? Give a script, -m and a module, or a program", file=sys.stderr)
+        return 2
+    try:
+        return run(_complete(command, args.module), args.size, tag_output=args.tag_output, grace=args.grace)
+    except (FileNotFoundError, PermissionError) as error:
+        print(f"shmring run: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _complete(command: list[str], is_module: bool) -> list[str]:
+    if is_module:
+        return [sys.executable, "-m", *command]
+    if command[0].endswith((".py", ".pyc", ".pyz")) or os.path.isdir(command[0]):
+        if not os.path.exists(command[0]):
+            raise FileNotFoundError(2, "no such script", command[0])
+        return [sys.executable, *command]
+    return command
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value
