@@ -1,0 +1,60 @@
+"""Communication between the processes of one machine: shared-memory rings, SIMD reductions, collectives.
+
+    comm = shmring.init()                # in each of the processes that ``shmring run -n 4 program.py`` starts
+    comm.all_reduce(gradients)           # in place, any array on the CPU
+
+``shmring.spawn(fn, size)`` starts the processes itself. See ``docs/index.md``.
+"""
+
+from importlib.util import find_spec as _find_spec
+
+if _find_spec("shmring.communicator") is None:
+    raise ImportError(
+        f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
+        "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
+    )
+
+from shmring.communicator import Communicator
+from shmring.errors import (
+    AbortedError,
+    BrokenError,
+    ClosedError,
+    CollectiveTimeoutError,
+    MeetingError,
+    MeetingTimeoutError,
+    MismatchError,
+    OutOfSharedMemoryError,
+    PeerLostError,
+    SegmentError,
+    ShmringError,
+)
+from shmring.joining import init
+from shmring.launch import spawn
+from shmring.reduce import kernels
+from shmring.topology import topology
+from shmring.version import __version__
+
+__all__ = [
+    "AbortedError",
+    "BrokenError",
+    "ClosedError",
+    "CollectiveTimeoutError",
+    "Communicator",
+    "MeetingError",
+    "MeetingTimeoutError",
+    "MismatchError",
+    "OutOfSharedMemoryError",
+    "PeerLostError",
+    "SegmentError",
+    "ShmringError",
+    "__version__",
+    "init",
+    "kernels",
+    "spawn",
+    "topology",
+]
+
+
+def get_include() -> str:
+    """The folder of C headers that Cython code which cimports from shmring must have on its include path."""
+    return f"{__path__[0]}/_c"

@@ -6,6 +6,7 @@ turns what goes wrong into one error that every later call raises again. What a 
 
 import atexit
 import copy
+import functools
 import os
 import sys
 import threading
@@ -74,7 +75,10 @@ def outbox_nbytes(config):
 
 
 def prepare_outbox(Mapping mapping):
-    """Make an own, zeroed outbox ready for peers: the semaphore, and the sign that this process lives."""
+    """Make an own, zeroed outbox ready for peers: the semaphore, and the sign that this process lives.
+
+    Returns what undoes it, to be called before the memory is unmapped.
+    """
     cdef shmring_outbox *box = outbox_in(mapping.address)
     cdef int error
     if sem_init(&box.wake, 1, 0) != 0:
@@ -82,10 +86,10 @@ def prepare_outbox(Mapping mapping):
     error = hold_lifeline(&(<shmring_header *> mapping.address).life)
     if error:
         raise SegmentError(f"cannot hold the lifeline of this process: {os.strerror(error)}")
+    return functools.partial(_abandon_outbox, mapping)
 
 
-def abandon_outbox(Mapping mapping):
-    """Undo `prepare_outbox`; before the memory is unmapped."""
+def _abandon_outbox(Mapping mapping):
     drop_lifeline(&(<shmring_header *> mapping.address).life)
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from shmring.communicator import Communicator
 from shmring.config import configure
-from shmring.engine import Engine, abandon_outbox, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, outbox_nbytes, prepare_outbox
 from shmring.environment import discover
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
@@ -38,8 +38,8 @@ def init(
     meeting_timeout : float, optional
         Seconds to wait for the other ranks to come; None for ever.
     **settings
-        Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must be
-        equal on all ranks are compared.
+        Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must
+        be equal on all ranks are compared.
 
     Returns
     -------
@@ -60,8 +60,8 @@ def init(
 
     Notes
     -----
-    Collective: all ranks call. After it returns nothing of the communicator has a name in /dev/shm any more. May be called
-    again; each call makes a communicator of its own.
+    Collective: all ranks call. After it returns nothing of the communicator has a name in /dev/shm any more. May be
+    called again; each call makes a communicator of its own.
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
@@ -71,24 +71,14 @@ def init(
 
 def join(name: str, rank: int, size: int, config, meeting_timeout: float | None) -> Communicator:
     """Meet under ``name`` and return the communicator; the part of `init` that groups share."""
-    prepared = []
-
-    def prepare(segment) -> None:
-        prepare_outbox(segment.mapping)
-        prepared.append(segment)
-
-    try:
-        segments = meet(
-            session=name,
-            rank=rank,
-            size=size,
-            kind=OUTBOX,
-            nbytes=outbox_nbytes(config),
-            params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
-            timeout=meeting_timeout,
-            prepare=prepare,
-            dismiss=lambda segment: abandon_outbox(segment.mapping),
-        )
-    except BaseException:
-        raise
+    segments = meet(
+        session=name,
+        rank=rank,
+        size=size,
+        kind=OUTBOX,
+        nbytes=outbox_nbytes(config),
+        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
+        timeout=meeting_timeout,
+        prepare=lambda segment: prepare_outbox(segment.mapping),
+    )
     return Communicator(Engine(segments, rank, config, name))

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from . import segment
-from .communicator import init as init_communicator
+from .joining import init as init_communicator
 from .environment import rank_variables
 from .errors import AbortedError, BrokenError, PeerLostError, RankFailedError
 from .processes import describe_signal, die_with_parent

@@ -28,7 +28,7 @@ cdef class Program:
 
     cdef void *reserve(self, size_t nbytes) except NULL:
         cdef Block block = Block.__new__(Block)
-        block.memory = calloc(max(nbytes, 1), 1)
+        block.memory = calloc(max(nbytes, <size_t> 1), 1)
         if block.memory == NULL:
             raise MemoryError(f"no memory for a plan ({nbytes} bytes)")
         if self.blocks is None:
