@@ -1,0 +1,24 @@
+"""The schedules of the collectives, as data: pure functions of rank, size, bytes and limits.
+
+==============  ========================================================================================
+`steps`         the vocabulary: Copy, Reduce, Claim, Publish, Await, Release, loops of them
+`limits`        what a plan has to fit into
+`pipeline`      how bytes are cut into rounds and rounds overlap
+`reduction`     all_reduce, reduce, reduce_scatter, scan, exscan on private buffers
+`movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
+`mapped`        the same on shared arrays, without staging
+`choose`        which of them, by the cost model
+`cost`          what a plan costs: bytes touched, staged, crossing domains; synchronisations
+`simulate`      runs the plans of all ranks and finds deadlocks, races and overwritten slots
+`model`         what each collective computes, and the two together: `model.verify`
+==============  ========================================================================================
+
+``python -m shmring.plan`` shows plans and their costs. ``docs/algorithms.md`` explains them.
+"""
+
+from .choose import KINDS, algorithm, choose
+from .cost import Cost, cost, total
+from .limits import Costs, Limits
+from .steps import Plan, describe
+
+__all__ = ["KINDS", "Cost", "Costs", "Limits", "Plan", "algorithm", "choose", "cost", "describe", "total"]

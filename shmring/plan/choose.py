@@ -1,0 +1,123 @@
+"""Which plan to run: the cost model over the builders.
+
+The choice depends on nothing but its arguments, which are equal on all ranks, so all ranks choose alike. It never
+changes a result, only its price (see `reduction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from . import mapped, movement, reduction
+from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
+from .steps import Plan
+
+Builder = Callable[..., Plan]
+
+# (kind, algorithm) -> its builder; the first of a kind on private buffers is the one for small messages.
+BUILDERS: dict[tuple[str, str], Builder] = {
+    ("all_reduce", "one_shot"): reduction.all_reduce_one_shot,
+    ("all_reduce", "two_shot"): reduction.all_reduce_two_shot,
+    ("all_reduce", "mapped"): mapped.all_reduce,
+    ("all_reduce", "mapped_shared"): mapped.all_reduce_shared,
+    ("reduce", "flat"): reduction.reduce_flat,
+    ("reduce", "sliced"): reduction.reduce_sliced,
+    ("reduce", "mapped"): mapped.reduce,
+    ("reduce_scatter", "staged"): reduction.reduce_scatter,
+    ("reduce_scatter", "mapped"): mapped.reduce_scatter,
+    ("scan", "staged"): reduction.scan,
+    ("exscan", "staged"): reduction.exscan,
+    ("broadcast", "staged"): movement.broadcast,
+    ("broadcast", "mapped"): mapped.broadcast,
+    ("all_gather", "staged"): movement.all_gather,
+    ("all_gather", "mapped"): mapped.all_gather,
+    ("gather", "staged"): movement.gather,
+    ("gather", "mapped"): mapped.gather,
+    ("scatter", "staged"): movement.scatter,
+    ("scatter", "mapped"): mapped.scatter,
+    ("all_to_all", "staged"): movement.all_to_all,
+    ("all_to_all", "mapped"): mapped.all_to_all,
+}
+KINDS = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))
+ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
+
+
+def one_shot_limit(size: int, costs: Costs) -> float:
+    """Bytes up to which all-reduce in one shot is the cheaper one.
+
+    A rank touches (p+3)s bytes with one exposed sync, against (5-2/p)s with two.
+    """
+    return costs.latency * costs.bytes_per_second / (size - 2 + 2 / size)
+
+
+def flat_reduce_limit(size: int, costs: Costs) -> float:
+    """Bytes up to which reduce by the root alone is the cheaper one.
+
+    The root touches (p+1)s bytes with one exposed sync, against 4s with two.
+    """
+    return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
+
+
+def algorithm(
+    kind: str,
+    size: int,
+    nbytes: int | Sequence,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    *,
+    mapped: bool = False,
+    in_place: bool = False,
+) -> str:
+    """The name of the algorithm that `choose` takes."""
+    if kind not in KINDS:
+        raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
+    # Blocks of an all-to-all in place swap under their readers, and prefixes have no mapped form.
+    if mapped and (kind, "mapped") in BUILDERS and not (kind == "all_to_all" and in_place):
+        return "mapped"
+    if kind == "all_reduce":
+        limit = one_shot_limit(size, costs) if limits.one_shot_nbytes is None else limits.one_shot_nbytes
+        fits = reduction.slice_capacity(size, size - 1, limits)
+        return "one_shot" if nbytes <= limit or not fits else "two_shot"
+    if kind == "reduce":
+        limit = flat_reduce_limit(size, costs) if limits.flat_reduce_nbytes is None else limits.flat_reduce_nbytes
+        fits = size > 2 and reduction.slice_capacity(size - 1, size - 1, limits)
+        return "flat" if nbytes <= limit or not fits else "sliced"
+    return "staged"
+
+
+def choose(
+    kind: str,
+    rank: int,
+    size: int,
+    nbytes: int | Sequence,
+    itemsize: int = 1,
+    *,
+    root: int = 0,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    mapped: bool = False,
+    in_place: bool = False,
+) -> Plan:
+    """The plan of one rank for a collective.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    rank, size : int
+    nbytes : int, or a sequence for blocks of different sizes
+        Of the vector (all_reduce, reduce, scan, exscan, broadcast), of one block (reduce_scatter, all_gather, gather,
+        scatter, all_to_all).
+    itemsize : int
+        Bytes of an element; divides 64.
+    root : int
+    limits, costs : Limits, Costs
+    mapped : bool
+        Whether all buffers are shared arrays that every rank maps.
+    in_place : bool
+        Whether the ranks work in place. Matters to all_to_all on shared arrays only; equal on all ranks.
+    """
+    name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place)
+    if kind in ROOTED:
+        return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)
+    return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)

@@ -1,0 +1,92 @@
+"""What a plan costs, counted from its steps: nothing here knows what a plan is for.
+
+A *touch* is one byte loaded or stored once. Loads and stores of slots and of buffers count alike; what caches make of
+them is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .steps import IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce
+
+
+class Cost(NamedTuple):
+    """What one rank does in a plan, or all ranks together.
+
+    Attributes
+    ----------
+    read_nbytes, written_nbytes : int
+        Bytes loaded and stored.
+    staged_nbytes : int
+        Those of the stored that went into slots.
+    crossed_nbytes : int
+        Bytes loaded from or stored to memory of another domain.
+    awaits, claims, publishes : int
+        Synchronisations. Claims seldom wait.
+    """
+
+    read_nbytes: int = 0
+    written_nbytes: int = 0
+    staged_nbytes: int = 0
+    crossed_nbytes: int = 0
+    awaits: int = 0
+    claims: int = 0
+    publishes: int = 0
+
+    @property
+    def touched_nbytes(self) -> int:
+        """Bytes loaded or stored."""
+        return self.read_nbytes + self.written_nbytes
+
+
+def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
+    """The cost of one rank's plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    in_place : bool
+        Whether the caller works in place, so that copies from IN to the same place in OUT vanish.
+    domains : sequence of int, optional
+        The memory domain (NUMA node, socket, cache) of each rank; its buffers and its outbox lie there.
+    """
+    reads = writes = staged = crossed = awaits = claims = publishes = 0
+    here = domains[plan.rank] if domains else 0
+    for loop in plan.loops:
+        for s in loop.steps:
+            if isinstance(s, (Copy, Reduce)):
+                if isinstance(s, Copy):
+                    if in_place and _same(plan, s.dst, s.src):
+                        continue
+                    sources: tuple[Operand, ...] = (s.src,)
+                    targets: tuple[Operand, ...] = (s.dst,)
+                else:
+                    sources, targets = s.sources, (s.dst, *s.also)
+                nbytes = s.nbytes * loop.times
+                reads += nbytes * len(sources)
+                writes += nbytes * len(targets)
+                staged += nbytes * sum(t.space is SLOT for t in targets)
+                if domains:
+                    crossed += nbytes * sum(domains[o.rank] != here for o in (*sources, *targets))
+            elif isinstance(s, Await):
+                awaits += loop.times
+            elif isinstance(s, Claim):
+                claims += loop.times
+            elif isinstance(s, Publish):
+                publishes += loop.times
+    return Cost(reads, writes, staged, crossed, awaits, claims, publishes)
+
+
+def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
+    """The cost of all ranks together."""
+    return Cost(*map(sum, zip(*(cost(p, in_place=in_place, domains=domains) for p in plans), strict=True)))
+
+
+def _same(plan: Plan, dst: Operand, src: Operand) -> bool:
+    """Whether a copy from IN to OUT goes to where it comes from when the caller works in place."""
+    own = dst.rank == src.rank == plan.rank and dst.space is OUT and src.space is IN
+    if not own or plan.in_place is None:
+        return False
+    return dst.offset.start == src.offset.start + plan.in_place and dst.offset.step == src.offset.step

@@ -1,0 +1,140 @@
+"""What every collective computes, in ten lines of NumPy, and the check of plans against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .limits import DEFAULT_LIMITS, Limits
+from .simulate import Buffers, Bytes, Machine, Memory, Schedule, fold, lowest
+from .steps import Plan
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective as its callers see it; ``nbytes`` as in `choose`."""
+
+    kind: str
+    size: int
+    nbytes: int | Sequence
+    itemsize: int = 8
+    root: int = 0
+    in_place: bool = False
+
+    def blocks(self) -> np.ndarray:
+        """The number of bytes from rank i for rank j, of the kinds that move blocks."""
+        n = np.asarray(self.nbytes, dtype=np.int64)
+        if n.ndim < 2:
+            n = np.broadcast_to(n[:, None] if n.ndim else n, (self.size, self.size))
+        return n
+
+    def in_nbytes(self, rank: int) -> int:
+        """The size of the input on a rank."""
+        match self.kind:
+            case "all_reduce" | "reduce" | "scan" | "exscan":
+                return int(self.nbytes)  # type: ignore[arg-type]
+            case "broadcast":
+                return int(self.nbytes) if rank == self.root else 0  # type: ignore[arg-type]
+            case "reduce_scatter" | "all_to_all":
+                return int(self.blocks()[rank].sum())
+            case "all_gather" | "gather":
+                return int(self.blocks()[rank, 0])
+            case "scatter":
+                return int(self.blocks()[:, 0].sum()) if rank == self.root else 0
+        raise ValueError(self.kind)
+
+    def out_nbytes(self, rank: int) -> int:
+        """The size of the output on a rank."""
+        match self.kind:
+            case "all_reduce" | "scan" | "exscan" | "broadcast":
+                return int(self.nbytes)  # type: ignore[arg-type]
+            case "reduce":
+                return int(self.nbytes) if rank == self.root else 0  # type: ignore[arg-type]
+            case "reduce_scatter" | "scatter":
+                return int(self.blocks()[rank, 0])
+            case "all_to_all":
+                return int(self.blocks()[:, rank].sum())
+            case "all_gather":
+                return int(self.blocks()[:, 0].sum())
+            case "gather":
+                return int(self.blocks()[:, 0].sum()) if rank == self.root else 0
+        raise ValueError(self.kind)
+
+    def results(self, inputs: Sequence[Bytes]) -> list[Bytes | None]:
+        """The output of every rank; None where it stays as it was."""
+        ranks = range(self.size)
+        match self.kind:
+            case "all_reduce":
+                return [fold(inputs, self.itemsize)] * self.size
+            case "reduce":
+                return [fold(inputs, self.itemsize) if r == self.root else None for r in ranks]
+            case "scan":
+                return [fold(inputs[: r + 1], self.itemsize) for r in ranks]
+            case "exscan":
+                return [fold(inputs[:r], self.itemsize) if r else None for r in ranks]
+            case "reduce_scatter":
+                return [fold([x.reshape(self.size, -1)[r] for x in inputs], self.itemsize) for r in ranks]
+            case "broadcast":
+                return [inputs[self.root] if r != self.root else None for r in ranks]
+            case "all_gather":
+                return [np.concatenate(inputs)] * self.size
+            case "gather":
+                return [np.concatenate(inputs) if r == self.root else None for r in ranks]
+            case "scatter":
+                ends = np.cumsum(self.blocks()[:, 0])[:-1]
+                return list(np.split(inputs[self.root], ends))
+            case "all_to_all":
+                rows = [np.split(x, np.cumsum(n)[:-1]) for x, n in zip(inputs, self.blocks(), strict=True)]
+                return [np.concatenate([row[r] for row in rows]) for r in ranks]
+        raise ValueError(self.kind)
+
+
+def verify(
+    calls: Sequence[Call],
+    planner: Callable[[Call, int], Plan],
+    limits: Limits = DEFAULT_LIMITS,
+    schedule: Schedule = lowest,
+    seed: int = 0,
+) -> None:
+    """Run ``planner(call, rank)`` of all ranks, one collective after the other, and compare every byte with the model.
+
+    Raises AssertionError: `Deadlock`, `Misuse`, `Race`, or a plain one for a wrong result.
+    """
+    rng = np.random.default_rng(seed)
+    prepared = [_prepare(call, [planner(call, r) for r in range(call.size)], rng) for call in calls]
+    machine = Machine([(plans, buffers) for plans, buffers, _ in prepared], limits, calls[0].itemsize, seed)
+    machine.run(schedule)
+    for call, (_, buffers, expected) in zip(calls, prepared, strict=True):
+        for rank, (own, memories) in enumerate(zip(buffers, expected, strict=True)):
+            for memory, wanted in zip((own.in_memory, own.out_memory), memories, strict=True):
+                wrong = np.flatnonzero(memory.data != wanted)
+                assert not len(wrong), f"{call}: {memory.name} of rank {rank} differs from byte {wrong[0]} on"
+
+
+def _prepare(
+    call: Call, plans: Sequence[Plan], rng: np.random.Generator
+) -> tuple[Sequence[Plan], list[Buffers], list[tuple[Bytes, Bytes]]]:
+    """Buffers of random bytes for every rank, and what must be in them in the end."""
+    buffers = []
+    for r, plan in enumerate(plans):
+        n_in, n_out = call.in_nbytes(r), call.out_nbytes(r)
+        if call.in_place and plan.in_place is not None:
+            in_at, out_at = max(plan.in_place, 0), max(-plan.in_place, 0)
+            n = max(in_at + n_in, out_at + n_out)
+            both = Memory("the buffer", rng.integers(0, 256, n, np.uint8), call.size)
+            buffers.append(Buffers(both, in_at, both, out_at))
+        else:
+            in_memory = Memory("the input", rng.integers(0, 256, n_in, np.uint8), call.size)
+            out_memory = Memory("the output", rng.integers(0, 256, n_out, np.uint8), call.size)
+            buffers.append(Buffers(in_memory, 0, out_memory, 0))
+    inputs = [b.in_memory.data[b.in_at :][: call.in_nbytes(r)].copy() for r, b in enumerate(buffers)]
+    expected = []
+    for own, result in zip(buffers, call.results(inputs), strict=True):
+        out = own.out_memory.data.copy()
+        if result is not None:
+            out[own.out_at :][: len(result)] = result
+        # In place the two are one memory; out of place the input must stay as it is.
+        expected.append((out if own.in_memory is own.out_memory else own.in_memory.data.copy(), out))
+    return plans, buffers, expected

@@ -1,0 +1,171 @@
+"""How bytes are cut into rounds, and how the rounds of a one-sync collective overlap.
+
+A collective of this shape has each rank *say* something in a round and then *hear* what the others said in it.
+`stages` cuts the blocks that are to be said so that they fit the slots, and `pipelined` lets every rank say round
+r + 1 before it hears round r, so that only the first wait is exposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from .limits import LINE
+from .steps import IN, OUT, ZERO, Affine, Await, Copy, Loop, Operand, Plan, Release, Step
+
+Pieces = list[int]
+Load = Callable[[Pieces], int]
+
+
+def even(nbytes: int, parts: int) -> list[int]:
+    """The ``parts + 1`` bounds that cut ``nbytes`` into equal parts, to the line; only the last can be ragged.
+
+    With fewer lines than parts some parts are empty.
+    """
+    lines = -(-nbytes // LINE)
+    return [min(lines * j // parts * LINE, nbytes) for j in range(parts + 1)]
+
+
+def packing(blocks: int, capacity: int, itemsize: int) -> int:
+    """The alignment with which ``blocks`` pieces share a slot: a line, or an item where slots are that small."""
+    for alignment in (LINE, itemsize):
+        # Twice, so that what `stages` leaves over at least halves from stage to stage.
+        if 2 * max(blocks, 1) * alignment <= capacity:
+            return alignment
+    raise ValueError(f"{capacity} bytes per round are too few for {blocks} blocks of {itemsize}-byte items")
+
+
+def up(nbytes: int, alignment: int) -> int:
+    """``nbytes`` rounded up."""
+    return -(-nbytes // alignment) * alignment
+
+
+class Stage(NamedTuple):
+    """``times`` rounds from ``round`` on; in the i-th, ``pieces[b]`` bytes of each block b from ``starts[b] + i *
+    pieces[b]`` on.
+    """
+
+    round: int
+    times: int
+    starts: Pieces
+    pieces: Pieces
+
+
+def stages(nbytes: Sequence[int], capacity: int, load: Load = max, alignment: int = LINE) -> list[Stage]:
+    """Cut blocks of ``nbytes[b]`` bytes into rounds, all blocks at the same pace.
+
+    ``load`` says how full the fullest slot gets with given pieces (the largest if each lies in a slot of its own, the
+    sum if they share one). All blocks last equally many rounds, a long one in long pieces and a short one in
+    short pieces: so one loop does for blocks of all lengths. What the alignment leaves over goes into the last
+    round if it fits, else into a shorter stage after it.
+    """
+    left = list(nbytes)
+    starts = [0] * len(left)
+    found: list[Stage] = []
+    rounds = 0
+    # Ends: each turn leaves less than times * alignment per block, which is at most half (see `packing`).
+    while any(left):
+        fullest = load([up(n, alignment) for n in left])
+        if fullest <= capacity:
+            found.append(Stage(rounds, 1, starts, left))
+            break
+        times = -(-fullest // capacity)
+        pieces = [n // times // alignment * alignment for n in left]
+        last = [n - (times - 1) * piece for n, piece in zip(left, pieces, strict=True)]
+        fits = load([up(n, alignment) for n in last]) <= capacity
+        if fits and last != pieces:
+            times -= 1
+        found.append(Stage(rounds, times, starts, pieces))
+        rounds += times
+        left = [n - times * piece for n, piece in zip(left, pieces, strict=True)]
+        starts = [at + times * piece for at, piece in zip(starts, pieces, strict=True)]
+    return found
+
+
+class Turn(NamedTuple):
+    """One round of a stage, or all of them from ``first`` on if ``step`` is 1 and the steps stand in a loop."""
+
+    stage: Stage
+    first: int
+    step: int
+
+    @property
+    def round(self) -> Affine:
+        """Its round."""
+        return Affine(self.stage.round + self.first, self.step)
+
+    def at(self, block: int, base: int) -> Affine:
+        """Where its piece of a block begins, the block beginning at ``base``."""
+        piece = self.stage.pieces[block]
+        return Affine(base + self.stage.starts[block] + self.first * piece, self.step * piece)
+
+
+Speech = Callable[[Turn], Iterable[Step]]
+
+
+def silent(turn: Turn) -> Iterable[Step]:
+    """Say, or hear, nothing."""
+    return ()
+
+
+def pipelined(cut: Sequence[Stage], say: Speech, hear: Speech) -> tuple[Loop, ...]:
+    """Say round r + 1, then hear round r, for all rounds of all stages."""
+    loops: list[Loop] = []
+    once = list(say(Turn(cut[0], 0, 0)))
+    for stage, following in zip(cut, [*cut[1:], None], strict=True):
+        if stage.times > 1:
+            loops.append(Loop(1, tuple(once)))
+            loops.append(Loop(stage.times - 1, (*say(Turn(stage, 1, 1)), *hear(Turn(stage, 0, 1)))))
+            once = []
+        if following is not None:
+            once += say(Turn(following, 0, 0))
+        once += hear(Turn(stage, stage.times - 1, 0))
+    loops.append(Loop(1, tuple(once)))
+    return tuple(loop for loop in loops if loop.steps)
+
+
+def rounds_of(cut: Sequence[Stage]) -> int:
+    """How many rounds the stages take together."""
+    return cut[-1].round + cut[-1].times
+
+
+def deaf(rounds: int) -> Loop:
+    """For a rank that reads nothing: say so at once, or the others would wait for it before they reuse their slots."""
+    return Loop(1, (Release(Affine(rounds - 1)),))
+
+
+def peers(rank: int, size: int) -> list[int]:
+    """The other ranks from the next one on, so that no two ranks start at the same one."""
+    return [*range(rank + 1, size), *range(rank)]
+
+
+def awaiting(round: Affine, ranks: Sequence[int], size: int) -> list[Step]:
+    """Wait for these ranks, none of which is the own: a step, or nothing if there are none."""
+    return [Await(round) if len(ranks) == size - 1 else Await(round, tuple(ranks))] if ranks else []
+
+
+def joined(copies: Iterable[Copy]) -> list[Step]:
+    """The same copies, those that continue one another as one. Only for copies outside loops or of one stride."""
+    out: list[Copy] = []
+    for copy in copies:
+        if out and _continues(out[-1].dst, copy.dst, out[-1].nbytes) and _continues(
+            out[-1].src, copy.src, out[-1].nbytes
+        ):
+            out[-1] = Copy(out[-1].dst, out[-1].src, out[-1].nbytes + copy.nbytes)
+        else:
+            out.append(copy)
+    return [*out]
+
+
+def _continues(a: Operand, b: Operand, nbytes: int) -> bool:
+    return (
+        a.offset.start + nbytes == b.offset.start
+        and a.offset.step == b.offset.step
+        and (a.space, a.rank, a.round) == (b.space, b.rank, b.round)
+    )
+
+
+def alone(kind: str, rank: int, size: int, nbytes: int, in_place: int | None = 0) -> Plan:
+    """The plan without peers: input to output. With 0 bytes, the plan that does nothing, for any size."""
+    copy = Copy(Operand(OUT, rank, ZERO), Operand(IN, rank, ZERO), nbytes)
+    return Plan(kind, "alone", rank, size, 0, (Loop(1, (copy,)),) if nbytes else (), in_place)
