@@ -25,6 +25,22 @@ cdef extern from "layout.h" nogil:
         uint64_t start_time
         uint64_t pid_ns
 
+    const uint64_t SHMRING_RING_MAGIC
+
+    ctypedef struct shmring_ring_role:
+        uint32_t taken
+        uint32_t closed
+        shmring_lifeline life
+
+    ctypedef struct shmring_ring:
+        uint64_t magic
+        uint64_t nslots
+        uint64_t slot_nbytes
+        uint64_t tail
+        uint64_t head
+        shmring_ring_role producer
+        shmring_ring_role consumer
+
     ctypedef struct shmring_header:
         uint64_t magic
         uint32_t version

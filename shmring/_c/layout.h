@@ -35,6 +35,31 @@ typedef struct {
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_lifeline;
 
+/* Who has one end of a ring. */
+typedef struct {
+    uint32_t taken;  /* 1 once somebody has it (compare-and-swap) */
+    uint32_t closed; /* 0 open, 1 closed, 2 left without closing; once set, no count of his changes */
+    shmring_lifeline life;
+} shmring_ring_role;
+
+/* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring.pxd).
+ * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
+ * Invariant, seen from either side:   0 <= tail - head <= nslots. */
+#define SHMRING_RING_MAGIC 0x31676e6972ull /* "ring1" */
+typedef struct {
+    uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
+    uint64_t nslots; /* a power of two */
+    uint64_t slot_nbytes;
+    SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
+    SHMRING_APART uint64_t head; /* consumer's: slots ever released */
+    SHMRING_APART shmring_ring_role producer;
+    SHMRING_APART shmring_ring_role consumer;
+} shmring_ring;
+
+_Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
+               "the two counters have two writers");
+_Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
+
 /* First page of every segment. Written once by the creator, `ready` last (release); immutable afterwards, but for
  * `attached` and the lifeline. */
 typedef struct {
