@@ -94,6 +94,23 @@ class ClosedError(ShmringError, ValueError):
     """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
 
 
+class RoleTakenError(ShmringError):
+    """An end of a ring has been taken already; each is taken once. The ring and its holder are undisturbed.
+
+    Attributes
+    ----------
+    pid : int
+        The holder's process id in its own PID namespace, 0 if it is just taking it.
+    """
+
+    def __init__(self, message: str, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.pid)
+
+
 class OutOfSharedMemoryError(ShmringError, MemoryError):
     """Shared memory could not be reserved; nothing was created.
 
