@@ -1,4 +1,6 @@
 # Liveness of the processes that share a segment, without polling the process table. The story is in _c/keeper.h.
+from libc.stdint cimport uint32_t
+
 from shmring.layout cimport shmring_lifeline
 
 # What a look at a life says. DROPPED: nobody holds it, its owner let go of it (or nobody ever held it).
@@ -17,3 +19,7 @@ cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil
 
 # ALIVE, DEAD or DROPPED: one load of a word that all observers share. Microseconds where the owner has method 2.
 cdef int is_dead(shmring_lifeline *life) noexcept nogil
+
+# Differs between a process that has held a life and its forked children: what is owned by one process remembers it, and
+# so knows for the price of a load, where getpid() is a system call, that it was inherited.
+cdef uint32_t fork_generation() noexcept nogil

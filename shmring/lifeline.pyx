@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from shmring.layout cimport shmring_lifeline
 
@@ -21,11 +21,13 @@ from shmring.layout cimport shmring_lifeline
 cdef extern from "keeper.h" nogil:
     """
     static void force_method_2(int yes) { keeper.is_forced_to_ask = yes; }
+    static uint32_t keeper_generation(void) { return keeper.generation; }
     """
     int probe_life(shmring_lifeline *life)
     int hold_life(shmring_lifeline *life)
     void drop_life(shmring_lifeline *life)
     void force_method_2(int yes)
+    uint32_t keeper_generation()
 
 
 cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil:
@@ -38,6 +40,10 @@ cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil:
 
 cdef int is_dead(shmring_lifeline *life) noexcept nogil:
     return probe_life(life)
+
+
+cdef uint32_t fork_generation() noexcept nogil:
+    return keeper_generation()
 
 
 force_method_2(os.environ.get("SHMRING_LIFELINE") == "process-table")

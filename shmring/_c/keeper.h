@@ -1,12 +1,12 @@
 /* The keeper: one thread per process whose death, and so the process's, the kernel announces in shared memory.
  *
- * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies, by
- * whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is what
- * lies under a robust mutex; we use it bare because nobody ever wants to lock a life. An observer then only *loads* a
- * word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A trylock is, and
- * killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat, it can even mark a
- * life it does not hold.) It also works the same on every libc, and says so where it does not work: set_robust_list
- * fails there, whereas glibc's robust mutexes pretend.
+ * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies,
+ * by whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is
+ * what lies under a robust mutex; we use it bare because nobody ever wants to lock a life. An observer then only
+ * *loads* a word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A
+ * trylock is, and killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat,
+ * it can even mark a life it does not hold.) It also works the same on every libc, and says so where it does not work:
+ * set_robust_list fails there, whereas glibc's robust mutexes pretend.
  *
  * The keeper replaces the list its libc registered; it takes no robust mutex, so nothing is lost by that.
  *
@@ -57,6 +57,7 @@ static struct {
     pthread_mutex_t desk; /* one caller at a time; held across fork */
     sem_t asked, answered;
     bool is_started, is_atfork_set, is_forced_to_ask;
+    uint32_t generation;              /* forks between here and the first process that held a life */
     void (*work)(shmring_lifeline *); /* what is asked */
     shmring_lifeline *life;           /* of whom */
     int method;
@@ -207,6 +208,7 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&keeper.desk); }
 /* A child has its parent's memory but not its keeper: it holds nothing, and starts its own when it first holds. */
 static void after_fork_in_child(void) {
     keeper.is_started = false;
+    keeper.generation++;
     keeper.held_count = keeper.marked_count = 0;
     pthread_mutex_unlock(&keeper.desk);
 }

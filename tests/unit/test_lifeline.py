@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -267,6 +268,30 @@ def test_a_command_name_with_parentheses_and_spaces_confuses_nobody(memory, star
     assert probe(memory)[:2] == ("alive", holder.pid)
     holder.end()
     assert state_after_change(memory) == "dead"
+
+
+def test_whenever_the_kill_comes_nothing_stays_alive(path, memory):
+    seed = int(os.environ.get("SHMRING_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print(f"SHMRING_SEED={seed}")
+    generator = random.Random(seed)
+    offsets = range(0, 640, 64)
+    for _ in range(60):
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    for function in (hold, drop):
+                        for offset in generator.sample(offsets, len(offsets)):
+                            function(memory, offset)
+            finally:
+                os._exit(1)
+        while probe(memory).pid != child:
+            time.sleep(0)
+        time.sleep(generator.random() / 1000)
+        os.kill(child, signal.SIGKILL)
+        states = {state_after_change(memory, offset) for offset in offsets}
+        os.waitpid(child, 0)
+        assert states <= {"dead", "dropped"}
 
 
 def test_drops_in_any_order_leave_the_others_marked(memory, start):
