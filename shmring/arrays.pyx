@@ -62,7 +62,7 @@ cdef int[CODES] itemsize_of
 cdef int[CODES] alignment_of
 cdef char[CODES] family_of
 cdef char NATIVE = c"<" if sys.byteorder == "little" else c">"
-cdef int bfloat16_num = -1          # ml_dtypes' type number, once one has been seen; nothing here imports it
+cdef int bfloat16_num = -2          # ml_dtypes' type number, once one has been seen; nothing here imports it
 cdef list descr_of = []             # what ndarrays over raw memory say they hold; bfloat16 poses as uint16
 
 
@@ -107,8 +107,12 @@ cdef bint fast_array(object x, array_t *a, bint writable) noexcept:
         return False
     cdef cnp.ndarray array = <cnp.ndarray>x
     cdef int num = cnp.PyArray_TYPE(array)
-    cdef int code = code_of_num[num] if 0 <= num < NUMS else BFLOAT16 if num == bfloat16_num else -1
-    if code < 0 or num < 0 or not (cnp.PyArray_ISCARRAY(array) if writable else cnp.PyArray_ISCARRAY_RO(array)):
+    cdef int code = -1
+    if 0 <= num < NUMS:
+        code = code_of_num[num]
+    elif num == bfloat16_num:
+        code = BFLOAT16
+    if code < 0 or not (cnp.PyArray_ISCARRAY(array) if writable else cnp.PyArray_ISCARRAY_RO(array)):
         return False
     cdef size_t count = 1
     cdef int d
@@ -186,10 +190,10 @@ cdef object _open_ndarray(object x, cnp.ndarray array, int dtype, array_t *a, bi
         _fill(a, cnp.PyArray_DATA(array), array.size, dtype, descr.itemsize)
         return array
     if writable and _overlaps_itself(array):
-        raise ValueError(f"elements of {_name(x)} share memory (strides in bytes: {(<object>array).strides}), so writing "
-                         "one writes another: pass a copy of it")
+        raise ValueError(f"elements of {_name(x)} share memory (strides in bytes: {(<object>array).strides}), "
+                         "so writing one writes another: pass a copy of it")
     temporary = Temporary.__new__(Temporary)
-    temporary.content = _empty(cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), descr.newbyteorder("="))
+    temporary.content = _empty(cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), _native(descr))
     temporary.home = array if writable else None
     cnp.PyArray_CopyInto(temporary.content, array)
     _fill(a, cnp.PyArray_DATA(temporary.content), array.size, dtype, descr.itemsize)
@@ -236,7 +240,8 @@ cdef int _code_of_ndarray(object x, bint opaque) except -2:
     if 0 <= num < NUMS and code_of_num[num] >= 0:
         return code_of_num[num]
     if descr.name == "bfloat16" and descr.itemsize == 2:
-        bfloat16_num = num
+        if num >= NUMS:         # dtypes of NumPy's newer kind all have the number -1
+            bfloat16_num = num
         return BFLOAT16
     # Plain data only: no references to objects; no strings and dates, whose width and unit the bytes do not tell.
     if opaque and descr.kind in "fcV" and not descr.hasobject and descr.itemsize > 0:
@@ -327,23 +332,42 @@ cdef cnp.ndarray _empty(int ndim, cnp.npy_intp *dims, cnp.dtype descr):
     return PyArray_Empty(ndim, dims, descr, 0)
 
 
-cdef bint _overlaps_itself(cnp.ndarray array):
+cdef cnp.dtype _native(cnp.dtype descr):
+    return descr if descr.isnative else descr.newbyteorder("=")
+
+
+cdef bint _overlaps_itself(cnp.ndarray array) except -1:
     """Whether two elements share bytes, so that writing one writes the other. Exact."""
-    cdef Py_ssize_t itemsize = array.itemsize
-    axes = sorted((abs(stride), n) for stride, n in zip((<object>array).strides, (<object>array).shape) if n > 1)
-    extent = itemsize
-    for stride, n in axes:
-        if stride == 0:
+    cdef cnp.npy_intp[NDIM_MAX] steps       # of the axes that have any, finest first
+    cdef cnp.npy_intp[NDIM_MAX] counts
+    cdef cnp.npy_intp span = array.descr.itemsize
+    cdef cnp.npy_intp step
+    cdef int axes = 0
+    cdef int d, i
+    for d in range(cnp.PyArray_NDIM(array)):
+        if cnp.PyArray_DIMS(array)[d] < 2:
+            continue
+        step = abs(cnp.PyArray_STRIDES(array)[d])
+        if step == 0:
             return True
-        if stride < extent:
-            break
-        extent += stride * (n - 1)
-    else:
-        return False        # each axis steps over all that the finer ones span
+        i = axes
+        while i > 0 and steps[i - 1] > step:
+            steps[i], counts[i] = steps[i - 1], counts[i - 1]
+            i -= 1
+        steps[i], counts[i] = step, cnp.PyArray_DIMS(array)[d]
+        axes += 1
+    for d in range(axes):
+        if steps[d] < span:
+            return _elements_collide([(steps[i], counts[i]) for i in range(axes)], array.descr.itemsize)
+        span += steps[d] * (counts[d] - 1)
+    return False        # each axis steps over all that the finer ones span
+
+
+def _elements_collide(axes, itemsize):
     # Interleaved axes, from stride tricks only: they may still miss each other, so look at where each element lies.
     offsets = np.zeros(1, np.int64)
-    for stride, n in axes:
-        offsets = np.add.outer(offsets, stride * np.arange(n)).ravel()
+    for step, count in axes:
+        offsets = np.add.outer(offsets, step * np.arange(count)).ravel()
     offsets.sort()
     return bool((np.diff(offsets) < itemsize).any())
 
@@ -363,11 +387,13 @@ cdef object empty_like_array(object x, tuple shape):
     if len(shape) > NDIM_MAX:
         raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
     for d, n in enumerate(shape):
+        if n < 0:
+            raise ValueError(f"shape {shape} has a negative extent")
         dims[d] = dims64[d] = n
 
     if cnp.PyArray_Check(x):
         descr = (<cnp.ndarray>x).descr
-        return _empty(len(shape), dims, descr if descr.isnative else descr.newbyteorder("="))
+        return _empty(len(shape), dims, _native(descr))
     producer = producer_of(x)
     if producer.api != NULL:
         _keeper = borrow_tensor(x, producer, &tensor, False)
@@ -387,7 +413,7 @@ cdef object empty_like_array(object x, tuple shape):
         descr = descr_of[dtype]
     elif descr is None:
         raise _not_an_array(x)
-    return _empty(len(shape), dims, descr.newbyteorder("="))
+    return _empty(len(shape), dims, _native(descr))
 
 
 cdef tuple shape_of(object x):
