@@ -1,0 +1,202 @@
+"""``shmring demo``: local processes train a small neural network together, and check every claim made about it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+import shmring
+
+from . import _digits, _network
+from ._progress import Progress
+from ._training import NBATCH, Exchange, Report, Settings, run_rank
+
+ENOUGH = 0.95
+MOST_BY_DEFAULT = 8  # a batch has 64 images; among more ranks than this there is little left for each
+
+# The libraries that NumPy may be built on, each with its own name for the same wish.
+_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+_SHADES = " .:-=+*#%@"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the demo to ``parser``."""
+    parser.add_argument(
+        "-n",
+        "--ranks",
+        type=_positive,
+        default=None,
+        metavar="N",
+        help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
+    )
+    parser.add_argument("--epochs", type=_positive, default=20, metavar="N", help="times over the data (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into FILE (.png, .svg, .pdf); needs matplotlib")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but what failed")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the demo; 0 if every check held, 1 if one did not, 2 if it could not be run as asked."""
+    if args.plot and importlib.util.find_spec("matplotlib") is None:
+        print("shmring demo: --plot needs matplotlib; `pip install matplotlib` gets it", file=sys.stderr)
+        return 2
+    if args.seed < 0:
+        print(f"shmring demo: --seed must not be negative, got {args.seed}", file=sys.stderr)
+        return 2
+    nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, _usable_processors()))
+    settings = Settings(args.epochs, args.seed)
+
+    if not args.quiet:
+        _print_opening(nranks, settings)
+    with _one_blas_thread_each():
+        report = shmring.spawn(run_rank, nranks, args=(settings, None if args.quiet else Progress(args.epochs)))[0]
+
+    checks = _checks(report, nranks)
+    if not args.quiet:
+        _print_digits(report)
+        _print_checks(checks)
+        _print_times(report, nranks)
+    if args.plot:
+        _plot(report, args.plot)
+        if not args.quiet:
+            print(f"\nThe loss curve is in {args.plot}.")
+    failed = [text for held, text in checks if not held]
+    for text in failed:
+        print(f"shmring demo: failed: {text}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _usable_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _one_blas_thread_each() -> Iterator[None]:
+    """Let processes started inside compute with one thread each: the ranks are the parallelism.
+
+    With a pool of threads in every rank, there would be more threads than processors. NumPy reads these when it is
+    first imported, so they must be there before a rank starts.
+    """
+    before = {name: os.environ.get(name) for name in _BLAS_THREADS}
+    os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
+    """What the demo claims, each with whether it held."""
+    accuracy = report.trained.accuracies[-1]
+    return [
+        (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is wanted"),
+        (len(set(report.digests)) == 1, f"all {nranks} ranks hold the same bits (sha256 {report.digests[0].hex()[:12]}...)"),
+        (
+            report.same_as_shares,
+            f"one process that computes the {nranks} shares itself and sums them in rank order gets the same bits",
+        ),
+        (
+            report.difference <= report.tolerance,
+            f"one process that takes each batch whole ends within {report.difference:.1e} of it ({report.tolerance:.1e} "
+            "allowed:\n        float32 sums in another order round differently)",
+        ),
+    ]
+
+
+def _print_opening(nranks: int, settings: Settings) -> None:
+    digits = _digits.load()
+    print(f"shmring demo: {_plural(nranks, 'process', 'processes')} learn to read handwritten digits together\n")
+    print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} others to be tested on")
+    print(f"  network    64-{_network.NHIDDEN}-10, {_network.NPARAMETERS} parameters, all on every rank")
+    print(f"  each step  a batch of {NBATCH} images is shared out, and the gradients of the shares are all-reduced")
+    if nranks > _usable_processors():
+        print(f"  note       {nranks} ranks take turns on {_plural(_usable_processors(), 'processor', 'processors')}")
+    print(flush=True)
+
+
+def _print_digits(report: Report, count: int = 6) -> None:
+    """Show the first test images and what the network takes them for."""
+    digits = _digits.load()
+    chosen = np.unique(digits.test_labels, return_index=True)[1][:count]  # the first 0, the first 1, ...
+    images, labels = digits.test_images[chosen], digits.test_labels[chosen]
+    guesses = _network.recognise(report.trained.parameters, images)
+    print("\nSome of the digits it had never seen, and what it takes them for:\n")
+    for row in range(8):
+        shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
+        print("   " + "  ".join("".join(_SHADES[shade] * 2 for shade in line) for line in shades).rstrip())
+    said = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in zip(guesses, labels, strict=True))
+    print("   " + "  ".join(f"{text:^16}" for text in said).rstrip())
+
+
+def _print_checks(checks: list[tuple[bool, str]]) -> None:
+    print("\nChecked:\n")
+    for held, text in checks:
+        print(f"  {'yes' if held else 'NO ':<4}  {text}")
+
+
+def _print_times(report: Report, nranks: int) -> None:
+    total, exchanged = report.training_ns, sum(report.all_reduce_ns)
+    print(
+        f"\nTraining took {total / 1e9:.2f} s, of it {exchanged / 1e9:.3f} s ({exchanged / total:.0%}) in "
+        f"{len(report.all_reduce_ns)} all-reduces, median {_us(statistics.median(report.all_reduce_ns))}"
+        "\n(waiting for slower ranks counted in)."
+    )
+    if report.exchanges:
+        print(f"\nThe exchange alone, {nranks} ranks, median of {len(report.exchanges[0].shmring_ns)} calls:\n")
+        print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
+        for exchange in report.exchanges:
+            print(_exchange_line(exchange))
+        print("\n(The 8-byte row is little but the way between the processors and back; it moves with their placement.)")
+
+
+def _exchange_line(exchange: Exchange) -> str:
+    ours, theirs = statistics.median(exchange.shmring_ns), statistics.median(exchange.pipes_ns)
+    size = f"{exchange.nbytes} B" if exchange.nbytes < 1024 else f"{exchange.nbytes / 1024:.1f} KiB"
+    return f"  {size:>10}  {_us(ours):>10}  {_us(theirs):>22}   {theirs / ours:.1f} times as long"
+
+
+def _us(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1000:.1f} us"
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _plot(report: Report, file: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")  # draws into files; needs no display
+    from matplotlib import pyplot
+
+    losses = report.trained.losses
+    nsteps_epoch = len(losses) // len(report.trained.accuracies)
+    figure, left = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    left.semilogy(losses, color="tab:blue", linewidth=0.8)
+    left.set_xlabel("step")
+    left.set_ylabel("loss of the batch", color="tab:blue")
+    right = left.twinx()
+    steps = nsteps_epoch * np.arange(1, len(report.trained.accuracies) + 1)
+    right.plot(steps, report.trained.accuracies, color="tab:orange", marker=".")
+    right.set_ylabel("test accuracy", color="tab:orange")
+    left.set_title(f"{len(report.digests)} ranks learn to read digits")
+    figure.savefig(file)
+    pyplot.close(figure)
