@@ -73,9 +73,10 @@ def train(rank: int, size: int, settings: Settings, combine: Callable, on_epoch:
             combine(message)
             optimizer.step(message[:-1])
             losses.append(float(message[-1]))
-        if on_epoch is not None:
+        if rank == 0:
             accuracies.append(_network.accuracy(parameters, digits.test_images, digits.test_labels))
-            on_epoch(epoch + 1, losses[-1], accuracies[-1])
+            if on_epoch is not None:
+                on_epoch(epoch + 1, losses[-1], accuracies[-1])
     return Trained(parameters, losses, accuracies)
 
 
@@ -146,7 +147,7 @@ def run_rank(comm, settings: Settings, on_epoch: Callable | None) -> Report | No
 
     comm.barrier()
     start = perf_counter_ns()
-    trained = train(comm.rank, comm.size, settings, combine, on_epoch if comm.rank == 0 else None)
+    trained = train(comm.rank, comm.size, settings, combine, on_epoch)
     training_ns = perf_counter_ns() - start
 
     digest = np.frombuffer(hashlib.sha256(trained.parameters).digest(), np.uint8)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--epochs", type=_positive, default=20, metavar="N", help="times over the data (default: 20)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into FILE (.png, .svg, .pdf); needs matplotlib")
+    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into FILE; needs matplotlib")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what failed")
 
 
@@ -108,15 +108,18 @@ def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
     accuracy = report.trained.accuracies[-1]
     return [
         (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is wanted"),
-        (len(set(report.digests)) == 1, f"all {nranks} ranks hold the same bits (sha256 {report.digests[0].hex()[:12]}...)"),
+        (
+            len(set(report.digests)) == 1,
+            f"all {nranks} ranks hold the same bits (sha256 {report.digests[0].hex()[:12]}...)",
+        ),
         (
             report.same_as_shares,
             f"one process that computes the {nranks} shares itself and sums them in rank order gets the same bits",
         ),
         (
             report.difference <= report.tolerance,
-            f"one process that takes each batch whole ends within {report.difference:.1e} of it ({report.tolerance:.1e} "
-            "allowed:\n        float32 sums in another order round differently)",
+            f"one process that takes each batch whole ends within {report.difference:.1e} of it "
+            f"({report.tolerance:.1e} allowed:\n        float32 sums in another order round differently)",
         ),
     ]
 
@@ -124,7 +127,7 @@ def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
 def _print_opening(nranks: int, settings: Settings) -> None:
     digits = _digits.load()
     print(f"shmring demo: {_plural(nranks, 'process', 'processes')} learn to read handwritten digits together\n")
-    print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} others to be tested on")
+    print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} to be tested on")
     print(f"  network    64-{_network.NHIDDEN}-10, {_network.NPARAMETERS} parameters, all on every rank")
     print(f"  each step  a batch of {NBATCH} images is shared out, and the gradients of the shares are all-reduced")
     if nranks > _usable_processors():
@@ -142,7 +145,8 @@ def _print_digits(report: Report, count: int = 6) -> None:
     for row in range(8):
         shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
         print("   " + "  ".join("".join(_SHADES[shade] * 2 for shade in line) for line in shades).rstrip())
-    said = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in zip(guesses, labels, strict=True))
+    pairs = zip(guesses, labels, strict=True)
+    said = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in pairs)
     print("   " + "  ".join(f"{text:^16}" for text in said).rstrip())
 
 
@@ -164,7 +168,7 @@ def _print_times(report: Report, nranks: int) -> None:
         print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
         for exchange in report.exchanges:
             print(_exchange_line(exchange))
-        print("\n(The 8-byte row is little but the way between the processors and back; it moves with their placement.)")
+        print("\n(The 8-byte row is little but the way between processors and back; it moves with their placement.)")
 
 
 def _exchange_line(exchange: Exchange) -> str:
