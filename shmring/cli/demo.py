@@ -7,8 +7,6 @@ import importlib.util
 import os
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -21,8 +19,9 @@ from ._training import NBATCH, Exchange, Report, Settings, run_rank
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images; among more ranks than this there is little left for each
 
-# The libraries that NumPy may be built on, each with its own name for the same wish.
-_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+# The ranks are the parallelism: with a pool of threads in each there would be more threads than processors. Each
+# library that NumPy may be built on has its own name for the wish, and reads it when NumPy is first imported.
+_ONE_BLAS_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 _SHADES = " .:-=+*#%@"
 
 
@@ -62,8 +61,8 @@ def main(args: argparse.Namespace) -> int:
 
     if not args.quiet:
         _print_opening(nranks, settings)
-    with _one_blas_thread_each():
-        report = shmring.spawn(run_rank, nranks, args=(settings, None if args.quiet else Progress(args.epochs)))[0]
+    on_epoch = None if args.quiet else Progress(args.epochs)
+    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=_ONE_BLAS_THREAD)[0]
 
     checks = _checks(report, nranks)
     if not args.quiet:
@@ -84,25 +83,6 @@ def _usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@contextmanager
-def _one_blas_thread_each() -> Iterator[None]:
-    """Let processes started inside compute with one thread each: the ranks are the parallelism.
-
-    With a pool of threads in every rank, there would be more threads than processors. NumPy reads these when it is
-    first imported, so they must be there before a rank starts.
-    """
-    before = {name: os.environ.get(name) for name in _BLAS_THREADS}
-    os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
     """What the demo claims, each with whether it held."""
     accuracy = report.trained.accuracies[-1]
@@ -110,7 +90,7 @@ def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
         (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is wanted"),
         (
             len(set(report.digests)) == 1,
-            f"all {nranks} ranks hold the same bits (sha256 {report.digests[0].hex()[:12]}...)",
+            f"{_plural(nranks, 'rank holds', 'ranks hold')} the same bits (sha256 {report.digests[0].hex()[:12]}...)",
         ),
         (
             report.same_as_shares,
