@@ -21,7 +21,7 @@ MOST_BY_DEFAULT = 8  # a batch has 64 images; among more ranks than this there i
 
 # The ranks are the parallelism: with a pool of threads in each there would be more threads than processors. Each
 # library that NumPy may be built on has its own name for the wish, and reads it when NumPy is first imported.
-_ONE_BLAS_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _SHADES = " .:-=+*#%@"
 
 
@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.quiet:
         _print_opening(nranks, settings)
     on_epoch = None if args.quiet else Progress(args.epochs)
-    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=_ONE_BLAS_THREAD)[0]
+    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=dict.fromkeys(_BLAS_THREADS, "1"))[0]
 
     checks = _checks(report, nranks)
     if not args.quiet:

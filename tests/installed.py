@@ -1,0 +1,38 @@
+"""Which shmring is under test: one and the same, in pytest and in every process that a test starts.
+
+The checkout holds a ``shmring/`` without compiled extensions, beside the tests. ``pip install . && pytest`` must test
+what was installed, so the checkout must not come first on anybody's ``sys.path``:
+
+- In pytest itself it does not: the ``pytest`` command does not add the current directory, and the import mode "prepend"
+  adds the directories of test files and conftests only, as long as there is no conftest at the root and no
+  ``__init__.py`` in ``tests/``. So file names in ``tests/`` are unique. (Mode "importlib" adds nothing at all, but then
+  processes started with the method "spawn" cannot import the test module whose function they are to run.)
+- ``python -c`` and ``python -m`` add the directory they are started in. So tests run in another one.
+- Who builds in place and calls ``python -m pytest`` means the checkout. Then processes are told to use it, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+import shmring
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_shmring_everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run all tests in an empty directory, with an environment in which every process finds this `shmring`."""
+    in_place = Path(shmring.__file__).resolve().parent == ROOT / "shmring"
+    if in_place and not any(ROOT.glob(f"shmring/*{EXTENSION_SUFFIXES[0]}")):
+        pytest.exit("shmring/ here is not built: `pip install '.[test]' && pytest`, or see CONTRIBUTING.md", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        if in_place:
+            patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        patch.chdir(tmp_path_factory.mktemp("cwd"))
+        yield
