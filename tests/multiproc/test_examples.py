@@ -1,0 +1,49 @@
+"""The examples, and the one in the README, run as they say they do."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from installed import ROOT
+
+WATCHDOG_S = 120
+
+
+def run(*command):
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=WATCHDOG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_hello_all_reduce_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/hello_all_reduce.py"))
+    assert f"1 + ... + {size} = [{size * (size + 1) / 2:g}." in said
+    assert f"rank {size - 1} of {size}" in said
+
+
+def test_spawn_sum_runs_without_a_launcher():
+    assert "= 49999995000000, says each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
+
+
+def test_every_example_is_run_here():
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
+        "hello_all_reduce.py",
+        "spawn_sum.py",
+    }
+
+
+def test_the_example_in_the_readme_runs_and_is_short(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 1
+    assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 20
+    script = tmp_path / "readme.py"
+    script.write_text(blocks[0])
+    assert "all ranks say 5994.0" in run(str(script))
+
+
+def test_the_readme_names_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "\npip install . && shmring demo\n" in text
+    assert "\npip install '.[test]' && pytest\n" in text
