@@ -40,9 +40,9 @@ class Star:
                 connection.recv_bytes_into(theirs)
                 x += theirs
             for connection in self._connections:
-                connection.send_bytes(x)
+                connection.send_bytes(x.data)
         else:
-            self._connections[0].send_bytes(x)
+            self._connections[0].send_bytes(x.data)
             self._connections[0].recv_bytes_into(x)
         return x
 

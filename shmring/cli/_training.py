@@ -150,7 +150,7 @@ def run_rank(comm, settings: Settings, on_epoch: Callable | None) -> Report | No
     trained = train(comm.rank, comm.size, settings, combine, on_epoch)
     training_ns = perf_counter_ns() - start
 
-    digest = np.frombuffer(hashlib.sha256(trained.parameters).digest(), np.uint8)
+    digest = np.frombuffer(hashlib.sha256(trained.parameters.data).digest(), np.uint8)
     digests = [row.tobytes() for row in comm.all_gather(digest)]
     message_nbytes = 4 * (_network.NPARAMETERS + 1)
     exchanges = [time_exchange(comm, nbytes) for nbytes in (8, message_nbytes)] if comm.size > 1 else []
