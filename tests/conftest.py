@@ -1,3 +1,8 @@
 """What holds for all tests."""
 
-from installed import one_shmring_everywhere  # noqa: F401  (an autouse fixture)
+import installed
+
+
+def pytest_collection_finish(session):
+    """Settle which shmring is tested before any process is started."""
+    installed.use_one_shmring(session.config)

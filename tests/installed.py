@@ -14,7 +14,7 @@ what was installed, so the checkout must not come first on anybody's ``sys.path`
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -25,14 +25,18 @@ import shmring
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_shmring_everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run all tests in an empty directory, with an environment in which every process finds this `shmring`."""
+def use_one_shmring(config: pytest.Config) -> None:
+    """Go to an empty directory, and set up an environment in which every process finds this `shmring`.
+
+    To be called after collection, before anything is started; undone with the end of the run.
+    """
     in_place = Path(shmring.__file__).resolve().parent == ROOT / "shmring"
     if in_place and not any(ROOT.glob(f"shmring/*{EXTENSION_SUFFIXES[0]}")):
         pytest.exit("shmring/ here is not built: `pip install '.[test]' && pytest`, or see CONTRIBUTING.md", 2)
-    with pytest.MonkeyPatch.context() as patch:
-        if in_place:
-            patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        patch.chdir(tmp_path_factory.mktemp("cwd"))
-        yield
+    empty = tempfile.TemporaryDirectory(prefix="shmring-tests-")
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(empty.cleanup)
+    config.add_cleanup(patch.undo)  # runs first: the last added is the first to go
+    if in_place:
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    patch.chdir(empty.name)
