@@ -1,8 +1,90 @@
-"""What holds for all tests."""
+"""What all tests share: the harness of ranks as fixtures, the leak check around every test, the seed, the long runs."""
 
+import os
+
+# One thread per numerical library: the nursery forks, and ranks outnumber processors anyway.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import random
+import threading
+
+import harness
 import installed
+import pytest
+from installed import one_shmring_everywhere  # noqa: F401  (an autouse fixture)
+
+
+def pytest_addoption(parser):
+    """Add the options of randomized tests."""
+    parser.addoption("--seed", type=int, help="seed of randomized tests (default: SHMRING_SEED, else a fresh one)")
+    parser.addoption("--long", action="store_true", help="run randomized tests for long (minutes instead of moments)")
+
+
+def pytest_configure(config):
+    """Fix the seed of this run."""
+    seed = config.getoption("--seed")
+    if seed is None:
+        seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
+    config.shmring_seed = seed
+    config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")
+
+
+def pytest_report_header(config):
+    """Print the seed at the head of every run."""
+    return f"shmring: seed {config.shmring_seed} (repeat with --seed {config.shmring_seed})"
 
 
 def pytest_collection_finish(session):
-    """Settle which shmring is tested before any process is started."""
+    """Settle which shmring is tested; make the nursery while everything is loaded and nothing has run."""
     installed.use_one_shmring(session.config)
+    if session.items and not session.config.option.collectonly:
+        harness.nursery()
+
+
+def pytest_unconfigure(config):
+    """End the nursery with the run."""
+    harness.close_nursery()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request):
+    """Fail a test that leaves names in shared memory, processes, descriptors or threads."""
+    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
+    yield
+    left = harness.end_all()
+    assert not left, f"ranks left running: {[gang.pids for gang in left]}"
+    if request.node.get_closest_marker("leaks") is None:
+        harness.fail_on_leaks(*before)
+
+
+@pytest.fixture
+def seed(request):
+    """The seed of this run; shown with a failing test."""
+    value = request.config.shmring_seed
+    print(f"seed {value}: repeat with --seed {value}")
+    return value
+
+
+@pytest.fixture
+def long_run(request):
+    """Whether ``--long`` was given."""
+    return request.config.getoption("--long")
+
+
+@pytest.fixture
+def run_ranks():
+    """``run_ranks(n, fn, *args)``: fn(comm, *args) in n real processes; see ``tests/harness.py``."""
+    return harness.run_ranks
+
+
+@pytest.fixture
+def spawn_ranks():
+    """``spawn_ranks(n, fn, *args)``: the same under way, to be killed, stopped, listened to; see `harness.Gang`."""
+    return harness.start_ranks
+
+
+@pytest.fixture
+def run_processes():
+    """``run_processes(n, fn, *args)``: fn(rank, *args) in n real processes without a communicator."""
+    return harness.run_processes
