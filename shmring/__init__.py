@@ -31,7 +31,7 @@ from shmring.errors import (
 from shmring.joining import init
 from shmring.launch import spawn
 from shmring.reduce import kernels
-from shmring.topology import topology
+from shmring.topology import discover as topology
 from shmring.version import __version__
 
 __all__ = [
