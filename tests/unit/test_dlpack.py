@@ -66,6 +66,7 @@ class Lender:
     def count(self, managed):
         assert managed == ctypes.addressof(self.managed)
         self.deleted += 1
+        self.last_seen = self.memory.raw
 
     def __dlpack_device__(self):
         return self.device, 0
@@ -93,8 +94,8 @@ def test_without_strides_a_tensor_is_dense_and_the_byte_offset_counts(versioned)
 def test_a_temporary_keeps_the_loan_until_it_is_given_back(versioned):
     x = Lender(versioned, shape=(2,), strides=(2,))
     arrays.write_bytes(x, np.float32([1, 2]).tobytes())
-    assert np.frombuffer(x.memory, "f4").tolist() == [1, 0, 2, 0]
     assert x.deleted == 1
+    assert np.frombuffer(x.last_seen, "f4").tolist() == [1, 0, 2, 0]
 
 
 def test_an_unaligned_tensor_is_copied():
@@ -136,8 +137,11 @@ def test_a_capsule_of_another_kind_is_refused():
     assert x.deleted == 0
 
 
-def exporter(tables):
-    """A type with the exchange tables of the given major versions, newest first; only major 1 can be used."""
+def exporter(tables, bare=False):
+    """A type with the exchange tables of the given major versions, newest first; only major 1 can be used.
+
+    With ``bare`` it also hands out tensors without flags.
+    """
     made = {}
 
     def managed_from_object(x, out):
@@ -145,10 +149,16 @@ def exporter(tables):
         return 0
 
     made["managed"] = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, PTR)(managed_from_object)
+    def tensor_from_object(x, out):
+        ctypes.cast(out, ctypes.POINTER(Tensor))[0] = x.managed.tensor
+        return 0
+
+    made["bare"] = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, PTR)(tensor_from_object)
     chain = None
     for major in reversed(tables):
         usable = ctypes.cast(made["managed"], PTR) if major == 1 else None
-        made[major] = Table(major, 0, ctypes.addressof(chain) if chain else None, None, usable, None, None, None)
+        made[major] = Table(major, 0, ctypes.addressof(chain) if chain else None, None, usable, None,
+                            ctypes.cast(made["bare"], PTR) if bare else None, None)
         chain = made[major]
     capsule_of = new_capsule(ctypes.addressof(chain), b"dlpack_exchange_api", None)
     return type("Exporter", (Lender,), {"__dlpack_c_exchange_api__": capsule_of, "made": made, "__dlpack__": None})
@@ -163,12 +173,14 @@ def test_the_exchange_table_of_major_one_is_found_and_its_managed_form_serves_wh
     assert not x.capsules
 
 
-def test_the_read_only_flag_counts_through_the_exchange_table():
-    x = exporter([1])(flags=1)
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_read_only_flag_counts_through_the_exchange_table(bare):
+    x = exporter([1], bare)(flags=1)
     assert arrays.read_bytes(x) == bytes(16)
+    assert x.deleted == (0 if bare else 1)      # nothing is lent where a bare tensor will do
     with pytest.raises(TypeError, match="read-only"):
         arrays.describe(x, writable=True)
-    assert x.deleted == 2
+    assert x.deleted == (1 if bare else 2)
 
 
 def test_without_a_usable_table_the_capsule_serves():
