@@ -12,7 +12,6 @@ import threading
 import harness
 import installed
 import pytest
-from installed import one_shmring_everywhere  # noqa: F401  (an autouse fixture)
 
 
 def pytest_addoption(parser):
