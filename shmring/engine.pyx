@@ -19,7 +19,7 @@ from libc.stdint cimport UINT64_MAX
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32
+from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_relaxed_u64, store_release_u32
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
                              SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
@@ -209,7 +209,7 @@ cdef class Engine:
         j.base = self.c.next_round
         j.loop = j.step = 0
         j.iteration = 0
-        self.c.own.current = j.signature
+        store_relaxed_u64(&self.c.own.current, j.signature)
         return self.go_on(NULL, program, j, timeout_ns)
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:

@@ -7,7 +7,7 @@ which only grow, say all. A rank writes its slot once all others have consumed w
 
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport load_relaxed_u64, store_release_u64
+from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring.layout cimport SHMRING_MISMATCH
 from shmring.signature cimport short_signature
 from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_trouble, wait_until, wake_waiters
@@ -56,10 +56,10 @@ cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
     """
     if load_relaxed_u64(&e.own.published) < end:
         store_release_u64(&e.own.published, end)      # SYNC published
+    store_relaxed_u64(&e.own.current, 0)              # before the count: is_elsewhere in wait.pyx
     store_release_u64(&e.own.consumed, end)           # SYNC consumed
     wake_waiters(&e.circle)
     e.next_round = end
-    e.own.current = 0
 
 
 cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,

@@ -7,7 +7,7 @@ more than the minimum costs less than waiting twice.
 
 from libc.string cimport memcpy
 
-from shmring.atomics cimport cpu_pause, store_release_u64
+from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
 from shmring.rounds cimport claim, disagree, finish, publish
 from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until
@@ -74,9 +74,9 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
         return
     # Our counter's store needs no fence of its own: who waits for this credit has heard our word in this very
     # round and is nslots - 1 rounds ahead before it can sleep for it; a sleeper looks again at every tick.
+    store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in wait.pyx
     store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in wait.pyx)
     e.next_round = t.round + 1
-    e.own.current = 0
     if t.last - t.first == e.circle.size:
         # Having heard everyone's word of this round, we know that everyone is through with all rounds before it.
         e.free_until = t.round + e.nslots
@@ -87,7 +87,7 @@ cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
     t.round = e.next_round
     t.heard = t.first
     t.spoken = False
-    e.own.current = t.signature
+    store_relaxed_u64(&e.own.current, t.signature)
     if t.words != NULL:
         if t.round >= e.free_until:
             return UNREADY

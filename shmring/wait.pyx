@@ -11,7 +11,7 @@ from libc.string cimport strncpy
 
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
                               load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
-from shmring.layout cimport (SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, sem_t, shmring_abort)
+from shmring.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
 from shmring.lifeline cimport DEAD, is_dead
 
 
@@ -157,6 +157,24 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
     rouse_everyone(c)
 
 
+cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
+    """Whether rank ``j`` stands at the same round as we do, but in another call.
+
+    Neither of two ranks that disagree need ever publish: each may take the other for the root. So this is looked at
+    while nothing comes. `current` is cleared before `consumed` passes a call's last round (conclude in talk.pyx, finish
+    in rounds.pyx), so with equal counts it is of this round or 0.
+    """
+    cdef uint64_t ours = c.outbox[c.rank].current, theirs
+    cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
+    if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
+        return False
+    theirs = load_relaxed_u64(&c.outbox[j].current)
+    if theirs == 0 or theirs == ours:
+        return False
+    report_trouble(c, SHMRING_MISMATCH, j, round, ours, theirs, b"")
+    return True
+
+
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
     """Report a rank that will never bring what we wait for. True if there is trouble.
 
@@ -177,6 +195,8 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     for j in range(c.size):
         if has_reached(c, what, j, need):
             continue
+        if is_elsewhere(c, j):
+            return True
         if load_acquire_u32(&c.outbox[j].left):
             if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
                 report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")

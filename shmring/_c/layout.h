@@ -121,7 +121,7 @@ typedef struct {
     SHMRING_APART sem_t wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
     uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
-    uint64_t current;                            /* signature of the call this rank is in, 0 outside of calls */
+    uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 
