@@ -74,15 +74,17 @@ def algorithm(
     # Blocks of an all-to-all in place swap under their readers, and prefixes have no mapped form.
     if mapped and (kind, "mapped") in BUILDERS and not (kind == "all_to_all" and in_place):
         return "mapped"
+    if kind not in ("all_reduce", "reduce"):
+        return "staged"
+    if not isinstance(nbytes, int):
+        raise TypeError(f"{kind} takes one number of bytes, not {nbytes!r}")
     if kind == "all_reduce":
         limit = one_shot_limit(size, costs) if limits.one_shot_nbytes is None else limits.one_shot_nbytes
-        fits = reduction.slice_capacity(size, size - 1, limits)
+        fits = reduction.slice_capacity(size - 1, limits)
         return "one_shot" if nbytes <= limit or not fits else "two_shot"
-    if kind == "reduce":
-        limit = flat_reduce_limit(size, costs) if limits.flat_reduce_nbytes is None else limits.flat_reduce_nbytes
-        fits = size > 2 and reduction.slice_capacity(size - 1, size - 1, limits)
-        return "flat" if nbytes <= limit or not fits else "sliced"
-    return "staged"
+    limit = flat_reduce_limit(size, costs) if limits.flat_reduce_nbytes is None else limits.flat_reduce_nbytes
+    fits = reduction.slice_capacity(size - 1, limits)
+    return "flat" if nbytes <= limit or not fits or size == 2 else "sliced"
 
 
 def choose(

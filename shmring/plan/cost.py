@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .steps import IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce
+from .steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce
 
 
 class Cost(NamedTuple):
@@ -82,6 +82,39 @@ def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = 
 def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
     """The cost of all ranks together."""
     return Cost(*map(sum, zip(*(cost(p, in_place=in_place, domains=domains) for p in plans), strict=True)))
+
+
+def dependent_syncs(plans: Sequence[Plan]) -> int:
+    """The longest chain in which a publish waits for an await that waits for a publish ...: latencies nothing can hide.
+
+    Claims are left out: when a collective takes few rounds its slots have long been free.
+    """
+    depth = [0] * len(plans)
+    said: list[list[tuple[int, int]]] = [[] for _ in plans]  # of each rank: (round, depth when published), ascending
+    scripts = [
+        ((s, i) for loop in p.loops for i in range(loop.times) for s in loop.steps if isinstance(s, (Await, Publish)))
+        for p in plans
+    ]
+    current = [next(script, None) for script in scripts]
+    while any(current):
+        before = list(current)
+        for rank, item in enumerate(current):
+            if item is None:
+                continue
+            step, i = item
+            round = step.round.at(i)
+            if isinstance(step, Publish):
+                said[rank].append((round, depth[rank]))
+            else:
+                ranks = [r for r in range(len(plans)) if r != rank] if step.ranks is ALL else step.ranks
+                heard = [next((d for at, d in said[r] if at >= round), None) for r in ranks]
+                if None in heard:
+                    continue
+                depth[rank] = max(depth[rank], 1 + max(d for d in heard if d is not None))
+            current[rank] = next(scripts[rank], None)
+        if current == before:
+            raise ValueError("the plans deadlock")
+    return max(depth)
 
 
 def _same(plan: Plan, dst: Operand, src: Operand) -> bool:

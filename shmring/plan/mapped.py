@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .limits import DEFAULT_LIMITS, Limits
 from .movement import blocks_of
 from .pipeline import alone, even, peers
-from .steps import IN, OUT, Affine, Await, Copy, Loop, Operand, Plan, Publish, Reduce, Step
+from .steps import IN, OUT, Affine, Await, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Step
 
 ENTRY, EXIT = Affine(0), Affine(1)
 
@@ -43,7 +43,7 @@ def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits:
     """Every rank folds its block of all inputs into its output: (p+1)s bytes (s = p * ``nbytes``)."""
     kind, in_place = "reduce_scatter", -rank * nbytes
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place)
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
     block = Affine(rank * nbytes)
     sources = tuple(Operand(IN, r, block) for r in range(size))
     work = [Reduce(Operand(OUT, rank, Affine(0)), (), sources, nbytes)]
@@ -150,7 +150,7 @@ def all_to_all(
 def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int, ...], in_place: int | None) -> Plan:
     """Every rank folds its slice of all inputs and stores it into each of ``outputs``."""
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place)
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
     lo, hi = even(nbytes, size)[rank : rank + 2]
     at = Affine(lo)
     dst, *also = (Operand(OUT, r, at) for r in outputs)
@@ -163,9 +163,7 @@ def _framed(kind: str, rank: int, size: int, work: Sequence[Step], in_place: int
     return _mapped(kind, rank, size, [Publish(ENTRY), Await(ENTRY), *work, Publish(EXIT), Await(EXIT)], in_place)
 
 
-def _with_root(
-    kind: str, rank: int, size: int, root: int, work: Sequence[Step], in_place: int | None = 0
-) -> Plan:
+def _with_root(kind: str, rank: int, size: int, root: int, work: Sequence[Step], in_place: int | None = 0) -> Plan:
     """Work on the root's buffers: it waits at the exit for everyone, the others at the entry for it."""
     if rank == root:
         return _mapped(kind, rank, size, [Publish(ENTRY), *work, Await(EXIT)], in_place)
@@ -173,4 +171,6 @@ def _with_root(
 
 
 def _mapped(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
-    return Plan(kind, "mapped", rank, size, 2, (Loop(1, tuple(steps)),), in_place, mapped=True)
+    # Nothing is written into slots, but the rule holds for every round: claim before you publish. It keeps a rank from
+    # getting so far ahead that it says a round over one that a slow peer has yet to look at.
+    return Plan(kind, "mapped", rank, size, 2, (Loop(1, (Claim(EXIT), *steps)),), in_place, mapped=True)

@@ -282,4 +282,3 @@ def _collect(rank: int, size: int, turn: Turn, places: list[int]) -> Iterable[St
     yield from awaiting(turn.round, talking, size)
     for r in talking:
         yield Copy(Operand(OUT, rank, turn.at(r, places[r])), Operand(SLOT, r, ZERO, turn.round), turn.stage.pieces[r])
-

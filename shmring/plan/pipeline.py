@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .limits import LINE
-from .steps import IN, OUT, ZERO, Affine, Await, Copy, Loop, Operand, Plan, Release, Step
+from .steps import IN, OUT, ZERO, Affine, Await, Copy, Loop, Operand, Plan, Reduce, Release, Step
 
 Pieces = list[int]
 Load = Callable[[Pieces], int]
@@ -148,8 +148,10 @@ def joined(copies: Iterable[Copy]) -> list[Step]:
     """The same copies, those that continue one another as one. Only for copies outside loops or of one stride."""
     out: list[Copy] = []
     for copy in copies:
-        if out and _continues(out[-1].dst, copy.dst, out[-1].nbytes) and _continues(
-            out[-1].src, copy.src, out[-1].nbytes
+        if (
+            out
+            and _continues(out[-1].dst, copy.dst, out[-1].nbytes)
+            and _continues(out[-1].src, copy.src, out[-1].nbytes)
         ):
             out[-1] = Copy(out[-1].dst, out[-1].src, out[-1].nbytes + copy.nbytes)
         else:
@@ -165,7 +167,11 @@ def _continues(a: Operand, b: Operand, nbytes: int) -> bool:
     )
 
 
-def alone(kind: str, rank: int, size: int, nbytes: int, in_place: int | None = 0) -> Plan:
-    """The plan without peers: input to output. With 0 bytes, the plan that does nothing, for any size."""
-    copy = Copy(Operand(OUT, rank, ZERO), Operand(IN, rank, ZERO), nbytes)
-    return Plan(kind, "alone", rank, size, 0, (Loop(1, (copy,)),) if nbytes else (), in_place)
+def alone(kind: str, rank: int, size: int, nbytes: int, in_place: int | None = 0, *, folds: bool = False) -> Plan:
+    """The plan without peers: input to output. With 0 bytes, the plan that does nothing, for any size.
+
+    A fold of one operand is not a copy: it makes 0 or 1 of truth values, and one NaN of all.
+    """
+    dst, src = Operand(OUT, rank, ZERO), Operand(IN, rank, ZERO)
+    step = Reduce(dst, (), (src,), nbytes) if folds else Copy(dst, src, nbytes)
+    return Plan(kind, "alone", rank, size, 0, (Loop(1, (step,)),) if nbytes else (), in_place)

@@ -28,21 +28,17 @@ from .pipeline import (
 from .steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Release, Step
 
 
-def all_reduce_one_shot(
-    rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
-) -> Plan:
+def all_reduce_one_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Every rank stages all it has and folds everything itself: one sync, p(p+3)s bytes. For small messages."""
     kind = "all_reduce"
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes)
+        return alone(kind, rank, size, nbytes, folds=True)
     cut = stages([nbytes], limits.capacity)
     say, hear = _stage_whole(rank), _fold(rank, size, range(size))
     return Plan(kind, "one_shot", rank, size, rounds_of(cut), pipelined(cut, say, hear))
 
 
-def all_reduce_two_shot(
-    rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
-) -> Plan:
+def all_reduce_two_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Every rank folds one slice for all: two syncs, (5p-2)s bytes, the least there can be with private buffers."""
     return _two_shot("all_reduce", rank, size, nbytes, limits, tuple(range(size)), tuple(range(size)))
 
@@ -54,7 +50,7 @@ def reduce_flat(
     kind = "reduce"
     in_place = 0 if rank == root else None
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place)
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
     cut = stages([nbytes], limits.capacity)
     if rank == root:
         loops = pipelined(cut, silent, _fold(rank, size, range(size)))
@@ -82,7 +78,7 @@ def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits:
     """
     kind, in_place = "reduce_scatter", -rank * nbytes
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place)
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
     alignment = packing(size - 1, limits.capacity, itemsize)
     cut = stages([nbytes], limits.capacity, lambda n: (size - 1) * n[0], alignment)
 
@@ -121,7 +117,7 @@ def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits:
 
 
 def scan(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Rank r folds the operands of ranks 0..r: one sync, (p-1)(p+8)/2 * s bytes in place.
+    """Rank r folds the operands of ranks 0..r: one sync, (p^2+7p-4)/2 * s bytes.
 
     No two ranks want the same result, so slices have no owner to share the work with; everything but the last rank's
     operand is staged once.
@@ -138,24 +134,20 @@ def _prefix(kind: str, rank: int, size: int, nbytes: int, limits: Limits, source
     if not nbytes or (size == 1 and not sources):
         return alone(kind, rank, size, 0)
     if size == 1:
-        return alone(kind, rank, size, nbytes)
+        return alone(kind, rank, size, nbytes, folds=True)
     cut = stages([nbytes], limits.capacity)
     say = _stage_whole(rank) if rank < size - 1 else silent
-    if rank:
+    if sources:
         loops = pipelined(cut, say, _fold(rank, size, sources))
     else:
-        own = Copy(Operand(OUT, rank, ZERO), Operand(IN, rank, ZERO), nbytes)
         loops = (deaf(rounds_of(cut)), *pipelined(cut, say, silent))
-        loops += (Loop(1, (own,)),) if sources else ()
     return Plan(kind, "staged", rank, size, rounds_of(cut), loops)
 
 
 def _stage_whole(rank: int) -> Speech:
     def say(turn: Turn) -> Iterable[Step]:
         yield Claim(turn.round)
-        yield Copy(
-            Operand(SLOT, rank, ZERO, turn.round), Operand(IN, rank, turn.at(0, 0)), turn.stage.pieces[0]
-        )
+        yield Copy(Operand(SLOT, rank, ZERO, turn.round), Operand(IN, rank, turn.at(0, 0)), turn.stage.pieces[0])
         yield Publish(turn.round)
 
     return say
@@ -166,12 +158,9 @@ def _fold(rank: int, size: int, ranks: range) -> Speech:
 
     def hear(turn: Turn) -> Iterable[Step]:
         at, nbytes = turn.at(0, 0), turn.stage.pieces[0]
-        sources = tuple(
-            Operand(IN, rank, at) if r == rank else Operand(SLOT, r, ZERO, turn.round) for r in ranks
-        )
+        sources = tuple(Operand(IN, rank, at) if r == rank else Operand(SLOT, r, ZERO, turn.round) for r in ranks)
         yield from awaiting(turn.round, [r for r in ranks if r != rank], size)
-        dst = Operand(OUT, rank, at)
-        yield Copy(dst, sources[0], nbytes) if len(sources) == 1 else Reduce(dst, (), sources, nbytes)
+        yield Reduce(Operand(OUT, rank, at), (), sources, nbytes)
         yield Release(turn.round)
 
     return hear
@@ -188,7 +177,7 @@ def _two_shot(
     """
     in_place = 0 if rank in audience else None
     if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place)
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
     return _TwoShot(kind, rank, size, nbytes, limits, owners, audience).plan(in_place)
 
 
@@ -210,7 +199,7 @@ class _TwoShot:
         self.listens = rank in audience
         n = len(owners)
         # An owner says n - 1 slices in a contribution round; a rank that owns nothing says all n.
-        self.slice_nbytes = slice_capacity(n, n - 1 if n == size else n, limits)
+        self.slice_nbytes = slice_capacity(n - 1 if n == size else n, limits)
         if not self.slice_nbytes:
             raise ValueError(f"{limits.capacity} bytes per round are too few for slices for {size} ranks")
         lines = -(-nbytes // LINE)
@@ -331,6 +320,6 @@ class _TwoShot:
             )
 
 
-def slice_capacity(owners: int, said: int, limits: Limits) -> int:
+def slice_capacity(said: int, limits: Limits) -> int:
     """Most bytes of a slice, in whole lines, if a rank says ``said`` slices in a round; 0 if not even a line fits."""
     return limits.capacity // max(said, 1) // LINE * LINE

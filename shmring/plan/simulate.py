@@ -3,9 +3,9 @@
 What it finds, each an error of its own:
 
 - `Deadlock`: nobody can go on.
-- `Misuse`: a slot written without claim or after publish; a slot read that holds another round, or bytes nobody wrote,
-  or after it was released; rounds out of order; buffers out of bounds; a private plan that touches a peer's buffer;
-  source and destination that overlap other than exactly.
+- `Misuse`: a slot written or a round published without claim, or after publish; a round awaited that is empty or
+  released; a slot read that holds another round, or bytes nobody wrote, or that was released; rounds out of order;
+  buffers out of bounds; a private plan that touches a peer's buffer; operands that overlap other than exactly.
 - `Race`: two ranks touch the same byte, one of them storing, and no publish/await or release/claim pair orders them.
   Clocks are vector clocks (Fidge 1988, Mattern 1989), checked per byte as in FastTrack (Flanagan and Freund 2009). Only
   the order a plan guarantees counts, not the order this run happened to take: a race is found in any schedule.
@@ -13,7 +13,7 @@ What it finds, each an error of its own:
 Waits are for counters that only grow, so a rank that can go on stays able to: whether plans deadlock, and what
 they compute if there are no races, depends on no schedule either. One schedule is proof; more are a check on this file.
 
-The fold is neither associative nor commutative, and closes with a mixing that stands for the one rounding of 16-bit
+The fold is neither associative nor commutative, and it closes with a mixing that stands for the one rounding of 16-bit
 floats: ``mix((x0 * A + x1) * A + x2)``. So a result is right only if each operand came once, in order, in one Reduce.
 """
 
@@ -34,6 +34,8 @@ Bytes = NDArray[np.uint8]
 Clock = NDArray[np.int64]
 # Picks the next rank from those that can go on, in ascending order.
 Schedule = Callable[[Sequence[int]], int]
+# A plan, everyone's buffers, the collective's first round, the step (None: the end of the plan), the iteration.
+Action = tuple[Plan, "Sequence[Buffers]", int, Step | None, int]
 
 
 class Deadlock(AssertionError):
@@ -52,8 +54,6 @@ def fold(operands: Sequence[Bytes], itemsize: int) -> Bytes:
     """What a Reduce computes here."""
     word = np.dtype(f"u{min(itemsize, 8)}")
     acc = operands[0].view(word)
-    if len(operands) == 1:
-        return acc.view(np.uint8)
     factor = word.type(0x9E3779B97F4A7C15 & int(np.iinfo(word).max))
     for x in operands[1:]:
         acc = acc * factor + x.view(word)
@@ -170,11 +170,12 @@ class Machine:
         self.published = [Counter() for _ in range(size)]
         self.consumed = [Counter() for _ in range(size)]
         self.claimed = [-1] * size
+        self.spoken: list[set[int]] = [set() for _ in range(size)]  # rounds of each rank published one by one
         self.clock = np.zeros((size, size), np.int64)
         np.fill_diagonal(self.clock, 1)
         self.collectives = collectives
         self.scripts = [self._script(r) for r in range(size)]
-        # What each rank is about to do: (plan, its buffers by rank, first round, step, iteration); None when done.
+        # What each rank is about to do; None when it is done.
         self.next = [next(script, None) for script in self.scripts]
 
     def run(self, schedule: Schedule) -> None:
@@ -190,7 +191,12 @@ class Machine:
         if any(self.next):
             raise Deadlock("\n".join(f"rank {r}: {n and n[3]} of {n and n[0].kind}" for r, n in enumerate(self.next)))
 
-    def _script(self, rank: int) -> Iterator[tuple[Plan, Sequence[Buffers], int, Step | None, int]]:
+    def _about_to(self, rank: int) -> Action:
+        action = self.next[rank]
+        assert action is not None
+        return action
+
+    def _script(self, rank: int) -> Iterator[Action]:
         first = 0
         for plans, buffers in self.collectives:
             plan = plans[rank]
@@ -212,8 +218,7 @@ class Machine:
 
     def _waits_for(self, rank: int) -> list[tuple[Counter, int]]:
         """The counters, and the values they must reach, before the rank can take its next step."""
-        assert self.next[rank] is not None
-        _, _, first, step, i = self.next[rank]
+        _, _, first, step, i = self._about_to(rank)
         others = [r for r in range(self.size) if r != rank]
         if isinstance(step, Await):
             ranks = others if step.ranks is ALL else step.ranks
@@ -227,16 +232,15 @@ class Machine:
 
     def _advance(self, rank: int) -> bool:
         """Take the rank's next step; whether that moved one of its counters."""
-        assert self.next[rank] is not None
-        plan, buffers, first, step, i = self.next[rank]
+        plan, buffers, first, step, i = self._about_to(rank)
         for counter, value in self._waits_for(rank):
             if (seen := counter.clock(value)) is not None:
                 np.maximum(self.clock[rank], seen, out=self.clock[rank])
         match step:
             case Copy():
                 if not self._same(buffers, i, step.dst, step.src):
-                    value = self._load(plan, buffers, first, i, step.src, step.nbytes)
-                    self._store(plan, buffers, first, i, (step.dst,), value)
+                    moved = self._load(plan, buffers, first, i, step.src, step.nbytes)
+                    self._store(plan, buffers, first, i, (step.dst,), moved)
                     self._no_overlap(buffers, i, (step.dst,), (step.src,), step.nbytes)
             case Reduce():
                 operands = [self._load(plan, buffers, first, i, s, step.nbytes) for s in step.sources]
@@ -245,7 +249,19 @@ class Machine:
             case Claim():
                 self.claimed[rank] = max(self.claimed[rank], first + step.round.at(i))
             case Publish():
+                round = first + step.round.at(i)
+                if self.claimed[rank] < round or self.published[rank].value > round:
+                    state = f"claimed to {self.claimed[rank]}, published {self.published[rank].value}"
+                    raise Misuse(f"rank {rank} publishes round {round}: {state}")
+                self.spoken[rank].add(round)
                 self._move(self.published, rank, first + step.round.at(i) + 1)
+            case Await():
+                round = first + step.round.at(i)
+                if self.consumed[rank].value > round:
+                    raise Misuse(f"rank {rank} awaits round {round} after it released it")
+                for r in range(self.size) if step.ranks is ALL else step.ranks:
+                    if r != rank and round not in self.spoken[r]:
+                        raise Misuse(f"rank {rank} awaits round {round}, in which rank {r} says nothing")
             case Release():
                 self._move(self.consumed, rank, first + step.round.at(i) + 1)
             case None:

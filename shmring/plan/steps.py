@@ -84,13 +84,16 @@ class Claim(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Say that all this rank says in the rounds up to ``round`` lies in its slots. Skipped rounds are said empty."""
+    """Say that all this rank says in the rounds up to ``round`` lies in its slots; the skipped ones stay empty.
+
+    Only a claimed round is published, be it one without data.
+    """
 
     round: Affine
 
 
 class Await(NamedTuple):
-    """Wait until each of ``ranks`` (`ALL`: all others) has published ``round``."""
+    """Wait until each of ``ranks`` (`ALL`: all others) has published ``round``; each of them says something in it."""
 
     round: Affine
     ranks: tuple[int, ...] | None = ALL

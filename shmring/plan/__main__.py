@@ -1,0 +1,50 @@
+"""``python -m shmring.plan``: show a plan, or the cost tables."""
+
+from __future__ import annotations
+
+import argparse
+
+from .choose import KINDS, choose
+from .cost import cost
+from .limits import Limits
+from .tables import cost_table, crossing_table
+
+
+def nbytes(text: str) -> int:
+    """A number of bytes, with K, M or G for powers of 1024."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
+    return int(float(text[:-1]) * factor) if factor else int(text)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(prog="python -m shmring.plan", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    show = commands.add_parser("show", help="the steps of one rank, and what they cost")
+    show.add_argument("kind", choices=KINDS)
+    show.add_argument("--size", type=int, default=4, help="number of ranks")
+    show.add_argument("--rank", type=int, default=0)
+    show.add_argument("--nbytes", type=nbytes, default=1 << 20, help="vector or block, e.g. 64K")
+    show.add_argument("--itemsize", type=int, default=4)
+    show.add_argument("--root", type=int, default=0)
+    show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
+    show.add_argument("--mapped", action="store_true", help="on shared arrays")
+    commands.add_parser("costs", help="the tables of docs/algorithms.md")
+    a = parser.parse_args(arguments)
+    if a.command == "costs":
+        print(cost_table(), crossing_table(), sep="\n\n")
+        return
+    if not (0 <= a.rank < a.size and 0 <= a.root < a.size):
+        parser.error(f"rank and root must lie in 0..{a.size - 1}")
+    limits = Limits(slot_nbytes=a.slot_nbytes)
+    plan = choose(a.kind, a.rank, a.size, a.nbytes, a.itemsize, root=a.root, limits=limits, mapped=a.mapped)
+    c = cost(plan)
+    print(plan)
+    print(
+        f"reads {c.read_nbytes}, writes {c.written_nbytes} bytes, {c.staged_nbytes} of them into slots; "
+        f"{c.awaits} awaits, {c.claims} claims, {c.publishes} publishes"
+    )
+
+
+if __name__ == "__main__":
+    main()

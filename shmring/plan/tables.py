@@ -1,0 +1,133 @@
+"""The cost tables of ``docs/algorithms.md``, counted from plans: ``python -m shmring.plan costs`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+from .choose import BUILDERS, ROOTED
+from .cost import Cost, cost, dependent_syncs, total
+from .limits import LINE, Limits
+from .steps import Plan
+
+SIZES = (2, 4, 8, 64, 1024)
+VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})
+
+
+class Formula(NamedTuple):
+    """What all ranks together touch: as text, in units of the vector s or the block m, for p ranks in place."""
+
+    text: str
+    units: Callable[[int], int]
+
+
+# The tests hold every plan to these, for p = 2..1024.
+FORMULAS: dict[tuple[str, str], Formula] = {
+    ("all_reduce", "one_shot"): Formula("p(p+3)s", lambda p: p * (p + 3)),
+    ("all_reduce", "two_shot"): Formula("(5p-2)s", lambda p: 5 * p - 2),
+    ("all_reduce", "mapped"): Formula("2ps", lambda p: 2 * p),
+    ("all_reduce", "mapped_shared"): Formula("(p+1)s", lambda p: p + 1),
+    ("reduce", "flat"): Formula("(3p-1)s", lambda p: 3 * p - 1),
+    ("reduce", "sliced"): Formula("(3p+1)s", lambda p: 3 * p + 1),
+    ("reduce", "mapped"): Formula("(p+1)s", lambda p: p + 1),
+    ("reduce_scatter", "staged"): Formula("(3p-1)s", lambda p: 3 * p - 1),
+    ("reduce_scatter", "mapped"): Formula("(p+1)s", lambda p: p + 1),
+    ("scan", "staged"): Formula("(p²+7p-4)s/2", lambda p: (p * p + 7 * p - 4) // 2),
+    ("exscan", "staged"): Formula("(p²+5p-6)s/2", lambda p: (p * p + 5 * p - 6) // 2),
+    ("broadcast", "staged"): Formula("2ps", lambda p: 2 * p),
+    ("broadcast", "mapped"): Formula("2(p-1)s", lambda p: 2 * (p - 1)),
+    ("all_gather", "staged"): Formula("2p²m", lambda p: 2 * p * p),
+    ("all_gather", "mapped"): Formula("2p(p-1)m", lambda p: 2 * p * (p - 1)),
+    ("gather", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),
+    ("gather", "mapped"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
+    ("scatter", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),
+    ("scatter", "mapped"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
+    ("all_to_all", "staged"): Formula("4p(p-1)m", lambda p: 4 * p * (p - 1)),
+    ("all_to_all", "mapped"): Formula("2p²m (out of place)", lambda p: 2 * p * p),
+}
+
+
+class Example(NamedTuple):
+    """A collective of a size at which every slice is the same number of whole lines and all fits one round."""
+
+    kind: str
+    algorithm: str
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        """The builder's argument: the vector, or the block."""
+        p = self.size
+        return LINE * p * (p - 1) // (p if self.kind == "reduce_scatter" else 1)
+
+    @property
+    def unit(self) -> int:
+        """Bytes of s or m."""
+        return LINE * self.size * (self.size - 1)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is counted in place: always, if there is such a form."""
+        return (self.kind, self.algorithm) != ("all_to_all", "mapped")
+
+    def plan(self, rank: int) -> Plan:
+        """One rank's plan; the root, if any, is rank 0."""
+        limits = Limits(slot_nbytes=max(2 * LINE, self.unit * self.size))
+        return BUILDERS[self.kind, self.algorithm](rank, self.size, self.nbytes, 1, limits)
+
+    def whole(self) -> Cost:
+        """The cost of all ranks, of which all but the root do alike; prefixes are counted rank by rank."""
+        if self.kind in ("scan", "exscan"):
+            return total(map(self.plan, range(self.size)), in_place=True)
+        rooted = self.kind in ROOTED
+        first, other = (cost(self.plan(r), in_place=self.in_place) for r in (0, self.size - 1))
+        others = self.size - 1
+        sums = [a + others * b if rooted else self.size * b for a, b in zip(first, other, strict=True)]
+        return Cost(*sums)
+
+    def busiest(self) -> int:
+        """The bytes of the rank that touches the most."""
+        ranks = {0, 1, self.size - 2, self.size - 1}  # the last but one is the busiest of a scan
+        return max(cost(self.plan(r), in_place=self.in_place).touched_nbytes for r in ranks)
+
+    def crossed(self) -> int:
+        """Bytes that cross if the first half of the ranks lives in one domain and the second in another."""
+        domains = [int(2 * r >= self.size) for r in range(self.size)]
+        return total(map(self.plan, range(self.size)), in_place=self.in_place, domains=domains).crossed_nbytes
+
+
+def _rows(header: list[str], rows: Iterable[Iterable[object]]) -> str:
+    lines: list[Iterable[object]] = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _units(nbytes: int, unit: int) -> str:
+    """``nbytes`` in units, to two places if need be."""
+    return f"{float(Fraction(nbytes, unit)):.2f}".rstrip("0").rstrip(".")
+
+
+def cost_table() -> str:
+    """Bytes touched by all ranks together, in units of s or m; the busiest rank's; dependent synchronisations."""
+
+    def rows() -> Iterable[Iterable[object]]:
+        for (kind, algorithm), formula in FORMULAS.items():
+            examples = [Example(kind, algorithm, p) for p in SIZES]
+            eight = Example(kind, algorithm, 8)
+            syncs = dependent_syncs([eight.plan(r) for r in range(8)])
+            touched = [_units(e.whole().touched_nbytes, e.unit) for e in examples]
+            yield kind, algorithm, formula.text, *touched, _units(eight.busiest(), eight.unit), syncs
+
+    sizes = [f"p={p}" for p in SIZES]
+    return _rows(["collective", "algorithm", "touched", *sizes, "busiest rank, p=8", "syncs"], rows())
+
+
+def crossing_table() -> str:
+    """Bytes that cross between two domains of p/2 ranks each, in units of s or m."""
+
+    def rows() -> Iterable[Iterable[object]]:
+        for kind, algorithm in FORMULAS:
+            examples = [Example(kind, algorithm, p) for p in (2, 8, 64)]
+            yield kind, algorithm, *(_units(e.crossed(), e.unit) for e in examples)
+
+    return _rows(["collective", "algorithm", "p=2", "p=8", "p=64"], rows())
