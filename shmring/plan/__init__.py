@@ -5,6 +5,7 @@
 `limits`        what a plan has to fit into
 `pipeline`      how bytes are cut into rounds and rounds overlap
 `reduction`     all_reduce, reduce, reduce_scatter, scan, exscan on private buffers
+`two_shot`      the pipeline of two syncs under all_reduce and reduce
 `movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
 `mapped`        the same on shared arrays, without staging
 `choose`        which of them, by the cost model

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from . import mapped, movement, reduction
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
 from .steps import Plan
+from .two_shot import slice_capacity
 
 Builder = Callable[..., Plan]
 
@@ -80,10 +81,10 @@ def algorithm(
         raise TypeError(f"{kind} takes one number of bytes, not {nbytes!r}")
     if kind == "all_reduce":
         limit = one_shot_limit(size, costs) if limits.one_shot_nbytes is None else limits.one_shot_nbytes
-        fits = reduction.slice_capacity(size - 1, limits)
+        fits = slice_capacity(size - 1, limits)
         return "one_shot" if nbytes <= limit or not fits else "two_shot"
     limit = flat_reduce_limit(size, costs) if limits.flat_reduce_nbytes is None else limits.flat_reduce_nbytes
-    fits = reduction.slice_capacity(size - 1, limits)
+    fits = slice_capacity(size - 1, limits)
     return "flat" if nbytes <= limit or not fits or size == 2 else "sliced"
 
 

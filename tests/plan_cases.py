@@ -1,0 +1,37 @@
+"""What the tests of plans share: a planner for each builder, and small outboxes in which pipelines loop."""
+
+from shmring.plan.choose import BUILDERS, ROOTED
+from shmring.plan.limits import Limits
+from shmring.plan.model import Call
+
+# Every builder by name, but for the one whose result is not where a `Call` looks for it.
+ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "mapped_shared")
+BLOCKS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
+PLACES = ("out of place", "in place")
+# (kind, algorithm, place): every builder in every form it has.
+FORMS = tuple((*b, place) for b in ALL_BUILDERS for place in PLACES if (*b, place) != ("all_to_all", "mapped", "in place"))
+
+
+def planner(algorithm, limits):
+    """``call, rank -> plan`` by the builder of this name."""
+
+    def plan(call, rank):
+        arguments = [rank, call.size, call.nbytes, call.itemsize, limits]
+        return BUILDERS[call.kind, algorithm](*arguments, *([call.root] if call.kind in ROOTED else []))
+
+    return plan
+
+
+def small(size, nslots=4, lines=0):
+    """The smallest outbox in which every collective of ``size`` ranks fits, and some ``lines`` of 64 bytes more."""
+    return Limits(nslots=nslots, slot_nbytes=max(128, 64 * size) + 64 * lines)
+
+
+def roots_of(kind, size):
+    """The roots to try."""
+    return range(size) if kind in ROOTED else (0,)
+
+
+def call_of(kind, size, nbytes, place="out of place", root=0, itemsize=8):
+    """A `Call`, of whole items."""
+    return Call(kind, size, nbytes, itemsize, root, place == "in place")
