@@ -63,6 +63,17 @@ def call(name: str, function: Callable, *args: Any) -> Any:
     return function(*args)
 
 
+@contextmanager
+def refusals(task: str) -> Iterator[None]:
+    """Turn what the kernel refuses, and nobody has a better word for, into a `SegmentError`."""
+    try:
+        yield
+    except ShmringError:
+        raise
+    except OSError as error:
+        raise SegmentError(error.errno or errno.EIO, f"cannot {task}: {error.strerror or error}") from error
+
+
 # -- spelling ---------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +124,7 @@ def _open_new(name: str) -> int | None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise OutOfSharedMemoryError(f"cannot create {name}: {SHM_DIRECTORY} has no room for a file") from None
-        raise SegmentError(error.errno or errno.EMFILE, f"cannot create {name}: {error.args[-1]}") from error
+        raise
 
 
 def _open(name: str) -> int | None:
@@ -129,7 +140,7 @@ def _open(name: str) -> int | None:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
-        raise SegmentError(error.errno or errno.EMFILE, f"cannot open {name}: {error.args[-1]}") from error
+        raise
     try:
         status = call("fstat", os.fstat, fd)
         if not stat.S_ISREG(status.st_mode):
@@ -239,23 +250,20 @@ def remove(name: str, inode: tuple[int, int]) -> None:
             _unlink(name, fd, inode)
 
 
-def _unlink(name: str, fd: int, inode: tuple[int, int]) -> None:
-    with _name_locked(name, fd):
-        if refers_to(name, inode):
-            call("shm_unlink", posix_ipc.unlink_shared_memory, name)
-
-
 def remove_stale(name: str) -> bool:
     """Unlink ``name`` if its creator is dead; whether that was so."""
     with opened(name) as fd:
-        if fd is None or is_alive(fd):
+        return fd is not None and not is_alive(fd) and _unlink(name, fd, inode_of(os.fstat(fd)), only_stale=True)
+
+
+def _unlink(name: str, fd: int, inode: tuple[int, int], *, only_stale: bool = False) -> bool:
+    with _name_locked(name, fd):
+        # Under the lock nobody comes alive here, and nobody else takes the name away and reuses it.
+        if (only_stale and is_alive(fd)) or not refers_to(name, inode):
             return False
-        with _name_locked(name, fd):
-            # Again, under the lock: now nobody can come alive here.
-            if is_alive(fd) or not refers_to(name, inode_of(os.fstat(fd))):
-                return False
+        with suppress(posix_ipc.ExistentialError):  # somebody who knows no locks, such as rm
             call("shm_unlink", posix_ipc.unlink_shared_memory, name)
-            return True
+        return True
 
 
 def pid_of(fd: int) -> int:
@@ -283,16 +291,18 @@ class Claim:
         self._pid = os.getpid()
 
     def release(self) -> None:
-        """Unlink the name if it is still ours, then let the lock go. A second call, or one in a fork, does nothing."""
-        fd, self.fd = self.fd, -1
-        _claims.discard(self)
-        if fd < 0 or self._pid != os.getpid():
+        """Unlink the name if it is still ours, then let the lock go. A second call, or one in a fork, does nothing.
+
+        If the kernel refuses, the claim stands and `release` may be called again.
+        """
+        if self.fd < 0 or self._pid != os.getpid():
             return
-        try:
-            _unlink(self.name, fd, self.inode)
-        finally:
+        with refusals(f"unlink {self.name}"):
+            _unlink(self.name, self.fd, self.inode)
             # Said aloud: closing alone would leave the lock to a child forked behind Python's back.
-            _flock(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, LIFE)
+            _flock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, LIFE)
+            fd, self.fd = self.fd, -1
+            _claims.discard(self)
             os.close(fd)
 
 
@@ -327,6 +337,7 @@ def claim(name: str) -> Claim:
     """
     deadline = time.monotonic() + CLAIM_PATIENCE_S
     first_seen: dict[tuple[int, int], float] = {}
+    claimed: Claim | None = None
     try:
         while time.monotonic() < deadline:
             with _claiming:
@@ -334,11 +345,16 @@ def claim(name: str) -> Claim:
                 if fd is not None:
                     claimed = Claim(name, fd)
                     _claims.add(claimed)
-            if fd is None:
+            if claimed is None:
                 _make_room(name, first_seen)
             elif _come_alive(claimed):
                 return claimed
+            else:
+                claimed.release()
+                claimed = None
     except BaseException:
+        if claimed is not None:
+            claimed.release()
         # An interrupt may have fallen between the kernel's answer and our knowing of it. What is left then is empty and
         # unlocked; if it is somebody else's after all, he finds it gone and starts again.
         with suppress(OSError, ShmringError):
@@ -349,15 +365,8 @@ def claim(name: str) -> Claim:
 
 def _come_alive(claimed: Claim) -> bool:
     """Take ``LIFE``; False if the newborn was taken for stale meanwhile and its name is gone."""
-    try:
-        with _name_locked(claimed.name, claimed.fd):
-            if _lock(claimed.fd, LIFE) and refers_to(claimed.name, claimed.inode):
-                return True
-    except BaseException:
-        claimed.release()
-        raise
-    claimed.release()
-    return False
+    with _name_locked(claimed.name, claimed.fd):
+        return _lock(claimed.fd, LIFE) and refers_to(claimed.name, claimed.inode)
 
 
 def _make_room(name: str, first_seen: dict[tuple[int, int], float]) -> None:

@@ -67,7 +67,9 @@ class Segment:
         self.mapping = mapping
         self._inode = inode
         self._pid = os.getpid()
-        self._release = weakref.finalize(self, claim.release) if claim else lambda: None
+        self._claim = claim
+        if claim is not None:
+            weakref.finalize(self, claim.release)
 
     @property
     def nbytes(self) -> int:
@@ -94,23 +96,27 @@ class Segment:
 
     def is_live(self) -> bool:
         """Whether the name still refers to this segment and its creator lives: four system calls, no waiting."""
-        if not names.refers_to(self.name, self._inode):
-            return False
-        with names.opened(self.name) as fd:
-            return fd is not None and names.inode_of(os.fstat(fd)) == self._inode and names.is_alive(fd)
+        with names.refusals(f"look after {self.name}"):
+            if not names.refers_to(self.name, self._inode):
+                return False
+            with names.opened(self.name) as fd:
+                return fd is not None and names.inode_of(os.fstat(fd)) == self._inode and names.is_alive(fd)
 
     def unlink(self) -> None:
         """Take the name away if it still refers to this segment. Whoever has the segment mapped keeps it.
 
         Anyone attached may do it, and twice is fine; a name that meanwhile means another segment stays.
         """
-        if self._pid == os.getpid():
-            self._release()
-            names.remove(self.name, self._inode)
+        if self._claim is not None:
+            self._claim.release()
+        elif self._pid == os.getpid():
+            with names.refusals(f"unlink {self.name}"):
+                names.remove(self.name, self._inode)
 
     def close(self) -> None:
         """Unmap; the creator also unlinks. Twice is fine; ``BufferError`` while views look at the memory."""
-        self._release()
+        if self._claim is not None:
+            self._claim.release()
         self.mapping.close()
 
     def __enter__(self) -> Segment:
@@ -161,18 +167,19 @@ def create(
         raise ValueError(f"nbytes={nbytes} does not hold the header ({HEADER_NBYTES} bytes)")
     if kind not in KIND_NAMES or not 0 <= rank < size:
         raise ValueError(f"no header for kind={kind}, rank={rank}, size={size}")
-    claim = names.claim(name)
-    try:
-        _reserve(name, claim.fd, nbytes)
-        mapping = _map(name, claim.fd, nbytes)
-        if prefault:
-            names.call("madvise", mapping.prefault)
-        nonce = secrets.token_bytes(16)
-        headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
-        return Segment(name, headers.read(mapping), mapping, claim.inode, claim)
-    except BaseException:
-        claim.release()
-        raise
+    with names.refusals(f"create {name}"):
+        claim = names.claim(name)
+        try:
+            _reserve(name, claim.fd, nbytes)
+            mapping = _map(name, claim.fd, nbytes)
+            if prefault:
+                names.call("madvise", mapping.prefault)
+            nonce = secrets.token_bytes(16)
+            headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
+            return Segment(name, headers.read(mapping), mapping, claim.inode, claim)
+        except BaseException:
+            claim.release()
+            raise
 
 
 def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment:
@@ -204,7 +211,7 @@ def try_attach(name: str, *, kind: int | None = None, rank: int | None = None) -
 
 
 def _attach(name: str, kind: int | None, rank: int | None) -> tuple[Segment | None, str]:
-    with names.opened(name) as fd:
+    with names.refusals(f"attach {name}"), names.opened(name) as fd:
         if fd is None:
             return None, "there is no such segment"
         if not names.is_alive(fd):
@@ -265,7 +272,7 @@ def _reserve(name: str, fd: int, nbytes: int) -> None:
         names.call("posix_fallocate", os.posix_fallocate, fd, 0, nbytes)
     except OSError as error:
         if error.errno not in _NO_ROOM:
-            raise SegmentError(error.errno, f"cannot reserve {nbytes} bytes for {name}: {error.strerror}") from error
+            raise
         free = names.free_nbytes()
         raise OutOfSharedMemoryError(
             f"cannot reserve {nbytes} bytes of shared memory for {name}: {error.strerror}; {names.SHM_DIRECTORY} has "
@@ -279,10 +286,8 @@ def _reserve(name: str, fd: int, nbytes: int) -> None:
 def _map(name: str, fd: int, nbytes: int) -> Mapping:
     try:
         return names.call("mmap", Mapping, fd, nbytes)
-    except OutOfSharedMemoryError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: the file was cut short since we looked at its size
-        raise SegmentError(getattr(error, "errno", None) or errno.EINVAL, f"cannot map {name}: {error}") from error
+    except ValueError as error:  # the file was cut short since we looked at its size
+        raise SegmentError(f"cannot map {name}: {error}") from error
 
 
 def _boot_id() -> bytes:
@@ -317,7 +322,8 @@ def sweep(session: str) -> list[str]:
     For launchers, once all their children have ended.
     """
     stale = [leftover.name for leftover in _standing(names.session_prefix(session)) if leftover.status == "stale"]
-    return [name for name in stale if names.remove_stale(name)]
+    with names.refusals(f"sweep session {session!r}"):
+        return [name for name in stale if names.remove_stale(name)]
 
 
 def _standing(prefix: str) -> Iterator[Leftover]:
