@@ -1,5 +1,6 @@
 """What the tests of names, segments and meetings share: a session of one's own, which must leave nothing."""
 
+import gc
 import os
 import secrets
 
@@ -16,6 +17,7 @@ def session():
     held = set(names._claims)
     yield key
     names.fault = None
+    gc.collect()  # an error's traceback may hold a segment, in a cycle
     left = [entry for entry in os.listdir(names.SHM_DIRECTORY) if entry.startswith(prefix)]
     for entry in left:
         os.unlink(f"{names.SHM_DIRECTORY}/{entry}")
