@@ -664,8 +664,6 @@ def test_a_ring_is_a_bounded_deque(steps, exponent, start):
 
 # ---- The exact sequence through a tiny ring, two sides that burst and pause as they like ----
 
-COUNT = 30_000
-
 
 def give_way():
     time.sleep(0)  # unlike sched_yield also lets go of the interpreter
@@ -680,13 +678,13 @@ def pause(generator):
         give_way()
 
 
-def produce_sequence(memory, seed):
+def produce_sequence(memory, count, seed):
     generator = random.Random(seed)
     sent = 0
     with Producer(memory) as producer:
         words_per_slot = producer.slot_nbytes // 8
-        while sent < COUNT:
-            burst = min(generator.randint(1, 7), COUNT - sent)
+        while sent < count:
+            burst = min(generator.randint(1, 7), count - sent)
             numbers = np.repeat(np.arange(sent, sent + burst, dtype=np.uint64), words_per_slot)
             if generator.random() < 0.5:
                 done = producer.try_push_many(numbers)
@@ -703,7 +701,7 @@ def produce_sequence(memory, seed):
             pause(generator)
 
 
-def check_sequence(memory, seed):
+def check_sequence(memory, count, seed):
     generator = random.Random(seed)
     got = 0
     with Consumer(memory) as consumer:
@@ -728,36 +726,36 @@ def check_sequence(memory, seed):
                 give_way()
                 assert consumer.peer != "lost", f"the producer was lost after {got}"
             pause(generator)
-    assert got == COUNT
+    assert got == count
 
 
-@pytest.mark.parametrize("nslots", [1, 2, 8])
-@pytest.mark.parametrize("start", [0, LAST - COUNT // 2])
-def test_two_processes_see_the_exact_sequence(nslots, start):
+@pytest.mark.parametrize(("nslots", "count"), [(1, 6_000), (2, 12_000), (8, 50_000)])
+@pytest.mark.parametrize("start", [0, LAST - 3_000])
+def test_two_processes_see_the_exact_sequence(nslots, count, start):
     memory = shared(nslots, 72, start)
-    child = in_child(lambda: produce_sequence(memory, SEED))
+    child = in_child(lambda: produce_sequence(memory, count, SEED))
     try:
-        check_sequence(memory, SEED + 1)
+        check_sequence(memory, count, SEED + 1)
     finally:
         status = join(child)
     assert status == 0
 
 
-@pytest.mark.parametrize("nslots", [1, 4])
-def test_two_threads_see_the_exact_sequence_through_a_bytearray(nslots):
+@pytest.mark.parametrize(("nslots", "count"), [(1, 2_000), (4, 8_000)])
+def test_two_threads_see_the_exact_sequence_through_a_bytearray(nslots, count):
     memory = bytearray(ring_nbytes(nslots, 72))
-    format_ring(memory, nslots, 72, start=LAST - COUNT // 3)
+    format_ring(memory, nslots, 72, start=LAST - 1_000)
     failures = []
 
     def produce():
         try:
-            produce_sequence(memory, SEED)
+            produce_sequence(memory, count, SEED)
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=produce)
     thread.start()
-    check_sequence(memory, SEED + 1)
+    check_sequence(memory, count, SEED + 1)
     thread.join()
     assert failures == []
 

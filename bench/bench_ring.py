@@ -1,0 +1,242 @@
+"""The ring, Python to Python: what one call costs, how long a round trip takes, how fast messages and bytes go.
+
+    python -m pytest bench/bench_ring.py
+    python -m pytest bench/bench_ring.py --benchmark-disable     once each, to see that it runs
+
+Two processes, pinned to two processors, spin: this is the ring alone, no waiting. Times depend on whether the
+two processors share a last-level cache, so read them beside the round trip of the same run. Each measurement is of
+many messages; the first of them are compared outside the clock. That none is ever wrong, tests/unit/test_ring.py shows.
+"""
+
+import mmap
+import os
+from multiprocessing import Pipe
+
+import numpy as np
+import pytest
+
+from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
+
+CPUS = sorted(os.sched_getaffinity(0))
+pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="spinning sides need a processor each")
+
+
+def make(nslots, slot_nbytes):
+    memory = mmap.mmap(-1, ring_nbytes(nslots, slot_nbytes))
+    format_ring(memory, nslots, slot_nbytes)
+    return memory
+
+
+@pytest.fixture
+def partner():
+    """Starts a function in a process on another processor, and ends it afterwards."""
+    affinity = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {CPUS[0]})
+    children = []
+
+    def start(function, *arguments):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.sched_setaffinity(0, {CPUS[1]})
+                function(*arguments)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+
+    yield start
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    os.sched_setaffinity(0, affinity)
+    assert statuses == [0] * len(children)
+
+
+def spin_until(call, argument, end):
+    """Repeat a call until it succeeds; a lost partner ends it."""
+    while not (done := call(argument)):
+        assert end.peer != "lost"
+    return done
+
+
+# ---- One process: the calls themselves ----
+
+
+@pytest.mark.benchmark(group="ring: one call pair, one process")
+@pytest.mark.parametrize("kind", ["bytes and bytearray", "arrays"])
+def test_push_and_pop(benchmark, kind):
+    memory = make(1024, 64)
+    with Producer(memory) as producer, Consumer(memory) as consumer:
+        if kind == "arrays":
+            message, out = np.arange(8.0), np.zeros(8)
+        else:
+            message, out = bytes(range(64)), bytearray(64)
+        push, pop = producer.try_push, consumer.try_pop
+
+        def pair():
+            push(message)
+            pop(out)
+
+        benchmark.pedantic(pair, rounds=50, iterations=2000, warmup_rounds=2)
+        assert bytes(out) == bytes(message)
+    benchmark.extra_info["nbytes"] = 64
+
+
+@pytest.mark.benchmark(group="ring: one call pair, one process")
+def test_reserve_commit_peek_release(benchmark):
+    memory = make(1024, 64)
+    with Producer(memory) as producer, Consumer(memory) as consumer:
+
+        def pair():
+            producer.reserve()
+            producer.commit()
+            consumer.peek()
+            consumer.release()
+
+        benchmark.pedantic(pair, rounds=50, iterations=1000, warmup_rounds=2)
+
+
+# ---- Two processes ----
+
+
+def echo(there, back):
+    with Consumer(there) as consumer, Producer(back) as producer:
+        message = bytearray(consumer.slot_nbytes)
+        while not consumer.finished:
+            for _ in range(1000):
+                if consumer.try_pop(message):
+                    spin_until(producer.try_push, message, producer)
+
+
+@pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
+def test_round_trip(benchmark, partner):
+    there, back = make(8, 64), make(8, 64)
+    partner(echo, there, back)
+    with Producer(there) as producer, Consumer(back) as consumer:
+        out = bytearray(64)
+        message = bytes(range(64))
+
+        def trips():
+            for _ in range(1000):
+                producer.try_push(message)
+                spin_until(consumer.try_pop, out, consumer)
+
+        trips()
+        assert out == message
+        benchmark.pedantic(trips, rounds=50, warmup_rounds=2)
+
+
+def pipe_echo(end, count):
+    for _ in range(count):
+        end.send_bytes(end.recv_bytes())
+
+
+@pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
+def test_round_trip_through_a_pipe(benchmark, partner):
+    """What people use instead."""
+    ours, theirs = Pipe()
+    rounds, warmup_rounds = 5, 1
+    partner(pipe_echo, theirs, 1000 * (rounds + warmup_rounds))
+    message = bytes(range(64))
+
+    def trips():
+        for _ in range(1000):
+            ours.send_bytes(message)
+            assert ours.recv_bytes() == message
+
+    if benchmark.disabled:
+        warmup_rounds, rounds = 0, rounds + warmup_rounds
+        for _ in range(rounds - 1):
+            trips()
+    benchmark.pedantic(trips, rounds=rounds, warmup_rounds=warmup_rounds)
+
+
+def swallow_singles(memory, expected):
+    with Consumer(memory) as consumer:
+        out = bytearray(consumer.slot_nbytes)
+        spin_until(consumer.try_pop, out, consumer)
+        assert out == expected
+        while not consumer.finished:
+            for _ in range(1000):
+                consumer.try_pop(out)
+
+
+def swallow_batches(memory, expected):
+    with Consumer(memory) as consumer:
+        out = np.empty(expected.nbytes, np.uint8)
+        done = 0
+        while done < out.nbytes:
+            done += consumer.slot_nbytes * spin_until(consumer.try_pop_many, out[done:], consumer)
+        assert bytes(out) == bytes(expected)
+        while not consumer.finished:
+            for _ in range(100):
+                consumer.try_pop_many(out)
+
+
+def drain(producer):
+    while producer.free_count < producer.nslots:
+        assert producer.peer != "lost"
+
+
+@pytest.mark.benchmark(group="10 000 single messages of 64 bytes")
+def test_singles(benchmark, partner):
+    memory = make(1024, 64)
+    message = bytes(range(64))
+    partner(swallow_singles, memory, message)
+    with Producer(memory) as producer:
+
+        def send():
+            for _ in range(10_000):
+                spin_until(producer.try_push, message, producer)
+            drain(producer)
+
+        benchmark.pedantic(send, rounds=50, warmup_rounds=2)
+
+
+@pytest.mark.benchmark(group="100 000 fixed records of 32 bytes in batches of 256")
+def test_batches(benchmark, partner):
+    memory = make(4096, 32)
+    records = np.arange(1024.0).reshape(256, 4)
+    partner(swallow_batches, memory, records)
+    with Producer(memory) as producer:
+
+        def send():
+            left = 100_000
+            while left > 0:
+                left -= spin_until(producer.try_push_many, records, producer)
+            drain(producer)
+
+        benchmark.pedantic(send, rounds=100, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group="10 arrays of 1 MiB, copied in and copied out")
+@pytest.mark.parametrize("slot_nbytes", [64 << 10, 256 << 10, 1 << 20])
+def test_large_arrays(benchmark, partner, slot_nbytes):
+    memory = make(max(2, (2 << 20) // slot_nbytes), slot_nbytes)
+    array = np.arange(1 << 17, dtype=np.float64).view(np.uint8)
+    partner(swallow_batches, memory, array)
+    with Producer(memory) as producer:
+
+        def send():
+            for _ in range(10):
+                done = 0
+                while done < array.nbytes:
+                    done += slot_nbytes * spin_until(producer.try_push_many, array[done:], producer)
+            drain(producer)
+
+        benchmark.pedantic(send, rounds=100, warmup_rounds=2)
+    benchmark.extra_info["nbytes"] = 10 << 20
+
+
+@pytest.mark.benchmark(group="10 arrays of 1 MiB, copied in and copied out")
+def test_large_arrays_copied_in_one_process(benchmark):
+    """A ceiling: the same two copies, no other processor involved."""
+    array = np.arange(1 << 17, dtype=np.float64)
+    slot, out = np.empty_like(array), np.empty_like(array)
+
+    def copy():
+        for _ in range(10):
+            slot[:] = array
+            out[:] = slot
+
+    benchmark.pedantic(copy, rounds=100, warmup_rounds=2)
