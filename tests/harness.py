@@ -167,7 +167,7 @@ class Gang:
         while missing := {rank for rank in awaited if word not in self._words[rank]}:
             silent = [rank for rank in missing if rank not in self._sockets.values()]  # all it said has been read
             if silent or time.monotonic() > deadline:
-                outcomes = self.outcomes(timeout=0)
+                outcomes = self.outcomes(timeout=1 if silent else 0)
                 self._fail(f"ranks {sorted(missing)} never said {word!r}", outcomes)
             self._listen(deadline)
         for rank in awaited:
