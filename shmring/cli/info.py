@@ -1,0 +1,108 @@
+"""What runs here, what the machine looks like, what limits apply, and what dead jobs have left.
+
+  shmring info           for people
+  shmring info --json    for programs
+  shmring info --clean   remove what dead jobs have left
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import resource
+import sys
+from typing import Any
+
+import numpy
+
+from shmring import names
+from shmring.environment import detected, discover
+from shmring.reduce import kernels
+from shmring.segment import Leftover, leftovers
+from shmring.topology import discover as look_at_machine
+from shmring.version import __version__
+
+_LIMITS = {
+    "memory lock": resource.RLIMIT_MEMLOCK,
+    "address space": resource.RLIMIT_AS,
+    "open files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``shmring info``."""
+    parser.add_argument("--json", action="store_true", help="write one JSON object")
+    parser.add_argument("--clean", action="store_true", help="remove the stale names; those of living jobs stay")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Gather and print."""
+    removed = _clean() if args.clean else []
+    standing = leftovers()
+    machine = look_at_machine()
+    facts = {
+        "version": {"shmring": __version__, "python": platform.python_version(), "numpy": numpy.__version__},
+        "platform": platform.platform(),
+        "kernels": kernels(),
+        "topology": dataclasses.asdict(machine),
+        "limits": {name: _limit(number) for name, number in _LIMITS.items()},
+        "launcher": _launcher(),
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("SHMRING_")},
+        "leftovers": [leftover._asdict() for leftover in standing],
+        "removed": removed,
+    }
+    if args.json:
+        json.dump(facts, sys.stdout, indent=2)
+        print()
+    else:
+        print(_for_people(facts, machine.describe(), standing))
+    return 0
+
+
+def _clean() -> list[str]:
+    """Remove what nobody alive stands behind; it is looked at again under its lock before it goes."""
+    return [x.name for x in leftovers() if x.status == "stale" and names.remove_stale(x.name)]
+
+
+def _limit(number: int) -> int | None:
+    """The soft limit; None where there is none."""
+    soft = resource.getrlimit(number)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _launcher() -> dict[str, Any]:
+    """What `init` without arguments would find here."""
+    name = detected(os.environ)
+    try:
+        return {"name": name, "job": discover(os.environ)._asdict(), "problem": None}
+    except ValueError as error:
+        return {"name": name, "job": None, "problem": str(error) if name else None}
+
+
+def _for_people(facts: dict[str, Any], drawing: str, standing: list[Leftover]) -> str:
+    runnable = ", ".join(facts["kernels"]["runnable"])
+    limits = ", ".join(f"{name} {'unlimited' if v is None else v}" for name, v in facts["limits"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in facts["version"].items())
+    launcher = facts["launcher"]
+    if job := launcher["job"]:
+        launched = f"{launcher['name']}: rank {job['rank']} of {job['size']}, session {job['session']}"
+    else:
+        launched = f"{launcher['name']}: {launcher['problem']}" if launcher["name"] else "none"
+    sections = [
+        ("version", f"{versions}, {facts['platform']}"),
+        ("kernels", f"{facts['kernels']['chosen']} chosen of {runnable}; SHMRING_KERNEL forces one"),
+        ("topology", drawing),
+        ("limits", limits),
+        ("launcher", launched),
+        ("settings", "\n".join(f"{name}={value}" for name, value in facts["settings"].items()) or "all by default"),
+        ("leftovers", "\n".join(f"{x.name}  {x.nbytes} bytes, pid {x.pid}: {x.status}" for x in standing) or "none"),
+    ]
+    if facts["removed"]:
+        sections.append(("removed", "\n".join(facts["removed"])))
+    elif any(x.status == "stale" for x in standing):
+        sections.append(("", "`shmring info --clean` removes the stale ones"))
+    return "\n".join(f"{title:<10} {text}".replace("\n", "\n" + " " * 11) for title, text in sections)
