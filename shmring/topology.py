@@ -115,6 +115,11 @@ def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") 
     ----------
     sysfs, procfs, shm : str
         Where these file systems are mounted, or trees that look like them.
+
+    Returns
+    -------
+    Topology
+        What could be read; nothing is raised for what could not.
     """
     processors = allowed_processors(procfs)
     caches = _caches(Path(sysfs), processors)
