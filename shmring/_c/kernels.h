@@ -101,14 +101,14 @@ INLINE VU64 ISA(multiply_c64)(VU64 x, VU64 y) {
     VU64 straight = (VU64)((VF32)x * (VF32)y), crossed = (VU64)((VF32)x * (VF32)ISA(swap_32)(y));
     VU64 real = (VU64)((VF32)straight - (VF32)ISA(swap_32)(straight));
     VU64 imag = (VU64)((VF32)crossed + (VF32)ISA(swap_32)(crossed));
-    return ISA(pick_u64)(REAL_32, real, imag);
+    return ISA(pick)(REAL_32, real, imag);
 }
 
 INLINE VU64 ISA(multiply_c128)(VU64 x, VU64 y) {
     VU64 straight = (VU64)((VF64)x * (VF64)y), crossed = (VU64)((VF64)x * (VF64)ISA(swap_64)(y));
     VU64 real = (VU64)((VF64)straight - (VF64)ISA(swap_64)(straight));
     VU64 imag = (VU64)((VF64)crossed + (VF64)ISA(swap_64)(crossed));
-    return ISA(pick_u64)(REAL_64, real, imag);
+    return ISA(pick)(REAL_64, real, imag);
 }
 
 #define CANONICAL_C64(acc, nsrc) ISA(canonical_f32)((VF32)(acc))
@@ -133,48 +133,57 @@ FOLD(prod_64, uint64_t, VU64, (VU64), MULTIPLY, AS_IS)
 
 /* Smallest and largest. The accumulator stays unless the newcomer beats it, so the lowest rank wins ties (-0 and +0
  * tie). The first NaN in rank order wins over all. No arithmetic: the result is one of the inputs, bit for bit. */
-#define EXTREME(NAME, V, MASK, STAYS)                                                                                  \
-    INLINE V ISA(NAME)(V a, V b) {                                                                                     \
-        MASK stays = (MASK)(STAYS);                                                                                    \
-        return (V)((stays & (MASK)a) | (~stays & (MASK)b));                                                            \
-    }
-#define EXTREMES(TYPE, ITEM, V, MASK)                                                                                  \
-    EXTREME(lesser_##TYPE, V, MASK, a <= b)                                                                            \
-    EXTREME(greater_##TYPE, V, MASK, a >= b)                                                                           \
-    FOLD(min_##TYPE, ITEM, V, (V), ISA(lesser_##TYPE), AS_IS)                                                          \
-    FOLD(max_##TYPE, ITEM, V, (V), ISA(greater_##TYPE), AS_IS)
-#define EXTREMES_FLOAT(TYPE, ITEM, V, MASK)                                                                            \
-    EXTREME(lesser_##TYPE, V, MASK, (a <= b) | (a != a))                                                               \
-    EXTREME(greater_##TYPE, V, MASK, (a >= b) | (a != a))                                                              \
-    FOLD(min_##TYPE, ITEM, V, (V), ISA(lesser_##TYPE), AS_IS)                                                          \
-    FOLD(max_##TYPE, ITEM, V, (V), ISA(greater_##TYPE), AS_IS)
-/* 16-bit floats need no conversion to be compared: sign and magnitude make an integer that orders as they do, both
- * zeros alike. What lies beyond infinity is a NaN, and gets the key that beats all. */
-INLINE VI16 ISA(small_float_key)(VU16 v, int16_t infinity, int16_t nan_key) {
-    VI16 magnitude = (VI16)(v & 0x7fff), sign = (VI16)v >> 15;
-    VI16 key = (magnitude ^ sign) - sign, is_nan = magnitude > infinity;
-    return (is_nan & nan_key) | (~is_nan & key);
-}
-#define LOW(v, infinity) ISA(small_float_key)(v, infinity, INT16_MIN)
-#define HIGH(v, infinity) ISA(small_float_key)(v, infinity, INT16_MAX)
-#define EXTREMES_SMALL_FLOAT(TYPE, INF)                                                                                \
-    EXTREME(lesser_##TYPE, VU16, VU16, LOW(a, INF) <= LOW(b, INF))                                                     \
-    EXTREME(greater_##TYPE, VU16, VU16, HIGH(a, INF) >= HIGH(b, INF))                                                  \
-    FOLD(min_##TYPE, uint16_t, VU16, (VU16), ISA(lesser_##TYPE), AS_IS)                                                \
-    FOLD(max_##TYPE, uint16_t, VU16, (VU16), ISA(greater_##TYPE), AS_IS)
+#define EXTREME(OP, TYPE, ITEM, V, STAYS)                                                                              \
+    INLINE V ISA(OP##_of_##TYPE)(V a, V b) { return (V)ISA(pick)((VU64)(STAYS), (VU64)a, (VU64)b); }                   \
+    FOLD(OP##_##TYPE, ITEM, V, (V), ISA(OP##_of_##TYPE), AS_IS)
+#define EXTREMES(TYPE, ITEM, V)                                                                                        \
+    EXTREME(min, TYPE, ITEM, V, a <= b)                                                                                \
+    EXTREME(max, TYPE, ITEM, V, a >= b)
+#define EXTREMES_FLOAT(TYPE, ITEM, V)                                                                                  \
+    EXTREME(min, TYPE, ITEM, V, ISA(mask)((VU64)(a <= b)) | ISA(mask)((VU64)(a != a)))                                 \
+    EXTREME(max, TYPE, ITEM, V, ISA(mask)((VU64)(a >= b)) | ISA(mask)((VU64)(a != a)))
 
-EXTREMES_FLOAT(f32, float, VF32, VU32)
-EXTREMES_FLOAT(f64, double, VF64, VU64)
-EXTREMES_SMALL_FLOAT(f16, 0x7c00)
-EXTREMES_SMALL_FLOAT(bf16, 0x7f80)
-EXTREMES(i8, int8_t, VI8, VU8)
-EXTREMES(i16, int16_t, VI16, VU16)
-EXTREMES(i32, int32_t, VI32, VU32)
-EXTREMES(i64, int64_t, VI64, VU64)
-EXTREMES(u8, uint8_t, VU8, VU8)
-EXTREMES(u16, uint16_t, VU16, VU16)
-EXTREMES(u32, uint32_t, VU32, VU32)
-EXTREMES(u64, uint64_t, VU64, VU64)
+/* 16-bit floats need no conversion to be compared: sign and magnitude make an integer, the key, that orders as they
+ * do, both zeros alike. What lies beyond infinity is a NaN, and gets the key that beats all. */
+typedef struct {
+    VI16 key;
+    VU8 value;
+} ISA(keyed);
+
+INLINE ISA(keyed) ISA(keyed_of)(VU8 raw, int16_t infinity, int16_t nan_key) {
+    VI16 magnitude = (VI16)raw & 0x7fff, sign = (VI16)raw >> 15;
+    VI16 key = (magnitude ^ sign) - sign;
+    VU64 is_nan = (VU64)(magnitude > infinity);
+    return (ISA(keyed)){(VI16)ISA(pick)(is_nan, (VU64)(nan_key - (VI16){0}), (VU64)key), raw};
+}
+
+INLINE ISA(keyed) ISA(pick_keyed)(VU64 yes, ISA(keyed) a, ISA(keyed) b) {
+    return (ISA(keyed)){(VI16)ISA(pick)(yes, (VU64)a.key, (VU64)b.key),
+                        (VU8)ISA(pick)(yes, (VU64)a.value, (VU64)b.value)};
+}
+
+#define MIN_KEYED(a, b) ISA(pick_keyed)((VU64)((a).key <= (b).key), a, b)
+#define MAX_KEYED(a, b) ISA(pick_keyed)((VU64)((a).key >= (b).key), a, b)
+#define KEYED_MIN_F16(raw) ISA(keyed_of)(raw, 0x7c00, INT16_MIN)
+#define KEYED_MAX_F16(raw) ISA(keyed_of)(raw, 0x7c00, INT16_MAX)
+#define KEYED_MIN_BF16(raw) ISA(keyed_of)(raw, 0x7f80, INT16_MIN)
+#define KEYED_MAX_BF16(raw) ISA(keyed_of)(raw, 0x7f80, INT16_MAX)
+#define VALUE(acc, nsrc) ((acc).value)
+
+FOLD(min_f16, uint16_t, ISA(keyed), KEYED_MIN_F16, MIN_KEYED, VALUE)
+FOLD(max_f16, uint16_t, ISA(keyed), KEYED_MAX_F16, MAX_KEYED, VALUE)
+FOLD(min_bf16, uint16_t, ISA(keyed), KEYED_MIN_BF16, MIN_KEYED, VALUE)
+FOLD(max_bf16, uint16_t, ISA(keyed), KEYED_MAX_BF16, MAX_KEYED, VALUE)
+EXTREMES_FLOAT(f32, float, VF32)
+EXTREMES_FLOAT(f64, double, VF64)
+EXTREMES(i8, int8_t, VI8)
+EXTREMES(i16, int16_t, VI16)
+EXTREMES(i32, int32_t, VI32)
+EXTREMES(i64, int64_t, VI64)
+EXTREMES(u8, uint8_t, VU8)
+EXTREMES(u16, uint16_t, VU16)
+EXTREMES(u32, uint32_t, VU32)
+EXTREMES(u64, uint64_t, VU64)
 
 /* Bitwise: bytes, however they are grouped. */
 FOLD(band_8, uint8_t, VU8, (VU8), AND, AS_IS)

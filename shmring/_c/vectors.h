@@ -6,7 +6,7 @@
  *
  *   load, store              VB bytes at any address
  *   load_part, store_part    the first 0 < nbytes < VB of them; the other lanes come as zeros and are not written
- *   pick_*                   yes & a | ~yes & b, which compilers know as a blend
+ *   pick                     a where yes is all ones, b where it is zero
  *   swap_*                   exchange neighbouring lanes: the real and the imaginary part
  *   widen_*, narrow_*        16-bit floats to two vectors of float32, and back with one rounding to nearest even
  */
@@ -107,8 +107,26 @@ INLINE void ISA(store_part)(char *p, VU8 bytes, size_t nbytes) {
 
 #endif
 
-INLINE VU32 ISA(pick_u32)(VU32 yes, VU32 a, VU32 b) { return (yes & a) | (~yes & b); }
-INLINE VU64 ISA(pick_u64)(VU64 yes, VU64 a, VU64 b) { return (yes & a) | (~yes & b); }
+/* A mask whose origin the compiler cannot see. Where SSE2 lacks a comparison (64-bit lanes), GCC 12 takes masks apart
+ * into scalars as soon as it understands what is done with them. */
+INLINE VU64 ISA(mask)(VU64 m) {
+#if defined(__x86_64__) && !defined(__clang__)
+    __asm__("" : "+v"(m));
+#endif
+    return m;
+}
+
+/* As one instruction, where there is one: out of the plain expression GCC makes three or five. */
+INLINE VU64 ISA(pick)(VU64 yes, VU64 a, VU64 b) {
+#if VB == 64
+    return (VU64)_mm512_ternarylogic_epi64((__m512i)yes, (__m512i)a, (__m512i)b, 0xca);
+#elif VB == 32
+    return (VU64)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)yes);
+#else
+    yes = ISA(mask)(yes);
+    return (yes & a) | (~yes & b);
+#endif
+}
 
 INLINE VU64 ISA(swap_32)(VU64 v) { return v >> 32 | v << 32; }
 
@@ -134,11 +152,16 @@ INLINE VU64 ISA(swap_64)(VU64 v) {
 /* Which operand's payload survives in a NaN result differs between processors, and a compiler may exchange operands
  * in one loop and not in its tail. So a NaN that arithmetic made leaves a kernel as the one quiet NaN. */
 INLINE VF32 ISA(canonical_f32)(VF32 v) {
-    return (VF32)ISA(pick_u32)((VU32)(v == v), (VU32)v, 0x7fc00000u - (VU32){0});
+    VU32 nan = 0x7fc00000u - (VU32){0};
+#if VB == 64
+    return (VF32)_mm512_mask_mov_ps((__m512)nan, _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q), (__m512)v);
+#else
+    return (VF32)ISA(pick)((VU64)(v == v), (VU64)v, (VU64)nan);
+#endif
 }
 
 INLINE VF64 ISA(canonical_f64)(VF64 v) {
-    return (VF64)ISA(pick_u64)((VU64)(v == v), (VU64)v, 0x7ff8000000000000u - (VU64){0});
+    return (VF64)ISA(pick)((VU64)(v == v), (VU64)v, 0x7ff8000000000000u - (VU64){0});
 }
 
 /* bfloat16 is the upper half of a float32: even elements need a shift, odd ones a mask, nothing needs a shuffle. */
@@ -186,31 +209,29 @@ INLINE VU8 ISA(narrow_f16)(PAIR v) {
 
 /* A float16 in the low half of each lane. Exponents move from bias 15 to 127. A denormal has no leading one: give it
  * one by the exponent of 2**-14, and take that 2**-14 away again, exactly (so that no float32 denormal ever occurs,
- * and a thread that flushes those gets the same bits). */
+ * and a thread that flushes those gets the same bits). Comparisons are signed: SSE2 has no others. */
 INLINE VF32 ISA(widen_half)(VU32 h) {
-    VU32 rest = (h & 0x7fff) << 13;
-    VU32 exponent = rest & 0x0f800000u;
-    VU32 normal = rest + ((127u - 15) << 23);
-    VU32 special = rest | 0x7f800000u;
-    VU32 denormal = (VU32)((VF32)(rest + ((127u - 14) << 23)) - 0x1p-14f);
-    VU32 u = ISA(pick_u32)((VU32)(exponent == 0x0f800000u), special, normal);
-    u = ISA(pick_u32)((VU32)(exponent == 0), denormal, u);
-    return (VF32)(u | (h & 0x8000) << 16);
+    VI32 rest = (VI32)(h & 0x7fff) << 13;
+    VI32 normal = rest + ((127 - 15) << 23);
+    VI32 special = rest | 0x7f800000;
+    VF32 denormal = (VF32)(rest + ((127 - 14) << 23)) - 0x1p-14f;
+    VU64 u = ISA(pick)((VU64)(rest < 0x0f800000), (VU64)normal, (VU64)special);
+    u = ISA(pick)((VU64)(rest < 0x00800000), (VU64)denormal, u);
+    return (VF32)((VU32)u | (h & 0x8000) << 16);
 }
 
 INLINE VU32 ISA(narrow_half)(VF32 v) {
-    VU32 u = (VU32)v;
-    VU32 sign = u >> 16 & 0x8000;
-    u &= 0x7fffffffu;
+    VU32 sign = (VU32)v >> 16 & 0x8000;
+    VI32 u = (VI32)v & 0x7fffffff;
     /* Below 2**-14 the unit in the last place is 2**-24. Next to 0.5 it is the same in float32: the sum rounds as we
      * must, and its lowest bits are the float16. */
-    VU32 small = (VU32)((VF32)u + 0.5f) - 0x3f000000u;
+    VI32 small = (VI32)((VF32)u + 0.5f) - 0x3f000000;
     /* Half a unit less one, plus one where the last kept bit is odd: ties go to even. A carry runs into the exponent
      * and up to infinity as it should. */
-    VU32 normal = (u - ((127u - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
-    VU32 special = 0x7c00 | ((VU32)(u > 0x7f800000u) & 0x200);
-    VU32 h = ISA(pick_u32)((VU32)(u < 0x38800000u), small, normal); /* 2**-14 */
-    return sign | ISA(pick_u32)((VU32)(u >= 0x47800000u), special, h); /* 2**16 */
+    VI32 normal = (u - ((127 - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
+    VI32 special = 0x7c00 | ((u > 0x7f800000) & 0x200); /* infinity or NaN */
+    VU64 h = ISA(pick)((VU64)(u < 0x38800000), (VU64)small, (VU64)normal);
+    return sign | (VU32)ISA(pick)((VU64)(u < 0x47800000), h, (VU64)special);
 }
 
 INLINE PAIR ISA(widen_f16)(VU8 raw) {

@@ -8,7 +8,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-
 from model import reduce_model
 
 from shmring import reduce
