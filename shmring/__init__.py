@@ -8,7 +8,7 @@
 
 from importlib.util import find_spec as _find_spec
 
-if _find_spec("shmring.communicator") is None:
+if _find_spec("shmring.calls") is None:
     raise ImportError(
         f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"

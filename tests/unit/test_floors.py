@@ -27,7 +27,7 @@ FLOORS = {
     "parts": "ring whisper signature rounds journey talk program plan/",
     "engine": "meeting diagnosis engine collectives",
     "abilities": "",
-    "face": "communicator joining launch run __init__",
+    "face": "calls communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
 

@@ -1,4 +1,4 @@
-"""The communicator: the face of a group of ranks.
+"""The collective calls of a communicator on arrays, and its life.
 
 Each method has one shape: check the arguments and take pointers, enter the engine, one call down, leave. Nothing is
 sent before all arguments have passed, so a bad one leaves the communicator as it was.
@@ -62,31 +62,12 @@ cdef inline int check_overlap(array_t *x, array_t *out, size_t place) except -1:
     raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
 
 
-# ---- the communicator ------------------------------------------------------------------------------------------------
+# ---- the calls -------------------------------------------------------------------------------------------------------
 
-cdef class Communicator:
-    """A group of ranks on one machine. Made by `init`; not by calling this class.
+cdef class Calls:
+    """What `shmring.Communicator` is made of, collectives on arrays: see there."""
 
-    One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in
-    the same order. Use it as a context manager: left with an exception it aborts, so that peers fail at once with
-    `AbortedError`; else it closes.
-
-    Attributes
-    ----------
-    rank : int
-        This process's number, from 0 to ``size - 1``.
-    size : int
-        How many ranks there are.
-    name : str
-        For messages and logs.
-    """
-
-    cdef Engine engine
-    cdef readonly int rank
-    cdef readonly int size
-    cdef int64_t timeout_ns
-
-    def __cinit__(self, Engine engine):
+    def __cinit__(self, Engine engine, *args, **kwargs):
         self.engine = engine
         self.rank = engine.c.circle.rank
         self.size = engine.c.circle.size
@@ -114,7 +95,7 @@ cdef class Communicator:
 
     def __repr__(self):
         state = " closed" if self.engine.is_closed else " broken" if self.engine.is_broken else ""
-        return f"<shmring.Communicator {self.name!r} rank {self.rank} of {self.size}{state}>"
+        return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size}{state}>"
 
     def __reduce__(self):
         raise TypeError("a communicator belongs to its process and cannot be pickled; call shmring.init() in the other one")

@@ -1,0 +1,21 @@
+"""The communicator: the face of a group of ranks, put together from its abilities."""
+
+from shmring.calls import Calls
+
+
+class Communicator(Calls):
+    """A group of ranks on one machine. Made by `init`; not by calling this class.
+
+    One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in
+    the same order. Use it as a context manager: left with an exception it aborts, so that peers fail at once with
+    `AbortedError`; else it closes.
+
+    Attributes
+    ----------
+    rank : int
+        This process's number, from 0 to ``size - 1``.
+    size : int
+        How many ranks there are.
+    name : str
+        For messages and logs.
+    """
