@@ -9,7 +9,9 @@ ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "mapped_shared")
 BLOCKS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
 PLACES = ("out of place", "in place")
 # (kind, algorithm, place): every builder in every form it has.
-FORMS = tuple((*b, place) for b in ALL_BUILDERS for place in PLACES if (*b, place) != ("all_to_all", "mapped", "in place"))
+FORMS = tuple(
+    (*b, place) for b in ALL_BUILDERS for place in PLACES if (*b, place) != ("all_to_all", "mapped", "in place")
+)
 
 
 def planner(algorithm, limits):

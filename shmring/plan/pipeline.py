@@ -56,29 +56,40 @@ def stages(nbytes: Sequence[int], capacity: int, load: Load = max, alignment: in
 
     ``load`` says how full the fullest slot gets with given pieces (the largest if each lies in a slot of its own, the
     sum if they share one). All blocks last equally many rounds, a long one in long pieces and a short one in
-    short pieces: so one loop does for blocks of all lengths. What the alignment leaves over goes into the last
-    round if it fits, else into a shorter stage after it.
+    short pieces: so one loop does for blocks of all lengths, followed by a round with what is left. Where that does not
+    fit a slot (blocks of very different lengths in very many rounds), it is cut in turn.
     """
     left = list(nbytes)
     starts = [0] * len(left)
     found: list[Stage] = []
     rounds = 0
-    # Ends: each turn leaves less than times * alignment per block, which is at most half (see `packing`).
+
+    def fits(pieces: Pieces) -> bool:
+        return load([up(n, alignment) for n in pieces]) <= capacity
+
+    def go(times: int, pieces: Pieces) -> None:
+        nonlocal left, starts, rounds
+        if times:
+            found.append(Stage(rounds, times, starts, pieces))
+            rounds += times
+            left = [n - times * piece for n, piece in zip(left, pieces, strict=True)]
+            starts = [at + times * piece for at, piece in zip(starts, pieces, strict=True)]
+
     while any(left):
-        fullest = load([up(n, alignment) for n in left])
-        if fullest <= capacity:
-            found.append(Stage(rounds, 1, starts, left))
-            break
-        times = -(-fullest // capacity)
-        pieces = [n // times // alignment * alignment for n in left]
-        last = [n - (times - 1) * piece for n, piece in zip(left, pieces, strict=True)]
-        fits = load([up(n, alignment) for n in last]) <= capacity
-        if fits and last != pieces:
-            times -= 1
-        found.append(Stage(rounds, times, starts, pieces))
-        rounds += times
-        left = [n - times * piece for n, piece in zip(left, pieces, strict=True)]
-        starts = [at + times * piece for at, piece in zip(starts, pieces, strict=True)]
+        least = -(-load([up(n, alignment) for n in left]) // capacity) or 1
+        longer = [up(-(-n // least), alignment) for n in left]
+        shorter = [n // least // alignment * alignment for n in left]
+        spare = [up(-(-n // (least + 1)), alignment) for n in left]
+        for times, pieces in ((least, longer), (least, shorter), (least + 1, spare)):
+            last = [n - (times - 1) * piece for n, piece in zip(left, pieces, strict=True)]
+            if min(last) >= 0 and fits(last) and (times == 1 or fits(pieces)):
+                go(times if last == pieces else times - 1, pieces)
+                if any(left):
+                    go(1, left)
+                break
+        else:
+            # Leaves less than least * alignment per block, which is at most half (see `packing`).
+            go(least, shorter)
     return found
 
 

@@ -1,0 +1,34 @@
+"""What is printed of plans: the command, and the tables in the documentation."""
+
+from pathlib import Path
+
+import pytest
+
+from shmring.plan.__main__ import main
+from shmring.plan.tables import cost_table, crossing_table
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+
+
+def test_the_documented_tables_are_those_counted_from_the_plans():
+    page = PAGE.read_text()
+    assert cost_table() in page
+    assert crossing_table() in page
+
+
+def test_the_command_prints_the_tables(capsys):
+    main(["costs"])
+    assert capsys.readouterr().out == f"{cost_table()}\n\n{crossing_table()}\n"
+
+
+def test_the_command_shows_a_plan_and_its_cost(capsys):
+    main(["show", "all_reduce", "--size", "3", "--rank", "1", "--nbytes", "2M"])
+    out = capsys.readouterr().out
+    assert out.startswith("all_reduce, two_shot: rank 1 of 3,")
+    assert "await" in out
+    assert "bytes, " in out.splitlines()[-1]
+
+
+def test_the_command_refuses_ranks_there_are_not():
+    with pytest.raises(SystemExit):
+        main(["show", "reduce", "--size", "2", "--root", "2"])
