@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shmring.errors import MeetingError, MeetingTimeoutError, PeerLostError
+from shmring.header import KIND_NAMES
 from shmring.segment import OUTBOX, Segment, create, segment_name, try_attach
 
 __all__ = ["meet"]
@@ -214,7 +215,8 @@ class _Meeting:
         for field in ("size", "kind", "nbytes", "params"):
             said: dict[object, list[int]] = {}
             for r in sorted(self.present):
-                said.setdefault(getattr(self.present[r].header, field), []).append(r)
+                value = getattr(self.present[r].header, field)
+                said.setdefault(KIND_NAMES[value] if field == "kind" else value, []).append(r)
             if len(said) > 1:
                 found.append(f"{field} is " + ", ".join(f"{value} on {_ranks(who)}" for value, who in said.items()))
         return found
