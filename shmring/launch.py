@@ -251,6 +251,8 @@ def _first_failure(ranks: Sequence[_Rank]) -> BaseException | None:
 
 
 _export_lock = threading.Lock()
+# A child made by fork finds it held, by the thread that made the child.
+os.register_at_fork(after_in_child=lambda: globals().update(_export_lock=threading.Lock()))
 
 
 @contextlib.contextmanager
