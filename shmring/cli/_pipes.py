@@ -6,10 +6,14 @@ Rank 0 gathers everybody's array, sums them in rank order and sends the sum back
 
 from __future__ import annotations
 
+import os
 import secrets
 from multiprocessing.connection import Client, Connection, Listener
 
 import numpy as np
+
+NKEY = 16
+NADDRESS = 108  # the longest path of a Unix socket
 
 
 class Star:
@@ -17,18 +21,22 @@ class Star:
 
     def __init__(self, comm) -> None:
         self._connections: list[Connection] = []
+        invitation = np.zeros(NKEY + NADDRESS, np.uint8)
         if comm.rank == 0:
-            key = secrets.token_bytes(16)
+            key = secrets.token_bytes(NKEY)
             with Listener(family="AF_UNIX", backlog=comm.size, authkey=key) as listener:
-                comm.broadcast_object((listener.address, key), root=0)
+                text = key + os.fsencode(listener.address)
+                invitation[: len(text)] = np.frombuffer(text, np.uint8)
+                comm.broadcast(invitation)
                 arrived = {}
                 for _ in range(comm.size - 1):
                     connection = listener.accept()
                     arrived[connection.recv()] = connection
             self._connections = [arrived[rank] for rank in range(1, comm.size)]
         else:
-            address, key = comm.broadcast_object(None, root=0)
-            self._connections = [Client(address, authkey=key)]
+            comm.broadcast(invitation)
+            text = invitation.tobytes()
+            self._connections = [Client(os.fsdecode(text[NKEY:].rstrip(b"\0")), authkey=text[:NKEY])]
             self._connections[0].send(comm.rank)
         self._middle = comm.rank == 0
 

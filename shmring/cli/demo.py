@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import statistics
 import sys
 
 import numpy as np
 
 import shmring
+from shmring.topology import usable_processors
 
 from . import _digits, _network
 from ._progress import Progress
@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     if args.seed < 0:
         print(f"shmring demo: --seed must not be negative, got {args.seed}", file=sys.stderr)
         return 2
-    nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, _usable_processors()))
+    nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, int(usable_processors())))
     settings = Settings(args.epochs, args.seed)
 
     if not args.quiet:
@@ -77,10 +77,6 @@ def main(args: argparse.Namespace) -> int:
     for text in failed:
         print(f"shmring demo: failed: {text}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _usable_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
@@ -110,8 +106,9 @@ def _print_opening(nranks: int, settings: Settings) -> None:
     print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} to be tested on")
     print(f"  network    64-{_network.NHIDDEN}-10, {_network.NPARAMETERS} parameters, all on every rank")
     print(f"  each step  a batch of {NBATCH} images is shared out, and the gradients of the shares are all-reduced")
-    if nranks > _usable_processors():
-        print(f"  note       {nranks} ranks take turns on {_plural(_usable_processors(), 'processor', 'processors')}")
+    processors = int(max(1, usable_processors()))
+    if nranks > processors:
+        print(f"  note       {nranks} ranks take turns on {_plural(processors, 'processor', 'processors')}")
     print(flush=True)
 
 
