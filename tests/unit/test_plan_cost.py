@@ -11,7 +11,7 @@ from shmring.plan.steps import Copy, Reduce
 from shmring.plan.tables import FORMULAS, VECTORS, Example
 
 each = pytest.mark.parametrize(("kind", "algorithm"), FORMULAS)
-MANY = [*range(2, 41), 63, 64, 65, 100, 127, 128, 255, 256, 512, 1000, 1023, 1024]
+MANY = [*range(2, 41), 63, 64, 65, 100, 127, 128, 255, 256, 513, 1024]
 
 # The least that all ranks together can touch, derived in docs/algorithms.md; in units of s or m.
 PRIVATE_BOUNDS = {
@@ -59,8 +59,8 @@ def test_counting_one_rank_for_all_counts_all():
             assert example.busiest() == max(cost(p, in_place=example.in_place).touched_nbytes for p in plans)
 
 
-def test_all_1024_ranks_of_a_two_shot_all_reduce_touch_5p_minus_2_vectors():
-    size, nbytes = 1024, 1024 * 64 + 8
+def test_all_512_ranks_of_a_two_shot_all_reduce_counted_one_by_one_touch_5p_minus_2_vectors():
+    size, nbytes = 512, 512 * 64 + 8
     plans = (BUILDERS["all_reduce", "two_shot"](r, size, nbytes, 8) for r in range(size))
     assert total(plans).touched_nbytes == (5 * size - 2) * nbytes
 
