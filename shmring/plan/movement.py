@@ -109,7 +109,7 @@ def gather(
         yield from _collect(rank, size, turn, places)
         yield Release(turn.round)
 
-    loops = pipelined(cut, say, hear) if rank == root else (deaf(rounds_of(cut)), *pipelined(cut, say, silent))
+    loops = pipelined(cut, say, hear) if rank == root else (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
     return Plan(kind, "staged", rank, size, rounds_of(cut), loops, in_place)
 
 

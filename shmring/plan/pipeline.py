@@ -131,6 +131,8 @@ def pipelined(cut: Sequence[Stage], say: Speech, hear: Speech) -> tuple[Loop, ..
         if following is not None:
             once += say(Turn(following, 0, 0))
         once += hear(Turn(stage, stage.times - 1, 0))
+    if once and isinstance(once[-1], Release):
+        once.pop()  # of the last round: the end of the plan does that
     loops.append(Loop(1, tuple(once)))
     return tuple(loop for loop in loops if loop.steps)
 
@@ -140,9 +142,9 @@ def rounds_of(cut: Sequence[Stage]) -> int:
     return cut[-1].round + cut[-1].times
 
 
-def deaf(rounds: int) -> Loop:
+def deaf(rounds: int) -> tuple[Loop, ...]:
     """For a rank that reads nothing: say so at once, or the others would wait for it before they reuse their slots."""
-    return Loop(1, (Release(Affine(rounds - 1)),))
+    return (Loop(1, (Release(Affine(rounds - 2)),)),) if rounds > 1 else ()
 
 
 def peers(rank: int, size: int) -> list[int]:

@@ -55,7 +55,7 @@ def reduce_flat(
     if rank == root:
         loops = pipelined(cut, silent, _fold(rank, size, range(size)))
     else:
-        loops = (deaf(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), silent))
+        loops = (*deaf(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), silent))
     return Plan(kind, "flat", rank, size, rounds_of(cut), loops, in_place)
 
 
@@ -140,7 +140,7 @@ def _prefix(kind: str, rank: int, size: int, nbytes: int, limits: Limits, source
     if sources:
         loops = pipelined(cut, say, _fold(rank, size, sources))
     else:
-        loops = (deaf(rounds_of(cut)), *pipelined(cut, say, silent))
+        loops = (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
     return Plan(kind, "staged", rank, size, rounds_of(cut), loops)
 
 

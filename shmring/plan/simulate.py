@@ -4,8 +4,9 @@ What it finds, each an error of its own:
 
 - `Deadlock`: nobody can go on.
 - `Misuse`: a slot written or a round published without claim, or after publish; a round awaited that is empty or
-  released; a slot read that holds another round, or bytes nobody wrote, or that was released; rounds out of order;
-  buffers out of bounds; a private plan that touches a peer's buffer; operands that overlap other than exactly.
+  released; a slot read that holds another round, or bytes nobody wrote, or that was released; rounds out of order; the
+  last round released before the end; buffers out of bounds; a private plan that touches a peer's buffer; operands that
+  overlap other than exactly.
 - `Race`: two ranks touch the same byte, one of them storing, and no publish/await or release/claim pair orders them.
   Clocks are vector clocks (Fidge 1988, Mattern 1989), checked per byte as in FastTrack (Flanagan and Freund 2009). Only
   the order a plan guarantees counts, not the order this run happened to take: a race is found in any schedule.
@@ -263,6 +264,8 @@ class Machine:
                     if r != rank and round not in self.spoken[r]:
                         raise Misuse(f"rank {rank} awaits round {round}, in which rank {r} says nothing")
             case Release():
+                if step.round.at(i) == plan.rounds - 1:
+                    raise Misuse(f"rank {rank} releases the last round before the end")
                 self._move(self.consumed, rank, first + step.round.at(i) + 1)
             case None:
                 self._move(self.published, rank, first + plan.rounds)

@@ -100,7 +100,10 @@ class Await(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Say that this rank reads nothing more of the rounds up to ``round``."""
+    """Say that this rank reads nothing more of the rounds up to ``round``.
+
+    Never of the last round: the end of the plan releases that, so a rank that has not yet is known to be in the call.
+    """
 
     round: Affine
 

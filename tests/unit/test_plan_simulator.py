@@ -73,6 +73,17 @@ def test_a_slot_released_before_it_is_read_is_found():
         check("broadcast", "staged", early, victim=2)
 
 
+def test_the_last_round_is_released_by_the_end_alone():
+    def edit(step):
+        return [step, Release(ZERO)] if isinstance(step, Publish) else [step]
+
+    def plan(call, rank):
+        return edited(reduction.all_reduce_one_shot(rank, SIZE, 64), edit)
+
+    with pytest.raises(Misuse, match="last round"):
+        verify([call_of("all_reduce", SIZE, 64)], plan)
+
+
 def test_a_slot_overwritten_before_its_readers_released_it_is_found():
     def later(step):  # claims a round that is free, and overwrites one that is not
         return [Claim(ZERO)] if isinstance(step, Claim) else [step]
