@@ -178,6 +178,7 @@ class _Meeting:
             if self.is_complete():
                 return
             if segment.attached not in (TIRED, LEFT):
+                segment.unlink()  # nobody else may come by to do it
                 self.check_agreement()
                 pid = segment.header.pid
                 raise PeerLostError(f"rank {r} (pid {pid}) died while {self.session!r} was meeting", r, pid)
