@@ -69,8 +69,11 @@ static struct {
 
 /* ---- Names of processes ------------------------------------------------------------------------------------------ */
 
-/* State letter and start time of a process; false if that cannot be read. */
-static bool read_stat(const char *path, char *state, uint64_t *start_time) {
+/* State letter and start time of a process; false if that cannot be read. Its first thread's, which is the same: the
+ * file directly under /proc/PID is one that emulators write themselves for their own process, with another start. */
+static bool read_stat(int pid, char *state, uint64_t *start_time) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
     char text[1024]; /* 52 fields, of which only the command is free text, 64 bytes at most */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -96,24 +99,23 @@ static uint64_t own_pid_ns(void) {
     return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
-/* Whether /proc numbers processes as this process does (a /proc mounted in another PID namespace does not). */
-static bool is_proc_ours(void) {
+/* This process's number in /proc, which is getpid() unless that /proc was mounted in another PID namespace; 0 if none. */
+static int number_in_proc(void) {
     char target[32];
     ssize_t n = readlink("/proc/self", target, sizeof target - 1);
-    if (n <= 0) return false;
+    if (n <= 0) return 0;
     target[n] = '\0';
-    return strtol(target, NULL, 10) == (long)getpid();
+    return atoi(target);
 }
 
 /* Method 2. Sure when it says yes; "cannot tell" is no. */
 static bool is_gone_from_table(const shmring_lifeline *life) {
     if (life->pid <= 0 || life->pid_ns == 0 || life->pid_ns != own_pid_ns()) return false;
     if (kill(life->pid, 0) != 0 && errno == ESRCH) return true;
-    char path[32], state;
+    char state;
     uint64_t start_time;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)life->pid);
-    if (!is_proc_ours() || !read_stat(path, &state, &start_time)) return false;
-    return state == 'Z' || state == 'X' || start_time != life->start_time;
+    if (number_in_proc() != getpid() || !read_stat(life->pid, &state, &start_time)) return false;
+    return state == 'Z' || state == 'X' || (life->start_time != 0 && start_time != life->start_time);
 }
 
 /* ---- The keeper's own work, done in its thread so that it is all or nothing with its death ----------------------- */
@@ -285,7 +287,7 @@ static int hold_life(shmring_lifeline *life) {
         char state;
         life->pid = (int32_t)getpid();
         life->pid_ns = own_pid_ns();
-        if (!read_stat("/proc/self/stat", &state, &life->start_time)) life->pid_ns = 0; /* no /proc: cannot be asked */
+        if (!read_stat(number_in_proc(), &state, &life->start_time)) life->start_time = 0; /* unknown */
         ask_keeper(take, life);
     }
     pthread_mutex_unlock(&keeper.desk);

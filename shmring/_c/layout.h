@@ -31,7 +31,7 @@ typedef struct {
     uint64_t link;        /* the owner's kernel's: address, in the owner, of the next life the keeper holds */
     int32_t pid;          /* in the owner's PID namespace */
     uint32_t unused;
-    uint64_t start_time;  /* field 22 of /proc/PID/stat: with pid, a name no other process ever has */
+    uint64_t start_time;  /* field 22 of /proc/PID/stat, 0 unknown: with pid, a name no other process ever has */
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_lifeline;
 
