@@ -8,6 +8,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import random
 import threading
+from multiprocessing import resource_tracker
 
 import harness
 import installed
@@ -39,6 +40,8 @@ def pytest_collection_finish(session):
     installed.use_one_shmring(session.config)
     if session.items and not session.config.option.collectonly:
         harness.nursery()
+        # multiprocessing keeps one helper process for all of a program's life; no test is to blame for it.
+        resource_tracker.ensure_running()
 
 
 def pytest_unconfigure(config):

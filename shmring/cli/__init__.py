@@ -11,7 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from ..errors import ShmringError
+from shmring.errors import ShmringError
+from shmring.version import __version__
 
 COMMANDS = {
     "run": "run a script, module or program in N ranks",
@@ -48,12 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _overview() -> argparse.ArgumentParser:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        installed = version("shmring")
-    except PackageNotFoundError:
-        installed = "of a source tree"
     lines = "\n".join(f"  {name:<6} {what}" for name, what in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="shmring",
@@ -61,6 +56,6 @@ def _overview() -> argparse.ArgumentParser:
         epilog=f"commands:\n{lines}\n\n`shmring COMMAND --help` tells more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"shmring {installed}")
+    parser.add_argument("--version", action="version", version=f"shmring {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
     return parser
