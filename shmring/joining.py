@@ -65,7 +65,7 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    name = f"{job.session}.{next(_joined[job.session])}"
+    name = f"{job.session}/{next(_joined[job.session])}"  # a sub-session: a launcher sweeps all of them
     return join(name, job.rank, job.size, config, meeting_timeout)
 
 
