@@ -478,20 +478,22 @@ def test_a_run_leaves_the_signal_mask_and_handlers_as_they_were():
     assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)) == before
 
 
-def test_names_of_ranks_killed_while_they_meet_are_swept():
-    names = harness.shared_names()
-    code = "import shmring, os; shmring.init(size=2, rank=0, session=os.environ['SHMRING_SESSION'])"
-    # Rank 1 never comes to the meeting; it fails once rank 0 has put up its name.
-    waiting = """
-        import os, time
+def test_names_of_ranks_killed_while_they_meet_are_swept(tmp_path):
+    # Rank 1 never comes to the meeting, and fails once rank 0 has put up its name.
+    code = """
+        import os, sys, time
+        import shmring
+        session = os.environ["SHMRING_SESSION"]
         if os.environ["RANK"] == "0":
-            exec(os.environ["CODE"])
-        while not any("shmring-" in name for name in set(os.listdir("/dev/shm")) - set(os.environ["NAMES"].split())):
+            shmring.init()
+        while not (names := [name for name in os.listdir("/dev/shm") if session in name]):
             time.sleep(0.01)
-        raise SystemExit(5)
+        open(sys.argv[1], "w").write(names[0])
+        os._exit(5)
     """
-    assert run(python(waiting), 2, env={"CODE": code, "NAMES": " ".join(names)}) == 5
-    assert harness.shared_names() - names == set()
+    assert run(python(code, str(tmp_path / "name")), 2) == 5
+    assert (tmp_path / "name").read_text().startswith("shmring-")
+    assert (tmp_path / "name").read_text() not in harness.shared_names()
 
 
 def test_errors_of_spawn_are_errors_of_the_family():
