@@ -157,6 +157,7 @@ cdef class _Span:
     """The bytes of one array, kept alive."""
 
     cdef object array
+    cdef str role
     cdef uint8_t *start
     cdef size_t nbytes
 
@@ -171,6 +172,7 @@ cdef class _Span:
         if written and read_only:
             raise ValueError(f"{role} is read-only")
         self.array = array
+        self.role = role
         self.start = <uint8_t *> <uintptr_t> address
         self.nbytes = array.nbytes
 
@@ -179,12 +181,81 @@ cdef class _Span:
                 and other.start < self.start + self.nbytes)
 
 
-cdef void _check_written(_Span span, str role, list others) except *:
+cdef void _check_written(_Span span, list others) except *:
     """Refuse a destination that overlaps another array without being the same."""
     cdef _Span other
     for other in others:
         if span.half_overlaps(other):
-            raise ValueError(f"{role} overlaps another array without being the same")
+            raise ValueError(f"{span.role} overlaps another array without being the same")
+
+
+cdef void _check_like(_Span span, first) except *:
+    """Refuse an array that differs from the first source in shape or dtype."""
+    if span is not None and (span.array.shape != first.shape or span.array.dtype != first.dtype):
+        raise ValueError(
+            f"{span.role} is {span.array.dtype}{list(span.array.shape)}, "
+            f"sources[0] is {first.dtype}{list(first.shape)}"
+        )
+
+
+cdef class _Reduction:
+    """The arguments of `reduce_arrays`, checked once; every call reduces again."""
+
+    cdef list spans
+    cdef object out
+    cdef _Span dst, also
+    cdef reduce_kernel kernel
+    cdef const void **src
+    cdef size_t count, itemsize
+    cdef bint dst_streaming, also_streaming
+
+    def __cinit__(self, sources, op, out=None, also=None, kernel=None, streaming=False):
+        import numpy
+
+        sources = list(sources)
+        self.spans = [_Span(array, f"sources[{k}]", False) for k, array in enumerate(sources)]
+        if not sources:
+            raise ValueError("sources must hold at least one array")
+        if streaming not in (False, True, "out", "also"):
+            raise ValueError(f"streaming must be a bool, 'out' or 'also', not {streaming!r}")
+        first = sources[0]
+        self.out = numpy.empty(first.shape, first.dtype) if out is None else out
+        self.dst = _Span(self.out, "out", True)
+        _check_written(self.dst, self.spans)
+        if also is not None:
+            self.also = _Span(also, "also", True)
+            _check_written(self.also, [*self.spans, self.dst])
+            if self.also.start == self.dst.start and self.dst.nbytes:
+                raise ValueError("also must not be out")
+        for span in [*self.spans, self.dst, self.also]:
+            _check_like(span, first)
+
+        dtype = DTYPE_CODES.get(first.dtype.name)
+        if dtype is None or not first.dtype.isnative:
+            raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
+        code = op_code(op)
+        self.kernel = kernel_of(chosen_set if kernel is None else _set_named(kernel), code, dtype)
+        if self.kernel == NULL:
+            raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
+
+        self.count, self.itemsize = first.size, first.itemsize
+        self.dst_streaming, self.also_streaming = streaming in (True, "out"), streaming in (True, "also")
+        self.src = <const void **> PyMem_Malloc(len(sources) * sizeof(void *))
+        if self.src == NULL:
+            raise MemoryError
+        for k in range(len(sources)):
+            self.src[k] = (<_Span> self.spans[k]).start
+
+    def __dealloc__(self):
+        PyMem_Free(self.src)
+
+    def __call__(self):
+        cdef void *also = NULL if self.also is None else self.also.start
+        cdef int nsrc = len(self.spans)
+        with nogil:
+            reduce_into(self.kernel, self.dst.start, also, self.src, nsrc, self.count, self.itemsize,
+                        self.dst_streaming, self.also_streaming)
+        return self.out
 
 
 def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=False):
@@ -216,51 +287,7 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
     TypeError, ValueError
         Bad argument; nothing was written.
     """
-    import numpy
-
-    cdef list spans = [_Span(array, f"sources[{k}]", False) for k, array in enumerate(sources)]
-    if not spans:
-        raise ValueError("sources must hold at least one array")
-    if streaming not in (False, True, "out", "also"):
-        raise ValueError(f"streaming must be a bool, 'out' or 'also', not {streaming!r}")
-    first = sources[0]
-    if out is None:
-        out = numpy.empty(first.shape, first.dtype)
-    for role, array in [*((f"sources[{k}]", array) for k, array in enumerate(sources)), ("out", out), ("also", also)]:
-        if array is not None and (array.shape != first.shape or array.dtype != first.dtype):
-            raise ValueError(
-                f"{role} is {array.dtype}{list(array.shape)}, sources[0] is {first.dtype}{list(first.shape)}"
-            )
-    dtype = DTYPE_CODES.get(first.dtype.name)
-    if dtype is None or not first.dtype.isnative:
-        raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
-
-    cdef _Span source, dst = _Span(out, "out", True), copy = None
-    _check_written(dst, "out", spans)
-    if also is not None:
-        copy = _Span(also, "also", True)
-        _check_written(copy, "also", [*spans, dst])
-        if copy.start == dst.start and copy.nbytes:
-            raise ValueError("also must not be out")
-
-    cdef int code = op_code(op)
-    cdef reduce_kernel found = kernel_of(chosen_set if kernel is None else _set_named(kernel), code, dtype)
-    if found == NULL:
-        raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
-
-    cdef int nsrc = len(spans)
-    cdef size_t count = first.size, itemsize = first.itemsize
-    cdef void *also_start = NULL if copy is None else copy.start
-    cdef bint dst_streaming = streaming in (True, "out"), also_streaming = streaming in (True, "also")
-    cdef const void **src = <const void **> PyMem_Malloc(nsrc * sizeof(void *))
-    if src == NULL:
-        raise MemoryError
-    for k, source in enumerate(spans):
-        src[k] = source.start
-    with nogil:
-        reduce_into(found, dst.start, also_start, src, nsrc, count, itemsize, dst_streaming, also_streaming)
-    PyMem_Free(src)
-    return out
+    return _Reduction(sources, op, out, also, kernel, streaming)()
 
 
 def copy_array(dst, src, *, streaming=False):
@@ -276,7 +303,7 @@ def copy_array(dst, src, *, streaming=False):
     cdef _Span to = _Span(dst, "dst", True), source = _Span(src, "src", False)
     if to.nbytes != source.nbytes:
         raise ValueError(f"dst has {to.nbytes} bytes, src {source.nbytes}")
-    _check_written(to, "dst", [source])
+    _check_written(to, [source])
     cdef bint past_cache = streaming
     with nogil:
         copy_bytes(to.start, source.start, to.nbytes, past_cache)

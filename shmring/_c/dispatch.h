@@ -18,6 +18,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit lanes and complex parts are taken from words");
@@ -45,12 +47,12 @@ static const char *const dtype_names[NDTYPES] = {SHMRING_DTYPES(SHMRING_NAME)};
 static const size_t dtype_itemsizes[NDTYPES] = {SHMRING_DTYPES(SHMRING_ITEMSIZE)};
 static const char *const op_names[NOPS] = {SHMRING_OPS(SHMRING_NAME)};
 
-/* Words at any address, and the first nbytes (below 8) of one. */
 #define INLINE static inline __attribute__((always_inline))
 #define ISA_GLUE(NAME, SET) NAME##_##SET
 #define ISA_PASTE(NAME, SET) ISA_GLUE(NAME, SET)
 #define ISA(NAME) ISA_PASTE(NAME, SET)
 
+/* Words at any address, and the first nbytes (below 8) of one. */
 INLINE uint64_t load_word(const char *p) {
     uint64_t w;
     memcpy(&w, p, 8);

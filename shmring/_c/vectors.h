@@ -6,6 +6,7 @@
  *
  *   load, store              VB bytes at any address
  *   load_part, store_part    the first 0 < nbytes < VB of them; the other lanes come as zeros and are not written
+ *   mask                     a comparison's result, made opaque
  *   pick                     a where yes is all ones, b where it is zero
  *   swap_*                   exchange neighbouring lanes: the real and the imaginary part
  *   widen_*, narrow_*        16-bit floats to two vectors of float32, and back with one rounding to nearest even
@@ -203,6 +204,18 @@ INLINE VU8 ISA(narrow_f16)(PAIR v) {
     __m128i one = _mm256_cvtps_ph((__m256)ISA(canonical_f32)(v.one), _MM_FROUND_TO_NEAREST_INT);
     __m128i two = _mm256_cvtps_ph((__m256)ISA(canonical_f32)(v.two), _MM_FROUND_TO_NEAREST_INT);
     return (VU8)_mm256_inserti128_si256(_mm256_castsi128_si256(one), two, 1);
+}
+
+#elif defined(__aarch64__)
+
+INLINE PAIR ISA(widen_f16)(VU8 raw) {
+    float16x8_t h = vreinterpretq_f16_u8((uint8x16_t)raw);
+    return (PAIR){(VF32)vcvt_f32_f16(vget_low_f16(h)), (VF32)vcvt_high_f32_f16(h)};
+}
+
+INLINE VU8 ISA(narrow_f16)(PAIR v) {
+    float16x4_t one = vcvt_f16_f32((float32x4_t)ISA(canonical_f32)(v.one));
+    return (VU8)vreinterpretq_u8_f16(vcvt_high_f16_f32(one, (float32x4_t)ISA(canonical_f32)(v.two)));
 }
 
 #else /* no conversion instructions: integers, and the float adder where it aligns and rounds for us */

@@ -1,0 +1,115 @@
+"""How fast do the kernels reduce, next to a plain copy?
+
+One number is the median time of one call on arrays that stay in the cache named by the group. The row ``memcpy`` in
+each group copies one array of that size: it reads and writes 2 units where a reduction of n sources moves n + 1, so a
+kernel limited by memory alone takes (n + 1) / 2 of it. ``ratio`` in the extra columns is the time over that of a copy
+measured in turns with it.
+
+    python -m pytest bench/bench_kernels.py --benchmark-columns=median,iqr --benchmark-group-by=group
+    python bench/bench_kernels.py           # the table of docs/kernels.md: ratios alone
+"""
+
+import sys
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shmring import reduce
+
+KERNELS = reduce.kernels()["runnable"]
+# In the first-level cache the Python call around a kernel would be most of the time.
+SIZES = {"L2": 128 << 10, "L3": 2 << 20}
+CASES = [
+    ("sum", "float32"), ("sum", "float64"), ("sum", "bfloat16"), ("sum", "float16"), ("avg", "bfloat16"),
+    ("sum", "int8"), ("sum", "int64"), ("prod", "complex64"), ("min", "float32"), ("max", "bfloat16"),
+    ("band", "int32"), ("land", "bool"),
+]  # fmt: skip
+NSRCS = (2, 4, 8)
+
+
+def prepared(op, dtype, nsrc, nbytes, kernel, **options):
+    """A call that reduces ``nsrc`` arrays of ``nbytes``, and one that copies as much."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    rng = np.random.default_rng(0)
+    # 320 bytes apart modulo a page, as arrays of a program are: equal offsets would fight for the same cache sets.
+    room = np.empty((nsrc + 2, nbytes + 4096 + 320), np.uint8)
+    arrays = [row[:nbytes].view(dtype) for row in room]
+    for x in arrays:
+        x[:] = rng.integers(0, 2, x.size).astype(dtype)
+    *sources, out, also = arrays
+    if options.pop("also", False):
+        options["also"] = also
+    reduction = reduce._Reduction(sources, op, out, kernel=kernel, **options)
+    expected = reduction().tobytes()
+    assert expected == reduce.reduce_arrays(sources, op, kernel="baseline").tobytes()
+    return reduction, lambda: np.copyto(also, out)
+
+
+def ratio_to_copy(reduction, copy, nbytes):
+    """Best of many short slices of each, taken in turns: whatever disturbs one disturbs both."""
+    calls = max(1, (1 << 20) // nbytes)
+    best = [float("inf"), float("inf")]
+    for _ in range(25):
+        for k, call in enumerate((reduction, copy)):
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                call()
+            best[k] = min(best[k], (time.perf_counter_ns() - start) / calls)
+    return best[0] / best[1]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("nsrc", NSRCS)
+@pytest.mark.parametrize(("op", "dtype"), CASES)
+@pytest.mark.parametrize("level", SIZES)
+def test_reduce(benchmark, level, op, dtype, nsrc, kernel):
+    nbytes = SIZES[level]
+    reduction, copy = prepared(op, dtype, nsrc, nbytes, kernel)
+    benchmark.group = f"{level} ({nbytes >> 10} KiB per array), {nsrc} sources"
+    benchmark.extra_info.update(nbytes=nbytes, kernel=kernel, ratio=round(ratio_to_copy(reduction, copy, nbytes), 2))
+    benchmark.pedantic(reduction, rounds=50, iterations=max(1, (1 << 20) // nbytes), warmup_rounds=2)
+
+
+@pytest.mark.parametrize("nsrc", NSRCS)
+@pytest.mark.parametrize("level", SIZES)
+def test_memcpy(benchmark, level, nsrc):
+    nbytes = SIZES[level]
+    _, copy = prepared("sum", "float32", nsrc, nbytes, None)
+    benchmark.group = f"{level} ({nbytes >> 10} KiB per array), {nsrc} sources"
+    benchmark.pedantic(copy, rounds=50, iterations=max(1, (1 << 20) // nbytes), warmup_rounds=2)
+
+
+@pytest.mark.parametrize("streaming", [False, True, "out", "also"])
+def test_two_destinations(benchmark, streaming):
+    """Sum of two into two destinations, each ordinary or past the cache."""
+    reduction, _ = prepared("sum", "float32", 2, SIZES["L3"], None, also=True, streaming=streaming)
+    benchmark.group = "sum of two float32 arrays of 2 MiB into out and also"
+    benchmark.pedantic(reduction, rounds=50, warmup_rounds=2)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 24])
+def test_copy(benchmark, nbytes, streaming):
+    """Ordinary stores against streaming ones, the destination being read by nobody."""
+    src, dst = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    benchmark.group = f"copy of {nbytes} bytes"
+    benchmark.pedantic(
+        reduce.copy_array, (dst, src), {"streaming": streaming}, rounds=20, iterations=max(1, (1 << 18) // nbytes)
+    )
+
+
+def table(out=sys.stdout):
+    """The ratios as Markdown."""
+    for level, nbytes in SIZES.items():
+        print(f"\n{level}, {nbytes >> 10} KiB per array:\n", file=out)
+        print("| op, dtype | " + " | ".join(f"{k}, {n}" for n in NSRCS for k in KERNELS) + " |", file=out)
+        print("| --- |" + " --- |" * (len(KERNELS) * len(NSRCS)), file=out)
+        for op, dtype in CASES:
+            ratios = (ratio_to_copy(*prepared(op, dtype, n, nbytes, k), nbytes) for n in NSRCS for k in KERNELS)
+            print(f"| {op} {dtype} | " + " | ".join(f"{r:.1f}" for r in ratios) + " |", file=out, flush=True)
+
+
+if __name__ == "__main__":
+    table()
