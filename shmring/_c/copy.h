@@ -27,8 +27,8 @@ static inline void copy_streaming(void *dst, const void *src, size_t nbytes) {
     }
     memcpy(to, from, head);
     to += head, from += head, nbytes -= head;
-    /* Four stores of 16 bytes, one after the other, fill a write-combining buffer and leave it as one line; every x86-64
-     * has them. */
+    /* Four stores of 16 bytes, one after the other, fill a write-combining buffer and leave it as one line; every
+     * x86-64 has them. */
     for (; nbytes >= 64; to += 64, from += 64, nbytes -= 64) {
         const __m128i_u *line = (const __m128i_u *)from;
         __m128i a = line[0], b = line[1], c = line[2], d = line[3];
