@@ -83,9 +83,9 @@ def spawn(
     Notes
     -----
     Blocks until all ranks have ended, and leaves none of them and nothing in shared memory, whatever happened; the
-    ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.) When a rank fails its communicator aborts, so that the others get
-    `AbortedError` from the call they are in. The error raised is that of the rank that failed by itself, not of those
-    that failed in consequence. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
+    ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.)
+    When a rank fails its communicator aborts, so that the others get `AbortedError` from the call they are in. The
+    error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
     ``SHMRING_SESSION`` in each rank.
     """
     if size < 1:
