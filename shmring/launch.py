@@ -85,8 +85,8 @@ def spawn(
     Blocks until all ranks have ended, and leaves none of them and nothing in shared memory, whatever happened; the
     ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.)
     When a rank fails its communicator aborts, so that the others get `AbortedError` from the call they are in. The
-    error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
-    ``SHMRING_SESSION`` in each rank.
+    error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``,
+    ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``SHMRING_SESSION`` in each rank.
     """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")

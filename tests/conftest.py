@@ -5,7 +5,6 @@ import random
 import threading
 from multiprocessing import resource_tracker
 
-import one_thread  # noqa: F401, I001  (before NumPy comes in with the others)
 import harness
 import installed
 import pytest
