@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from . import segment
-from .joining import init as init_communicator
-from .environment import rank_variables
-from .errors import AbortedError, BrokenError, PeerLostError, RankFailedError
-from .processes import describe_signal, die_with_parent
+from shmring.environment import rank_variables
+from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.joining import init as init_communicator
+from shmring.processes import describe_signal, die_with_parent
+from shmring.segment import sweep
 
 
 def spawn(
@@ -106,7 +106,7 @@ def spawn(
         _attend(ranks, time.monotonic() + grace)
     finally:
         _end(ranks, grace)
-        segment.sweep(session)
+        sweep(session)
     if (error := _first_failure(ranks)) is not None:
         raise error
     return [pickle.loads(rank.result) for rank in ranks]
