@@ -17,7 +17,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
 from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_relaxed_u64, store_release_u32
 from shmring.journey cimport travel
@@ -31,7 +30,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_t
                            rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import AbortedError, ClosedError, SegmentError
+from shmring.errors import ClosedError, SegmentError
 from shmring.plan.limits import Limits
 from shmring.topology import usable_processors
 
@@ -204,7 +203,7 @@ cdef class Engine:
             return 0
         return self.go_on(t, None, NULL, timeout_ns)
 
-    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:
+    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
         j.base = self.c.next_round
         j.loop = j.step = 0
@@ -246,7 +245,7 @@ cdef class Engine:
 
     # ---- trouble ----
 
-    cdef object diagnose(self):
+    cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = &self.c.circle.outbox[0].abort
         cdef int j, size = self.c.circle.size

@@ -173,7 +173,7 @@ def close_early(comm):
         with pytest.raises(ClosedError):
             comm.barrier()
         return
-    with pytest.raises(PeerLostError, match="rank 0 .* closed") as caught:
+    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
         comm.barrier()
     assert caught.value.rank == 0
 
