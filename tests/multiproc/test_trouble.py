@@ -344,9 +344,10 @@ def join_again_and_again(rank, session):
             x = np.full(3000, float(number))
             comm.all_reduce(x)
             assert (x == 3 * number).all()
-    with shmring.init(rank=rank, size=3, session=session) as one, shmring.init(rank=rank, size=3, session=session) as two:
-        one.barrier()
-        two.barrier()
+    pair = [shmring.init(rank=rank, size=3, session=session) for _ in range(2)]
+    for comm in reversed(pair):
+        comm.barrier()
+        comm.close()
 
 
 def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
