@@ -27,7 +27,7 @@ FLOORS = {
     """,
     "parts": "packing ring whisper signature rounds journey talk program plan/",
     "engine": "meeting diagnosis engine collectives assembly",
-    "abilities": "objects",
+    "abilities": "objects groups",
     "face": "calls communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
