@@ -380,7 +380,7 @@ def make_many(comm, times, closing):
     after, resident = use(comm)
     comm.barrier()
     assert after == before
-    # 3 * times groups of at least 2 outboxes of 60 KiB would be far more.
+    # 3 * times groups of at least 2 outboxes of 44 KiB would be far more.
     assert resident - resident_before < 4 << 20, resident - resident_before
 
 
