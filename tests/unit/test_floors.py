@@ -22,7 +22,7 @@ FLOORS = {
         _c/dlpack_abi.h
     """,
     "machine": """
-        topology environment processes config
+        topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": "ring whisper signature rounds journey talk program plan/",
