@@ -33,6 +33,7 @@ from shmring.launch import spawn
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
+from shmring.work import Work
 
 __all__ = [
     "AbortedError",
@@ -47,6 +48,7 @@ __all__ = [
     "PeerLostError",
     "SegmentError",
     "ShmringError",
+    "Work",
     "__version__",
     "init",
     "kernels",
