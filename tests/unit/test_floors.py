@@ -26,7 +26,7 @@ FLOORS = {
     """,
     "parts": "ring whisper signature rounds journey talk program plan/",
     "engine": "meeting diagnosis engine collectives",
-    "abilities": "work prepared folding calls",
+    "abilities": "work prepared folding calls coalescing persistent",
     "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
