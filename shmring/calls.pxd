@@ -3,9 +3,12 @@ from libc.stdint cimport int64_t
 
 from shmring.arrays cimport array_t
 from shmring.engine cimport Engine
+from shmring.reduce cimport reduce_kernel
 
 
 cdef int64_t nanoseconds(timeout, int64_t default) except -2
+cdef int number_of(op, int dtype) except -1
+cdef reduce_kernel kernel_for(int op, array_t *x) except NULL
 
 
 cdef class Calls:

@@ -45,7 +45,7 @@ cdef enum:
                   | 1 << KIND_EXSCAN)
 
 
-cdef inline int number_of(op, int dtype) except -1:
+cdef int number_of(op, int dtype) except -1:
     """The kernels' number of ``op``; NO_OP for a callable, which no kernel does."""
     if op is SUM:
         return 0
@@ -54,7 +54,7 @@ cdef inline int number_of(op, int dtype) except -1:
     return op_code(op)
 
 
-cdef inline reduce_kernel kernel_for(int op, array_t *x) except NULL:
+cdef reduce_kernel kernel_for(int op, array_t *x) except NULL:
     cdef reduce_kernel kernel = find_kernel(op, x.dtype)
     if kernel == NULL:
         raise TypeError(f"op {OPS[op]!r} is not defined on {DTYPES[x.dtype].name}")

@@ -18,6 +18,7 @@ cdef class Prepared:
     cdef object result           # what the call returns
 
     cdef object run(self)
+    cdef bint has_copies(self) except -1
     cdef uint64_t word(self) noexcept
 
 

@@ -29,7 +29,7 @@ cdef object prepare(Prepared call, Engine engine, int kind, array_t *x, array_t 
 cdef object do(Prepared call, async_op):
     """Make the call now, submit it, or hand it out, as ``async_op`` says."""
     if async_op is PREPARE:
-        if is_copy(call.held) or is_copy(call.kept):
+        if call.has_copies():
             raise ValueError("a plan reads and writes arrays where they are: pass some that are C-contiguous, aligned "
                              "and in native byte order")
         return call
@@ -89,8 +89,8 @@ cdef class Prepared:
         return explain(self.word())
 
     @property
-    def signature(self):
-        """The same in the 64 bits that ranks compare."""
+    def label(self):
+        """What `name` is made from when somebody asks: the 64 bits that ranks compare."""
         return self.word()
 
     def __repr__(self):
@@ -110,6 +110,9 @@ cdef class Prepared:
             self.engine.leave()
         give_back(self.kept)
         return self.result
+
+    cdef bint has_copies(self) except -1:
+        return is_copy(self.held) or is_copy(self.kept)
 
     cdef uint64_t word(self) noexcept:
         return self.errand.talk.signature if self.program is None else self.errand.journey.signature

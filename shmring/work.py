@@ -37,12 +37,12 @@ class Work:
     A program that drops it loses nothing but the news of an error, which the next call on the communicator raises, too.
     """
 
-    __slots__ = ("_call", "_callbacks", "_done", "_error", "_progress", "_result", "_signature", "_wakers")
+    __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_wakers")
 
     def __init__(self, progress: Progress, call: Callable[[], Any]) -> None:
         self._progress = progress
         self._call: Callable[[], Any] | None = call
-        self._signature: int = getattr(call, "signature", 0)
+        self._label: int | str = getattr(call, "label", "nothing")
         self._done = False
         self._result: Any = None
         self._error: BaseException | None = None
@@ -131,7 +131,7 @@ class Work:
     @property
     def name(self) -> str:
         """The operation in words, e.g. ``all_reduce(sum, float32 x 1024)``."""
-        return explain(self._signature)
+        return self._label if isinstance(self._label, str) else explain(self._label)
 
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio  # a program that has none does without its weight
@@ -328,7 +328,7 @@ def submit(engine, call: Callable[[], Any]) -> Work:
     ----------
     engine : Engine
     call : callable
-        Makes the call and returns its result; ``call.name`` is shown.
+        Makes the call and returns its result. ``call.label`` is its name, or the signature from which that is made.
 
     Returns
     -------
