@@ -36,6 +36,7 @@ from shmring.launch import spawn
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
+from shmring.work import Work
 
 __all__ = [
     "AbortedError",
@@ -53,6 +54,7 @@ __all__ = [
     "RoleTakenError",
     "SegmentError",
     "ShmringError",
+    "Work",
     "__version__",
     "init",
     "kernels",
