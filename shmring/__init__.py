@@ -22,6 +22,9 @@ from shmring.errors import (
     CollectiveTimeoutError,
     MeetingError,
     MeetingTimeoutError,
+    MessageError,
+    MessageTimeoutError,
+    MessageTooLongError,
     MismatchError,
     OutOfSharedMemoryError,
     PeerLostError,
@@ -32,11 +35,14 @@ from shmring.errors import (
 )
 from shmring.joining import init
 from shmring.launch import spawn
+from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
 
 __all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
     "AbortedError",
     "BrokenError",
     "ClosedError",
@@ -44,9 +50,14 @@ __all__ = [
     "Communicator",
     "MeetingError",
     "MeetingTimeoutError",
+    "Message",
+    "MessageError",
+    "MessageTimeoutError",
+    "MessageTooLongError",
     "MismatchError",
     "OutOfSharedMemoryError",
     "PeerLostError",
+    "Request",
     "RankFailedError",
     "RoleTakenError",
     "SegmentError",

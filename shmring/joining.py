@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shmring.communicator import Communicator
 from shmring.config import configure
-from shmring.engine import Engine, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
 from shmring.environment import discover
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
@@ -68,7 +68,8 @@ def join(name: str, rank: int, size: int, config, meeting_timeout: float | None)
         rank=rank,
         size=size,
         kind=OUTBOX,
-        nbytes=outbox_nbytes(config),
+        nbytes=outbox_nbytes(config, size),
+        sparse_nbytes=lanes_nbytes(config, size),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
         timeout=meeting_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),

@@ -25,10 +25,10 @@ FLOORS = {
         topology environment processes config
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "ring whisper signature rounds journey talk program plan/",
+    "parts": "ring whisper signature rounds journey talk program plan/ lanes",
     "engine": "meeting diagnosis engine collectives",
-    "abilities": "",
-    "face": "calls communicator joining launch run __init__",
+    "abilities": "pointtopoint",
+    "face": "calls messages communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
 
