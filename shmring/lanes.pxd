@@ -68,4 +68,4 @@ cdef int pump(lanes_t *l) noexcept nogil
 cdef int run_lanes(lanes_t *l) noexcept nogil
 cdef void rouse_self(lanes_t *l) noexcept nogil
 cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
-cdef bint has_lost_somebody(lanes_t *l) noexcept nogil
+cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil

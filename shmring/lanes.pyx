@@ -306,11 +306,12 @@ cdef void rouse_self(lanes_t *l) noexcept nogil:
         sem_post(&l.circle.outbox[l.circle.rank].lanes_wake)
 
 
-cdef bint has_lost_somebody(lanes_t *l) noexcept nogil:
+cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil:
     """Report a peer that will never bring what is awaited of it. True if there is trouble.
 
     Only those matter that are awaited here: if they in turn wait for a dead one, they will report that themselves. Of
-    anybody's messages one more may come as long as anybody stays; but a death among them is not passed over.
+    anybody's messages one more may come as long as anybody stays; but a death among them is not passed over. Who merely
+    looks whether a message is there needs nobody who closed (``only_dead``).
     """
     cdef circle_t *c = l.circle
     cdef int j, ngone = 0, last = -1
@@ -322,7 +323,7 @@ cdef bint has_lost_somebody(lanes_t *l) noexcept nogil:
         if j == c.rank or not (awaited or l.nwanted):
             continue
         has_left = load_acquire_u32(&c.outbox[j].left)
-        if not has_left and is_dead(c.life[j]) != DEAD:
+        if only_dead if has_left else is_dead(c.life[j]) != DEAD:
             continue
         if has_news(l, j):      # what it had said before it went
             return False

@@ -217,6 +217,6 @@ cdef class MessageCalls(Calls):
         Raises
         ------
         ValueError, PeerLostError, AbortedError
-            As in `recv`.
+            As in `recv`; that a rank has closed is no error here.
         """
         return self.messages.probe(src, tag, 0)

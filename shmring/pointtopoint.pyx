@@ -782,7 +782,7 @@ cdef class PointToPoint:
         """
         cdef int64_t deadline_ns = -1, tick_ns = FIRST_TICK_NS, now
         cdef int outcome
-        cdef bint is_lost
+        cdef bint is_lost, only_dead = (<Request> requests[0]).kind == PROBE
         cdef Request r
         while True:
             self.attend()
@@ -796,7 +796,7 @@ cdef class PointToPoint:
             if timeout_ns == 0:
                 with nogil:
                     outcome = pump(&self.l)
-                    is_lost = outcome == 0 and has_lost_somebody(&self.l)
+                    is_lost = outcome == 0 and has_lost_somebody(&self.l, only_dead)
                 if is_lost:
                     self.break_down()
                 if outcome == 0:
@@ -815,7 +815,7 @@ cdef class PointToPoint:
                 if now >= deadline_ns:
                     return False
             with nogil:
-                is_lost = has_lost_somebody(&self.l)
+                is_lost = has_lost_somebody(&self.l, False)
             if is_lost:
                 self.break_down()
             try:
@@ -948,11 +948,15 @@ cdef class PointToPoint:
 
 
 cdef str awaited(list requests):
-    return " and ".join(
-        f"rank {r.peer} to take a message" if r.kind == SEND else
-        f"a message from {'anyone' if r.peer == ANY else f'rank {r.peer}'}"
-        f"{'' if r.tag == ANY else f' with tag {r.tag}'}"
-        for r in (<Request> each for each in requests))
+    cdef Request r
+    cdef list parts = []
+    for r in requests:
+        if r.kind == SEND:
+            parts.append(f"rank {r.peer} to take a message")
+        else:
+            parts.append(f"a message from {'anyone' if r.peer == ANY else f'rank {r.peer}'}"
+                         f"{'' if r.tag == ANY else f' with tag {r.tag}'}")
+    return " and ".join(parts)
 
 
 cdef void run_callbacks(PointToPoint self) noexcept:
