@@ -232,9 +232,9 @@ cdef int run_lanes(lanes_t *l) noexcept nogil:
     The caller has the turn.
     """
     cdef int64_t started = 0, idle_since = 0, now
-    cdef int look, news
+    cdef int _look, news
     while True:
-        for look in range(LOOKS_PER_CLOCK):
+        for _look in range(LOOKS_PER_CLOCK):
             news = pump(l)
             if news & ATTENTION:
                 return READY
@@ -281,8 +281,8 @@ cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
     it gave the turn away: if one has been busy since, what to sleep for must be asked again.
     """
     cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].lanes_asleep
-    cdef int i
-    for i in range(l.circle.yields):
+    cdef int _i
+    for _i in range(l.circle.yields):
         if have_news(l):
             return READY
         sched_yield()

@@ -1,10 +1,8 @@
 """The calls of a communicator that send an array from one rank to one other."""
 
-from libc.stdint cimport int64_t
-
 from shmring.calls cimport Calls, nanoseconds
 from shmring.engine cimport Engine
-from shmring.pointtopoint cimport ANY, Message, PointToPoint, Request
+from shmring.pointtopoint cimport ANY, PointToPoint
 
 
 cdef class MessageCalls(Calls):

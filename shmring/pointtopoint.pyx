@@ -23,12 +23,12 @@ from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
 from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self, run_lanes,
                             start_message, take_message)
-from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end)
+from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
 from shmring.mapping cimport Mapping
 from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
-from shmring.errors import (BrokenError, ClosedError, CollectiveTimeoutError, MessageTimeoutError, MessageTooLongError)
+from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -215,7 +215,8 @@ cdef class Request:
         return _wait_among_tasks(self).__await__()
 
     def __repr__(self):
-        what = f"isend to {self.peer}" if self.kind == SEND else f"irecv from {'anyone' if self.peer < 0 else self.peer}"
+        whom = "anyone" if self.peer == ANY else f"rank {self.peer}"
+        what = f"isend to {whom}" if self.kind == SEND else f"irecv from {whom}"
         state = "under way" if not self.is_over else "done" if self.error is None else type(self.error).__name__
         return f"<Request: {what}, tag {'any' if self.tag < 0 else self.tag}, {self.a.nbytes} bytes, {state}>"
 
@@ -560,10 +561,10 @@ cdef class PointToPoint:
     cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
         """The message, if it comes within so many looks and nothing stands before it; else None."""
         cdef shmring_cell *cell
-        cdef int look, j, k
+        cdef int _look, j, k
         if self.posted or self.parcels or self.nunderway:
             return None
-        for look in range(looks):
+        for _look in range(looks):
             if peer != ANY:
                 cell = next_cell(&self.l, peer)
                 if cell != NULL:
@@ -833,7 +834,7 @@ cdef class PointToPoint:
 
         One thread dozes; the others follow it. A signal handler finds this thread in no call, so it may even close.
         """
-        cdef int i
+        cdef int _i
         cdef uint64_t changes = self.l.changes
         cdef bint leads = not self.is_awaited
         try:
@@ -858,7 +859,7 @@ cdef class PointToPoint:
         finally:
             if leads:
                 self.is_awaited = False
-                for i in range(self.nfollowers):
+                for _i in range(self.nfollowers):
                     self.news.release()
             self.retake_turn()
         return 0
@@ -891,7 +892,8 @@ cdef class PointToPoint:
                 lost = r
         if undone:
             if is_late:
-                raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {awaited(requests)}; nothing changed")
+                raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {awaited(requests)}; "
+                                          "nothing changed")
             return 0
         if is_late:
             report_trouble(&self.engine.c.circle, SHMRING_LATE, (<Request> lost).peer, 0, 0, 0, b"")
