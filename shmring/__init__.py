@@ -26,6 +26,7 @@ from shmring.errors import (
     MessageTimeoutError,
     MessageTooLongError,
     MismatchError,
+    ObjectError,
     OutOfSharedMemoryError,
     PeerLostError,
     RankFailedError,
@@ -39,6 +40,7 @@ from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
+from shmring.work import Work
 
 __all__ = [
     "ANY_SOURCE",
@@ -55,6 +57,7 @@ __all__ = [
     "MessageTimeoutError",
     "MessageTooLongError",
     "MismatchError",
+    "ObjectError",
     "OutOfSharedMemoryError",
     "PeerLostError",
     "RankFailedError",
@@ -62,6 +65,7 @@ __all__ = [
     "RoleTakenError",
     "SegmentError",
     "ShmringError",
+    "Work",
     "__version__",
     "init",
     "kernels",

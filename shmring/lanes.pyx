@@ -15,7 +15,7 @@ from shmring.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acqu
 from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, sem_t)
 from shmring.lifeline cimport DEAD, is_dead
 from shmring.reduce cimport copy_bytes
-from shmring.wait cimport READY, TROUBLE, UNREADY, in_trouble, now_ns, report_trouble
+from shmring.wait cimport READY, TROUBLE, UNREADY, in_trouble, is_reported, now_ns, report_trouble
 
 
 cdef extern from "sleep.h" nogil:
@@ -316,7 +316,7 @@ cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil:
     cdef circle_t *c = l.circle
     cdef int j, ngone = 0, last = -1
     cdef bint awaited, has_left
-    if in_trouble(c):
+    if is_reported(c):
         return True
     for j in range(c.size):
         awaited = l.into[j].is_busy or l.into[j].nwanted > 0 or l.out[j].is_busy

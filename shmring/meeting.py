@@ -52,6 +52,7 @@ def meet(
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
     prepare: Callable[[Segment], Callable[[], object] | None] | None = None,
+    check: Callable[[list[int]], None] | None = None,
 ) -> list[Segment]:
     """Meet the other ranks; every rank of the session calls this once, in any order and at any time.
 
@@ -68,6 +69,9 @@ def meet(
     prepare : callable, optional
         Called with this rank's segment before anybody can attach it. What it returns, if not None, is called before
         the segment is unmapped should the meeting fail.
+    check : callable, optional
+        Called at each look with the ranks not found so far; what it raises ends the meeting for this rank. For those
+        who know better than to wait: that a rank which never came is dead, only somebody who knew it before can tell.
 
     Returns
     -------
@@ -104,7 +108,7 @@ def meet(
         size=size,
         params=params,
     )
-    meeting = _Meeting(session, own, sparse_nbytes, deadline)
+    meeting = _Meeting(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
@@ -124,12 +128,20 @@ def meet(
 class _Meeting:
     """One rank's view of one meeting: whom it has found."""
 
-    def __init__(self, session: str, own: Segment, sparse_nbytes: int, deadline: float | None) -> None:
+    def __init__(
+        self,
+        session: str,
+        own: Segment,
+        sparse_nbytes: int,
+        deadline: float | None,
+        check: Callable[[list[int]], None] | None,
+    ) -> None:
         self.session = session
         self.own = own
         self.sparse_nbytes = sparse_nbytes
         self.size = own.header.size
         self.deadline = deadline
+        self.check = check
         self.present = {own.rank: own}
         self.disagreed_at: float | None = None
 
@@ -141,6 +153,8 @@ class _Meeting:
             self.look_for_missing()
             if self.is_complete():
                 break
+            if self.check is not None:  # before looking who has left: it may know the reason
+                self.check(self.missing())
             self.look_after_present()
             self.check_clock(time.monotonic())
             looking_s = time.thread_time() - started

@@ -44,6 +44,7 @@ cdef class Parcel:
 
 cdef class PointToPoint:
     cdef Engine engine
+    cdef list blocks
     cdef lanes_t l
     cdef int rank
     cdef int size

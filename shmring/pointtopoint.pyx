@@ -15,11 +15,12 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from shmring.arrays cimport array_t, fast_array, give_back, source_array, target_array
 from shmring.atomics cimport cpu_pause, store_release_u64
+from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
 from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self, run_lanes,
                             start_message, take_message)
@@ -29,6 +30,7 @@ from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
+from shmring.unraisable import report_unraisable
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -291,13 +293,6 @@ cdef inline int check_tag(int tag, bint any_is_allowed) except -1:
     return 0
 
 
-cdef void *room(size_t count, size_t nbytes) except NULL:
-    cdef void *memory = calloc(count, nbytes)
-    if memory == NULL:
-        raise MemoryError(f"no memory for {count} lanes")
-    return memory
-
-
 @cython.final
 cdef class PointToPoint:
     """The sends, receives and probes of one rank.
@@ -317,6 +312,7 @@ cdef class PointToPoint:
         cdef outlet_t *o
         cdef inlet_t *i
         self.engine = engine
+        self.blocks = []
         self.rank = rank
         self.size = size
         self.posted = []
@@ -330,8 +326,8 @@ cdef class PointToPoint:
         self.l.streaming = &engine.c.outbox_streaming
         self.l.ring_nbytes = engine.config.lane_nbytes
         self.l.piece_nbytes = self.l.ring_nbytes // 8
-        self.l.out = <outlet_t *> room(size, sizeof(outlet_t))
-        self.l.into = <inlet_t *> room(size, sizeof(inlet_t))
+        self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))
+        self.l.into = <inlet_t *> allocate(self.blocks, size, sizeof(inlet_t))
         for j in range(size):
             theirs = (<Mapping> engine.segments[j].mapping).address
             o = &self.l.out[j]
@@ -344,14 +340,6 @@ cdef class PointToPoint:
             i.bytes = <char *> i.cells + cells_nbytes
             i.own = o.own
             i.peers = o.peers
-
-    def __dealloc__(self):
-        cdef int j
-        if self.l.out != NULL:
-            for j in range(self.size):
-                free(self.l.out[j].filled_by)
-        free(self.l.out)
-        free(self.l.into)
 
     # ---- turns ----
 
@@ -530,7 +518,7 @@ cdef class PointToPoint:
         """Give the lane to ``peer`` its memory."""
         cdef outlet_t *o = &self.l.out[peer]
         if o.filled_by == NULL:
-            o.filled_by = <uint64_t *> room(SHMRING_LANE_NCELLS, sizeof(uint64_t))
+            o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
         config = self.engine.config
         self.engine.segments[self.rank].reserve(lane_offset(config, self.size, peer), lane_nbytes(config))
         o.is_open = True
@@ -962,14 +950,13 @@ cdef str awaited(list requests):
 
 
 cdef void run_callbacks(PointToPoint self) noexcept:
-    """Outside of the turn. What a callback raises is printed, since nobody is there to catch it."""
+    """Outside of the turn. Nobody is there to catch what a callback raises."""
     cdef Request r
     while self.finished:
-        r = self.finished.pop()
+        r = self.finished.pop(0)
         callbacks, r.callbacks = r.callbacks, None
-        for callback in callbacks or ():
-            run_callback(callback, r)
-
-
-cdef void run_callback(object callback, Request r) noexcept:
-    callback(r)
+        for callback in callbacks:
+            try:
+                callback(r)
+            except BaseException as error:
+                report_unraisable(error, callback)
