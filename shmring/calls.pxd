@@ -12,7 +12,7 @@ cdef reduce_kernel kernel_for(int op, array_t *x) except NULL
 
 
 cdef class Calls:
-    cdef Engine engine
+    cdef readonly Engine engine      # abilities written in Python reach it by this
     cdef readonly int rank
     cdef readonly int size
     cdef int64_t timeout_ns

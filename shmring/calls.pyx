@@ -116,7 +116,8 @@ cdef class Calls:
         return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size}{state}>"
 
     def __reduce__(self):
-        raise TypeError("a communicator belongs to its process and cannot be pickled; call shmring.init() in the other one")
+        raise TypeError("a communicator belongs to its process and cannot be pickled; "
+                        "call shmring.init() in the other one")
 
     def __enter__(self):
         return self
@@ -145,8 +146,8 @@ cdef class Calls:
         timeout : float, optional
             Seconds to wait for peers that live; None for ever. The communicator's own by default.
         async_op : bool
-            Return a `Work` at once, and make the call in the background: after all that was submitted before, and before
-            all that is called later. Arguments are checked now.
+            Return a `Work` at once, and make the call in the background: after all that was submitted before, and
+            before all that is called later. Arguments are checked now.
 
         Returns
         -------
@@ -162,10 +163,11 @@ cdef class Calls:
 
         Notes
         -----
-        Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than about
-        a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the message;
-        float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of whispers. Above:
-        slices, each reduced by its owner from all sources at once; (5 * size - 2) * x.nbytes bytes touched in all.
+        Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than
+        about a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the
+        message; float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of
+        whispers. Above: slices, each reduced by its owner from all sources at once;
+        (5 * size - 2) * x.nbytes bytes touched in all.
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
@@ -439,8 +441,8 @@ cdef class Calls:
         x : array of shape (size, *S) on the root
             Ignored on the others, which may pass None.
         out : array of shape S
-            Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``; the
-            others must give one, since they cannot know S.
+            Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``;
+            the others must give one, since they cannot know S.
         root : int
         timeout, async_op
             As in `all_reduce`.
@@ -467,7 +469,8 @@ cdef class Calls:
             held = source_array(x, &a)
             result = self.one_share(x) if out is None else out
         elif out is None:
-            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one share")
+            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one "
+                             "share")
         else:
             result = out
         kept = target_array(result, &b)
@@ -570,7 +573,8 @@ cdef class Calls:
     def abort(self, reason=""):
         """End this communicator for all ranks, at once.
 
-        Peers that wait, and peers that call later, get `AbortedError` with the reason. Any thread may call; does not block.
+        Peers that wait, and peers that call later, get `AbortedError` with the reason. Any thread may call; does not
+        block.
 
         Parameters
         ----------
@@ -582,8 +586,9 @@ cdef class Calls:
     def close(self):
         """Leave the communicator and free its memory. Idempotent.
 
-        Not collective: it does not wait for the others. Peers that still need this rank get `PeerLostError`; what this
-        rank had said before stays readable for them. Not calling it is fine, too: the end of the process does it.
+        Not collective: it does not wait for the others. Peers that still need this rank get `PeerLostError`; what
+        this rank had said before stays readable for them. Not calling it is fine, too: the end of the process does
+        it.
 
         Pending asynchronous work is waited for, as long as the communicator's timeout; what is not done by then is
         aborted.

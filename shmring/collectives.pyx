@@ -7,7 +7,6 @@ on all ranks, so it depends on the size of the message alone. Nothing is said ye
 The caller has checked the arguments.
 """
 
-from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,

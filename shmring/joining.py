@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-
+from shmring.assembly import assemble
 from shmring.communicator import Communicator
 from shmring.config import configure
-from shmring.engine import Engine, outbox_nbytes, prepare_outbox
 from shmring.environment import discover
-from shmring.meeting import meet
-from shmring.segment import OUTBOX
-
-# How many times each session was joined by this process. All ranks join in the same order, so the number tells
-# one meeting from the next, and nobody removes a name of the next meeting when clearing up after this one.
-_joined: defaultdict[str, itertools.count] = defaultdict(itertools.count)
 
 
 def init(
@@ -65,20 +56,4 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    name = f"{job.session}/{next(_joined[job.session])}"  # a sub-session: a launcher sweeps all of them
-    return join(name, job.rank, job.size, config, meeting_timeout)
-
-
-def join(name: str, rank: int, size: int, config, meeting_timeout: float | None) -> Communicator:
-    """Meet under ``name`` and return the communicator; the part of `init` that groups share."""
-    segments = meet(
-        session=name,
-        rank=rank,
-        size=size,
-        kind=OUTBOX,
-        nbytes=outbox_nbytes(config),
-        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
-        timeout=meeting_timeout,
-        prepare=lambda segment: prepare_outbox(segment.mapping),
-    )
-    return Communicator(Engine(segments, rank, config, name))
+    return Communicator(assemble(job.session, job.rank, job.size, config, meeting_timeout))

@@ -30,8 +30,8 @@ cdef object do(Prepared call, async_op):
     """Make the call now, submit it, or hand it out, as ``async_op`` says."""
     if async_op is PREPARE:
         if call.has_copies():
-            raise ValueError("a plan reads and writes arrays where they are: pass some that are C-contiguous, aligned and "
-                             "in native byte order")
+            raise ValueError("a plan reads and writes arrays where they are: pass some that are C-contiguous, aligned "
+                             "and in native byte order")
         return call
     return call.start() if async_op else call.run()
 

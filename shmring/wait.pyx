@@ -69,8 +69,8 @@ cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogi
 
 cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil:
     """What may be done with the GIL held: a few looks, no clock, no system call."""
-    cdef int i
-    for i in range(looks):
+    cdef int _i
+    for _i in range(looks):
         if is_ready(c, what, whom, need):
             return READY
         cpu_pause()
@@ -126,6 +126,9 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
         word = load_relaxed_u64(&c.outbox[j].asleep)
         if word != 0:
             rouse(c, j, word)
+        word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
+        if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
+            sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
@@ -168,11 +171,27 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
     if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
         return False
-    theirs = load_relaxed_u64(&c.outbox[j].current)
-    if theirs == 0 or theirs == ours:
+    # SYNC current (meets: start_talk in talk.pyx, travel in engine.pyx). Since we looked at its count it may have ended
+    # this round and begun another call: who sees that call's word here sees the higher count below.
+    theirs = load_acquire_u64(&c.outbox[j].current)
+    if theirs == 0 or theirs == ours or load_acquire_u64(&c.outbox[j].consumed) != round:
         return False
     report_trouble(c, SHMRING_MISMATCH, j, round, ours, theirs, b"")
     return True
+
+
+cdef bint is_reported(circle_t *c) noexcept nogil:
+    """Whether the record is there. One that its writer died over is completed: about that writer."""
+    cdef shmring_abort *record = record_of(c)
+    cdef uint32_t state = load_acquire_u32(&record.state)
+    cdef int j
+    if state != 0 and state != 2:
+        j = <int> (state >> 8) - 1
+        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:
+            record.cause = SHMRING_LOST
+            record.by = record.about = j
+            store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+    return in_trouble(c)
 
 
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
@@ -181,16 +200,8 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     A dead rank matters also when we wait for another: that one may be waiting for the dead. It does not matter if it
     did all that is needed before it went.
     """
-    cdef shmring_abort *record = record_of(c)
-    cdef uint32_t state = load_acquire_u32(&record.state)
     cdef int j
-    if state != 0 and state != 2:
-        j = <int> (state >> 8) - 1
-        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:      # it died while reporting
-            record.cause = SHMRING_LOST
-            record.by = record.about = j
-            store_release_u32(&record.state, 2)
-    if in_trouble(c):
+    if is_reported(c):
         return True
     for j in range(c.size):
         if has_reached(c, what, j, need):
@@ -242,7 +253,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
     handle signals and calls again with the same patience.
     """
     cdef int64_t started
-    cdef int i
+    cdef int _i
     if is_ready(c, what, whom, need):
         return READY
     if patience.stage == FRESH:
@@ -252,7 +263,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if patience.deadline_ns == 0 and patience.timeout_ns >= 0:
             patience.deadline_ns = started + min(patience.timeout_ns, INT64_MAX - started)
     while patience.stage == SPIN:
-        for i in range(LOOKS_PER_CLOCK):
+        for _i in range(LOOKS_PER_CLOCK):
             if is_ready(c, what, whom, need):
                 patience.stage = FRESH
                 return READY
@@ -262,7 +273,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if now_ns() >= patience.spin_until_ns:
             patience.stage = YIELD
     if patience.stage == YIELD:
-        for i in range(c.yields):
+        for _i in range(c.yields):
             sched_yield()
             if is_ready(c, what, whom, need):
                 patience.stage = FRESH

@@ -1,12 +1,8 @@
 """What all tests share: the harness of ranks as fixtures, the leak check around every test, the seed, the long runs."""
 
 import os
-
-# One thread per numerical library: the nursery forks, and ranks outnumber processors anyway.
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 import random
+import signal
 import threading
 from multiprocessing import resource_tracker
 
@@ -27,6 +23,9 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
+    # Shells start background jobs with SIGINT ignored, and that is inherited: ranks could not be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")
 
 
