@@ -9,6 +9,7 @@ The caller has checked the arguments, and has entered the engine.
 
 from libc.string cimport memset
 
+from shmring.agreement cimport refuse_result, travel_shared
 from shmring.journey cimport journey_t
 from shmring.program cimport Program
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
@@ -66,11 +67,14 @@ cdef int execute(Engine e, int kind, str name, size_t nbytes, array_t *x, array_
                                                root=max(root, 0), limits=e.limits)))
     program = found
     j.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    j.nbytes = nbytes
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
     j.itemsize = x.itemsize
     j.out_streaming = out.nbytes >= e.c.output_streaming_nbytes
+    if e.sharing is not None:
+        return travel_shared(e, program, &j, timeout_ns)
     return e.travel(program, &j, timeout_ns)
 
 
@@ -87,6 +91,8 @@ cdef int barrier(Engine e, int64_t timeout_ns) except -1:
 
 cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1:
     cdef talk_t t
+    if e.sharing is not None:
+        refuse_result(e, x, out)
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
     open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)

@@ -1,9 +1,10 @@
 """The communicator: the face of a group of ranks, put together from its abilities."""
 
 from shmring.calls import Calls
+from shmring.sharedarrays import SharedArrayCalls
 
 
-class Communicator(Calls):
+class Communicator(Calls, SharedArrayCalls):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 
     One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in

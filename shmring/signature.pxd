@@ -35,6 +35,14 @@ cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint6
             | <uint64_t> (root + 1) << 36 | (count & ((<uint64_t> 1 << 36) - 1)))
 
 
+cdef inline int kind_in(uint64_t signature) noexcept nogil:
+    return <int> (signature >> 58)
+
+
+cdef inline int root_in(uint64_t signature) noexcept nogil:
+    return <int> (signature >> 36 & 0x3FFF) - 1
+
+
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
     # For the line that has room for 32 bits only. The round is mixed in, so that the word a slot held nslots rounds
     # ago, for the same call, does not pass for the one awaited now.

@@ -25,9 +25,9 @@ FLOORS = {
         topology environment processes config
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "ring whisper signature rounds journey talk program plan/",
-    "engine": "meeting diagnosis engine collectives",
-    "abilities": "",
+    "parts": "ring directory whisper signature rounds journey talk program plan/",
+    "engine": "meeting diagnosis engine agreement collectives",
+    "abilities": "sharedarrays",
     "face": "calls communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
