@@ -18,6 +18,7 @@ cdef class Sharing:
     cdef readonly Directory directory
     cdef readonly int nallocations      # ever made; all ranks count alike
     cdef readonly int nresults          # of those, with one segment for all
+    cdef readonly uint64_t nmapped      # collectives that went without staging
     cdef int size
     # Of the call under way:
     cdef word_t *table                  # the words, by rank

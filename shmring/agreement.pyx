@@ -67,6 +67,8 @@ cdef inline size_t parts_of_output(int kind, int size) noexcept:
 cdef class Sharing:
     """A communicator's shared arrays, and room for one agreement at a time.
 
+    ``nmapped`` counts the collectives that needed no staging.
+
     Parameters
     ----------
     size : int
@@ -268,6 +270,7 @@ cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_n
             staged = mapped_program(e, staged, j, kind, root, way)
             j.ins = s.ins
             j.outs = s.outs
+            s.nmapped += 1
         return e.travel(staged, j, timeout_ns)
     finally:
         let_go(s)
