@@ -34,7 +34,7 @@ cdef enum:
     EVERYBODYS = 2
 
 
-# ---- what the plans of shmring.plan.mapped reach, and what the buffers measure ------------------------------------------
+# ---- what the plans of shmring.plan.mapped reach, and what the buffers measure ---------------------------------------
 
 cdef int reach_of_inputs(int kind, int way) noexcept:
     if kind in (KIND_ALL_REDUCE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_ALL_TO_ALL):
@@ -50,6 +50,10 @@ cdef int reach_of_outputs(int kind, int way) noexcept:
     return ROOTS if kind in (KIND_REDUCE, KIND_GATHER) else NOBODYS
 
 
+cdef inline bint has_mapped_plan(int kind) noexcept:
+    return reach_of_inputs(kind, MAPPED) != NOBODYS or reach_of_outputs(kind, MAPPED) != NOBODYS
+
+
 cdef inline bint has_one_result(int kind) noexcept:
     return kind in (KIND_ALL_REDUCE, KIND_ALL_GATHER)
 
@@ -62,7 +66,7 @@ cdef inline size_t parts_of_output(int kind, int size) noexcept:
     return size if kind in (KIND_ALL_GATHER, KIND_GATHER, KIND_ALL_TO_ALL) else 1
 
 
-# ---- one communicator's part -------------------------------------------------------------------------------------------
+# ---- one communicator's part -----------------------------------------------------------------------------------------
 
 cdef class Sharing:
     """A communicator's shared arrays, and room for one agreement at a time.
@@ -103,7 +107,7 @@ cdef class Sharing:
         return allocation
 
 
-# ---- reading the table: the same on all ranks ----------------------------------------------------------------------------
+# ---- reading the table: the same on all ranks ------------------------------------------------------------------------
 
 cdef inline place_t *reached_input(Sharing s, int kind, int way, int who, int root) noexcept:
     """That rank's input, if others reach into it; else NULL."""
@@ -161,7 +165,7 @@ cdef bint everybody_names_all(Sharing s, int kind, int way, int root) noexcept:
     return True
 
 
-# ---- what this rank alone knows ------------------------------------------------------------------------------------------
+# ---- what this rank alone knows --------------------------------------------------------------------------------------
 
 cdef char *pin(Sharing s, place_t *place) except? NULL:
     """The address of a place in this process, where it stays until `let_go`; NULL if it is not mapped any more."""
@@ -198,7 +202,7 @@ cdef inline int let_go(Sharing s) except -1:
     return 0
 
 
-# ---- talking about it ----------------------------------------------------------------------------------------------------
+# ---- talking about it ------------------------------------------------------------------------------------------------
 
 cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, size_t nbytes, char *heard,
                   int64_t timeout_ns) except -1:
@@ -262,7 +266,7 @@ cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_n
     cdef Sharing s = e.sharing
     cdef int kind = kind_in(j.signature), root = root_in(j.signature)
     cdef int way
-    if s.size == 1 or j.nbytes == 0 or (reach_of_inputs(kind, MAPPED) == NOBODYS and reach_of_outputs(kind, MAPPED) == NOBODYS):
+    if s.size == 1 or j.nbytes == 0 or not has_mapped_plan(kind):
         return e.travel(staged, j, timeout_ns)
     try:
         way = agree(e, s, j, kind, root, timeout_ns)

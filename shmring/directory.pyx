@@ -119,7 +119,8 @@ cdef class Directory:
         cdef range_t *found = self.range_at(<void *> address)
         if found == NULL:
             return None
-        return (<Allocation> self.entry_of(found.allocation).object, found.owner, <size_t> (address - <size_t> found.start))
+        allocation = <Allocation> self.entry_of(found.allocation).object
+        return allocation, found.owner, <size_t> (address - <size_t> found.start)
 
     def __len__(self):
         return self.nentries

@@ -12,7 +12,7 @@ import math
 import operator
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -45,8 +45,8 @@ class Account(NamedTuple):
     @classmethod
     def unpack(cls, data: np.ndarray) -> Account:
         """The inverse of `pack`."""
-        *rest, text = _ACCOUNT.unpack(data.tobytes())
-        return cls(*rest, text.rstrip(b"\0").decode(errors="replace"))
+        status, nonce, needed, available, text = _ACCOUNT.unpack(data.tobytes())
+        return cls(status, nonce, needed, available, text.rstrip(b"\0").decode(errors="replace"))
 
 
 _TEXT_NBYTES = 200
@@ -80,7 +80,7 @@ class SharedArrayCalls:
         Raises
         ------
         TypeError, ValueError
-            A bad argument: nothing was sent. Or the ranks asked for different arrays: then all of them get a ValueError.
+            A bad argument: nothing was sent. Or the ranks asked for different arrays: then all of them get the error.
         OutOfSharedMemoryError, SegmentError
             One rank could not make or map the memory; all ranks raise this, and the message says which. Nothing is
             left of the attempt.
@@ -286,10 +286,7 @@ def _described(shape, dtype) -> tuple[int, str]:
 
 
 def _shape(shape) -> tuple[int, ...]:
-    try:
-        extents = (operator.index(shape),)
-    except TypeError:
-        extents = tuple(operator.index(n) for n in shape)
+    extents = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     if any(n < 0 for n in extents):
         raise ValueError(f"shape {extents} has a negative extent")
     return extents

@@ -262,7 +262,7 @@ def test_views_of_any_layout_are_reduced_in_place(n):
     run_ranks(n, odd_layouts)
 
 
-# ---- one result for all ------------------------------------------------------------------------------------------------
+# ---- one result for all ----------------------------------------------------------------------------------------------
 
 
 def into_results(comm, dtype, count):
@@ -301,7 +301,7 @@ def test_one_result_serves_all_ranks(n, count, mapped):
     assert run_ranks(n, into_results, np.float32, count) == [(True, limit_passed)] * n
 
 
-# ---- what they are -------------------------------------------------------------------------------------------------------
+# ---- what they are ---------------------------------------------------------------------------------------------------
 
 
 def look_at_peers(comm):
@@ -383,7 +383,7 @@ def test_bad_arguments_raise_before_anything_is_sent(n):
 
 def ask_for_different_arrays(comm):
     for shape, dtype in [(3 + comm.rank, "f4"), ((2, 6) if comm.rank else (6, 2), "f4"), (3, f"f{4 + 4 * comm.rank}")]:
-        with pytest.raises(ValueError, match="rank 0: .*; rank 1: "):
+        with pytest.raises(ValueError, match=r"rank 0: .*; rank 1: "):
             comm.empty(shape, dtype)
     with pytest.raises(ValueError, match="different"):
         comm.shared_result(3) if comm.rank else comm.empty(3)
@@ -400,7 +400,7 @@ def test_ranks_that_ask_for_different_arrays_all_hear_it_and_go_on():
     run_ranks(2, ask_for_different_arrays)
 
 
-# ---- how they go ---------------------------------------------------------------------------------------------------------
+# ---- how they go -----------------------------------------------------------------------------------------------------
 
 
 def mappings():
@@ -518,7 +518,7 @@ def die_while_making(comm, call):
     return [name for name in names_left(comm) if name.endswith(("-r1", f"-r{comm.rank}"))]
 
 
-@pytest.mark.parametrize("call", ["shm_open", "posix_fallocate", "madvise", "lstat"])
+@pytest.mark.parametrize("call", ["shm_open", "posix_fallocate", "madvise", "lstat", "fstat"])
 def test_a_rank_killed_while_it_makes_an_array_leaves_no_name(call):
     outcomes = start_ranks(3, die_while_making, call).outcomes()
     assert outcomes[1].signal == signal.SIGKILL
