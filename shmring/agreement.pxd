@@ -18,6 +18,7 @@ cdef class Sharing:
     cdef readonly Directory directory
     cdef readonly int nallocations      # ever made; all ranks count alike
     cdef readonly int nresults          # of those, with one segment for all
+    cdef public size_t rooted_nbytes    # from so many bytes up the root is not left to run ahead; equal on all ranks
     cdef readonly uint64_t nmapped      # collectives that went without staging
     cdef int size
     # Of the call under way:

@@ -50,10 +50,6 @@ cdef int reach_of_outputs(int kind, int way) noexcept:
     return ROOTS if kind in (KIND_REDUCE, KIND_GATHER) else NOBODYS
 
 
-cdef inline bint has_mapped_plan(int kind) noexcept:
-    return reach_of_inputs(kind, MAPPED) != NOBODYS or reach_of_outputs(kind, MAPPED) != NOBODYS
-
-
 cdef inline bint has_one_result(int kind) noexcept:
     return kind in (KIND_ALL_REDUCE, KIND_ALL_GATHER)
 
@@ -71,7 +67,8 @@ cdef inline size_t parts_of_output(int kind, int size) noexcept:
 cdef class Sharing:
     """A communicator's shared arrays, and room for one agreement at a time.
 
-    ``nmapped`` counts the collectives that needed no staging.
+    ``nmapped`` counts the collectives that needed no staging. Broadcasts, gathers and scatters of fewer than
+    ``rooted_nbytes`` are staged in any case: there a root that waits for nobody is worth more than the bytes saved.
 
     Parameters
     ----------
@@ -81,6 +78,7 @@ cdef class Sharing:
 
     def __cinit__(self, int size):
         self.directory = Directory()
+        self.rooted_nbytes = 1 << 20
         self.size = size
         self.pins = []
         self.table = <word_t *> calloc(size, sizeof(word_t))
@@ -105,6 +103,15 @@ cdef class Sharing:
         self.nallocations += 1
         self.nresults += allocation.is_result
         return allocation
+
+
+cdef inline bint is_worth_asking(Sharing s, int kind, size_t nbytes) noexcept:
+    if reach_of_inputs(kind, MAPPED) == EVERYBODYS:
+        return s.size > 1 and nbytes > 0
+    if reach_of_inputs(kind, MAPPED) == NOBODYS and reach_of_outputs(kind, MAPPED) == NOBODYS:
+        return False
+    nbytes *= max(parts_of_input(kind, s.size), parts_of_output(kind, s.size))
+    return s.size > 1 and nbytes > 0 and nbytes >= s.rooted_nbytes
 
 
 # ---- reading the table: the same on all ranks ------------------------------------------------------------------------
@@ -266,7 +273,7 @@ cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_n
     cdef Sharing s = e.sharing
     cdef int kind = kind_in(j.signature), root = root_in(j.signature)
     cdef int way
-    if s.size == 1 or j.nbytes == 0 or not has_mapped_plan(kind):
+    if not is_worth_asking(s, kind, j.nbytes):
         return e.travel(staged, j, timeout_ns)
     try:
         way = agree(e, s, j, kind, root, timeout_ns)

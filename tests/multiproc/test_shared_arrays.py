@@ -27,11 +27,17 @@ def nmapped(comm):
     return comm.engine.sharing.nmapped
 
 
+def map_rooted(comm):
+    """Let small broadcasts, gathers and scatters go without staging too; equal on all ranks."""
+    comm.engine.sharing.rooted_nbytes = 0
+
+
 class Room:
     """Shared memory to put arrays into: one allocation, handed out piece by piece."""
 
     def __init__(self, comm, nbytes):
         self.memory = comm.empty(nbytes, np.uint8)
+        map_rooted(comm)
         self.used = 0
 
     def put(self, x, shift=0):
@@ -193,6 +199,7 @@ def only_what_is_reached(comm):
     """What others reach must be shared, what only its owner touches need not be."""
     size, rank, count = comm.size, comm.rank, 5000
     x, blocks = comm.array(np.full(count, rank, np.float32)), comm.array(np.full((size, count), rank, np.float32))
+    map_rooted(comm)
     everyone = np.repeat(np.arange(size, dtype=np.float32)[:, None], count, 1)
     before = nmapped(comm)
     assert same_bits(comm.all_gather(x), everyone)
@@ -221,6 +228,7 @@ def test_only_the_buffers_that_others_reach_must_be_shared(n):
 
 def different_allocations(comm):
     a, b = (comm.zeros(3000, np.int32) for _ in range(2))
+    map_rooted(comm)
     x = (a, b)[comm.rank % 2]
     x[:] = comm.rank
     comm.all_reduce(x)      # every rank has views of both
@@ -262,6 +270,32 @@ def test_views_of_any_layout_are_reduced_in_place(n):
     run_ranks(n, odd_layouts)
 
 
+def broadcast_and_tell(comm, nbytes):
+    """The others come only after the root has returned: where it waits for them, nobody would ever come."""
+    x, returned = comm.array(np.full(nbytes, comm.rank, np.uint8)), comm.shared_result(1, np.uint8)
+    while comm.rank and not returned[0]:
+        time.sleep(0.001)
+    comm.broadcast(x)
+    returned[0] = 1
+    assert not x.any()
+    return nmapped(comm)
+
+
+def test_the_root_of_a_small_broadcast_does_not_wait_though_the_array_is_shared():
+    assert run_ranks(3, broadcast_and_tell, (1 << 20) - 1) == [0, 0, 0]
+
+
+def broadcast_large(comm):
+    x = comm.array(np.full(1 << 20, comm.rank, np.uint8))
+    comm.broadcast(x, root=1)
+    assert (x == 1).all()
+    return nmapped(comm)
+
+
+def test_a_large_broadcast_needs_no_staging():
+    assert run_ranks(3, broadcast_large) == [1, 1, 1]
+
+
 # ---- one result for all ----------------------------------------------------------------------------------------------
 
 
@@ -269,6 +303,7 @@ def into_results(comm, dtype, count):
     size, rank = comm.size, comm.rank
     x, result, gathered = comm.empty(count, dtype), comm.shared_result(count, dtype), None
     gathered = comm.shared_result((size, count), dtype, root=size - 1)
+    map_rooted(comm)
     for key in range(10):
         xs = [values(dtype, count, r, key) for r in range(size)]
         x[:] = xs[rank]
