@@ -1,6 +1,7 @@
 """Plans on shared arrays as the engine runs them: after a talk in which all ranks have heard from one another."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from shmring.plan.mapped import entered
 from shmring.plan.model import Call, _prepare, verify
 from shmring.plan.simulate import Buffers, Machine, Memory, Race, at_random, delaying, highest, in_turn, lowest, rushing
 from shmring.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
+from shmring.plan.tables import FORMULAS
 
 MAPPED_FORMS = [form for form in FORMS if form[1] == "mapped"]
 SCHEDULES = [lowest, highest, in_turn(), rushing(0), delaying(1), at_random(1)]
@@ -74,6 +76,21 @@ def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
             for r in range(size):
                 assert (own[r].in_memory.data == expected[r][0]).all()
                 assert r == root or (own[r].out_memory.data == buffers[r].out_memory.data).all()
+
+
+def test_the_page_on_shared_arrays_says_what_the_plans_cost():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "shared-arrays.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    seen = set()
+    for kind, shared, private_text, shared_text, *ratios in rows:
+        kind = kind.strip("`")
+        (private,) = [f for (k, _), f in FORMULAS.items() if k == kind and f.text == private_text]
+        algorithm = "mapped_shared" if "one shared result" in shared else "mapped"
+        formula = FORMULAS[kind, algorithm]
+        assert formula.text.startswith(shared_text)
+        assert ratios == [f"{formula.units(p) / private.units(p):.2f}" for p in (2, 8)]
+        seen.add((kind, algorithm))
+    assert seen == {name for name in FORMULAS if name[1].startswith("mapped")}
 
 
 def test_choose_takes_the_plan_of_one_result_where_there_is_one():
