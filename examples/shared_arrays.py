@@ -1,4 +1,4 @@
-"""Sum arrays that live in shared memory, without copying them. Run me with:  shmring run -n 4 examples/shared_arrays.py"""
+"""Sum arrays in shared memory, without copying them. Run me with:  shmring run -n 4 examples/shared_arrays.py"""
 
 import numpy as np
 

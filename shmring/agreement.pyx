@@ -14,7 +14,7 @@ from libc.string cimport memset
 
 from shmring.directory cimport NOWHERE, Allocation, entry_t
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
-                                KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER, kind_in, root_in)
+                                KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.talk cimport talk_t
 
 from shmring.plan.choose import choose
@@ -271,7 +271,7 @@ cdef Program mapped_program(Engine e, Program staged, journey_t *j, int kind, in
 cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_ns) except -1:
     """Take the journey ``j`` without staging if all buffers allow it, else by the program ``staged``."""
     cdef Sharing s = e.sharing
-    cdef int kind = kind_in(j.signature), root = root_in(j.signature)
+    cdef int kind = j.kind, root = j.root
     cdef int way
     if not is_worth_asking(s, kind, j.nbytes):
         return e.travel(staged, j, timeout_ns)

@@ -22,6 +22,8 @@ class Config:
     """Slots in the outbox: a power of two from 4 to 8."""
     whisper_nbytes: int = -1
     """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
+    lane_nbytes: int = 256 * KIB
+    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up."""
     one_shot_nbytes: int = -1
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
 
@@ -41,12 +43,22 @@ class Config:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
+        if self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1):
+            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be a power of two from 4096 up")
         if not -1 <= self.whisper_nbytes <= 4096:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
         if not self.tick_ms > 0:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive")
+
+    def changed(self, **overrides) -> Config:
+        """A copy with other settings; unknown ones are a ``TypeError``, values out of range a ``ValueError``."""
+        known = [field.name for field in fields(self)]
+        unknown = sorted(set(overrides) - set(known))
+        if unknown:
+            raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
+        return replace(self, **overrides)
 
     def whisper_limit(self, size: int) -> int:
         """The largest whisper among ``size`` ranks: every rank reads all of them, so it shrinks with their number."""
@@ -72,17 +84,13 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
         A value out of range, or an environment variable that is not of the field's type.
     """
     environ = os.environ if environ is None else environ
-    known = {f.name: f for f in fields(Config)}
-    unknown = sorted(set(overrides) - set(known))
-    if unknown:
-        raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
     settings = {}
-    for name, field in known.items():
+    for field in fields(Config):
+        name = field.name
         text = environ.get(f"SHMRING_{name.upper()}")
         if text is not None:
             settings[name] = _parse(name, text, type(field.default))
-    settings.update(overrides)
-    return replace(Config(), **settings)
+    return Config().changed(**settings | overrides)
 
 
 def _parse(name: str, text: str, kind: type):

@@ -7,9 +7,16 @@ from shmring.rounds cimport engine_t
 from shmring.talk cimport talk_t
 
 
+# Where lanes lie in an outbox segment (layout.h), counted from its start.
+cdef size_t lane_ends_offset(config) except? 0
+cdef size_t lane_offset(config, int size, int peer) except? 0
+cdef size_t lane_nbytes(config) except? 0
+
+
 cdef class Engine:
     cdef engine_t c
     cdef readonly list segments          # by rank; keeps the memory mapped
+    cdef list blocks                     # the memory that `c` points to
     cdef readonly object config
     cdef readonly str name
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
@@ -19,9 +26,12 @@ cdef class Engine:
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is
+    cdef public bint has_backlog         # asynchronous work is to be done before any call made from now on
+    cdef public object progress          # who does it (shmring.work); None until there was some
     cdef bint is_busy
     cdef unsigned long holder            # the thread in a call
     cdef int nwaiting
+    cdef int nvisitors                   # threads in calls that take turns of their own (pointtopoint.pyx)
     cdef object turn
     cdef object __weakref__
 

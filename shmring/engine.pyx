@@ -10,24 +10,26 @@ import functools
 import os
 import sys
 import threading
+import time
 import weakref
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
-from libc.stdlib cimport calloc, free
 
-from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_relaxed_u64, store_release_u32
+from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                             SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
-                             shmring_lifeline, shmring_outbox, shmring_whisper)
-from shmring.lifeline cimport drop_lifeline, hold_lifeline
+                             SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
+                             shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
+                             shmring_whisper)
+from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
 from shmring.mapping cimport Mapping
 from shmring.talk cimport go_on_talking, start_talk
-from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, patience_t, report_trouble,
-                           rouse_everyone)
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
+                           report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, SegmentError
@@ -68,9 +70,29 @@ cdef char *slots_in(char *base, int nslots) noexcept:
     return <char *> whispers_in(base) + whispers_nbytes(nslots)
 
 
-def outbox_nbytes(config):
-    """Bytes of the segment that holds one rank's outbox."""
+cdef size_t lane_ends_offset(config) except? 0:
+    """Where the lane ends lie in an outbox segment, counted from its start."""
     return SHMRING_HEADER_NBYTES + PAGE + whispers_nbytes(config.nslots) + config.nslots * config.slot_nbytes
+
+
+cdef size_t lane_offset(config, int size, int peer) except? 0:
+    """Where the lane to ``peer`` lies, counted from the start of the segment."""
+    cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
+    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config)
+
+
+cdef size_t lane_nbytes(config) except? 0:
+    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_nbytes
+
+
+def outbox_nbytes(config, int size):
+    """Bytes of the segment that holds one rank's outbox among ``size`` ranks."""
+    return lane_offset(config, size, size)
+
+
+def lanes_nbytes(config, int size):
+    """How many of them, at the end, need no memory before the first message: the lanes."""
+    return size * lane_nbytes(config)
 
 
 def prepare_outbox(Mapping mapping):
@@ -80,7 +102,7 @@ def prepare_outbox(Mapping mapping):
     """
     cdef shmring_outbox *box = outbox_in(mapping.address)
     cdef int error
-    if sem_init(&box.wake, 1, 0) != 0:
+    if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.lanes_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
     error = hold_lifeline(&(<shmring_header *> mapping.address).life)
     if error:
@@ -89,6 +111,8 @@ def prepare_outbox(Mapping mapping):
 
 
 def _abandon_outbox(Mapping mapping):
+    # A peer may have taken the meeting for complete in the instant in which this rank gave it up.
+    store_release_u32(&outbox_in(mapping.address).left, 1)
     drop_lifeline(&(<shmring_header *> mapping.address).life)
 
 
@@ -113,6 +137,7 @@ cdef class Engine:
         cdef char *base
         cdef engine_t *c = &self.c
         self.segments = segments
+        self.blocks = []
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
@@ -122,15 +147,15 @@ cdef class Engine:
         self.turn = threading.Semaphore(0)
         c.circle.rank = rank
         c.circle.size = size
-        c.circle.outbox = <shmring_outbox **> room(size, sizeof(void *))
-        c.circle.life = <shmring_lifeline **> room(size, sizeof(void *))
-        c.circle.seen[PUBLISHED] = <uint64_t *> room(size, sizeof(uint64_t))
-        c.circle.seen[CONSUMED] = <uint64_t *> room(size, sizeof(uint64_t))
-        c.whisper = <shmring_whisper **> room(size, sizeof(void *))
-        c.slots = <char **> room(size, sizeof(void *))
-        c.agreed = <uint64_t *> room(size, sizeof(uint64_t))
-        c.sources = <const void **> room(size, sizeof(void *))
-        c.scratch = <char *> room(size, SHMRING_WHISPER_NBYTES)
+        c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
+        c.circle.life = <shmring_lifeline **> allocate(self.blocks, size, sizeof(void *))
+        c.circle.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.circle.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.whisper = <shmring_whisper **> allocate(self.blocks, size, sizeof(void *))
+        c.slots = <char **> allocate(self.blocks, size, sizeof(void *))
+        c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
+        c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
         c.nslots = config.nslots
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
@@ -156,16 +181,14 @@ cdef class Engine:
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
         if self.c.own != NULL and not self.is_closed and not self.is_inherited:
             self.say_goodbye()
-        for block in (<size_t> self.c.circle.outbox, <size_t> self.c.circle.life, <size_t> self.c.whisper,
-                      <size_t> self.c.circle.seen[PUBLISHED], <size_t> self.c.circle.seen[CONSUMED],
-                      <size_t> self.c.slots, <size_t> self.c.agreed, <size_t> self.c.sources,
-                      <size_t> self.c.scratch):
-            free(<void *> <size_t> block)
 
     # ---- turns: one thread at a time ----
 
     cdef int enter(self) except -1:
-        """Begin a call: raise if there can be none, wait for another thread's to end."""
+        """Begin a call: raise if there can be none, wait for what was submitted before it, and for another thread's to
+        end."""
+        if self.has_backlog:
+            self.progress.let_pass()
         if self.is_closed or self.trouble is not None or self.is_inherited:
             self.refuse()
         while self.is_busy:     # read and written with the GIL held
@@ -208,7 +231,7 @@ cdef class Engine:
         j.base = self.c.next_round
         j.loop = j.step = 0
         j.iteration = 0
-        store_relaxed_u64(&self.c.own.current, j.signature)
+        store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
         return self.go_on(NULL, program, j, timeout_ns)
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
@@ -249,8 +272,8 @@ cdef class Engine:
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = &self.c.circle.outbox[0].abort
         cdef int j, size = self.c.circle.size
-        while not in_trouble(&self.c.circle):      # written within nanoseconds of the claim that we saw
-            pass
+        while not is_reported(&self.c.circle):      # written within nanoseconds of the claim, or its writer is dead
+            cpu_pause()
         about = r.about if 0 <= r.about < size else r.by
         late = ()
         if r.cause == SHMRING_LATE:
@@ -285,6 +308,21 @@ cdef class Engine:
         """The ranks that have closed."""
         return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]
 
+    def gone_ranks(self):
+        """The ranks that will not be heard of again: dead, or closed. Works on a broken communicator, too."""
+        cdef int j
+        if self.is_closed or self.is_inherited:
+            self.refuse()
+        return [j for j in range(self.c.circle.size)
+                if load_acquire_u32(&self.c.circle.outbox[j].left) or is_dead(self.c.circle.life[j]) != ALIVE]
+
+    def assure(self):
+        """Raise what a call would raise here and now: closed, inherited, or broken."""
+        if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
+            self.trouble = self.diagnose()
+        if self.is_closed or self.is_inherited or self.trouble is not None:
+            self.refuse()
+
     # ---- the end ----
 
     cdef void say_goodbye(self) noexcept:
@@ -304,6 +342,10 @@ cdef class Engine:
                 self.nwaiting += 1
                 self.turn.acquire()
                 self.nwaiting -= 1
+        if self.nvisitors and not self.is_inherited:
+            self.abort("closed while another thread was in a call")
+            while self.nvisitors:      # they look up at every tick of their sleep
+                time.sleep(0.0005)
         self.is_closed = True
         if not self.is_inherited:
             self.say_goodbye()
@@ -315,13 +357,6 @@ cdef class Engine:
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""
         self.is_inherited = True
-
-
-cdef void *room(size_t count, size_t nbytes) except NULL:
-    cdef void *memory = calloc(count, nbytes)
-    if memory == NULL:
-        raise MemoryError(f"no memory for an engine of {count} ranks")
-    return memory
 
 
 # ---- fork and the end of the interpreter -----------------------------------------------------------------------------

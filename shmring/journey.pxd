@@ -13,6 +13,8 @@ ctypedef struct journey_t:
     int loop
     int step
     int64_t iteration
+    int kind                       # what the plan is for, which a signature need not say
+    int root
     size_t nbytes                  # what the plan counts: a vector or one block of it
     char *in_base
     char *out_base

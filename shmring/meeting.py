@@ -47,10 +47,12 @@ def meet(
     rank: int,
     size: int,
     nbytes: int,
+    sparse_nbytes: int = 0,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
     prepare: Callable[[Segment], Callable[[], object] | None] | None = None,
+    check: Callable[[list[int]], None] | None = None,
 ) -> list[Segment]:
     """Meet the other ranks; every rank of the session calls this once, in any order and at any time.
 
@@ -60,13 +62,16 @@ def meet(
         What the ranks of one group share and nobody else has.
     rank, size : int
         Who this is, and of how many.
-    nbytes, kind, params
+    nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
     prepare : callable, optional
         Called with this rank's segment before anybody can attach it. What it returns, if not None, is called before
         the segment is unmapped should the meeting fail.
+    check : callable, optional
+        Called at each look with the ranks not found so far; what it raises ends the meeting for this rank. For those
+        who know better than to wait: that a rank which never came is dead, only somebody who knew it before can tell.
 
     Returns
     -------
@@ -94,8 +99,16 @@ def meet(
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
     deadline = None if timeout is None else time.monotonic() + timeout
-    own = create(segment_name(session, f"r{rank}"), nbytes, kind=kind, rank=rank, size=size, params=params)
-    meeting = _Meeting(session, own, deadline)
+    own = create(
+        segment_name(session, f"r{rank}"),
+        nbytes,
+        sparse_nbytes=sparse_nbytes,
+        kind=kind,
+        rank=rank,
+        size=size,
+        params=params,
+    )
+    meeting = _Meeting(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
@@ -115,11 +128,20 @@ def meet(
 class _Meeting:
     """One rank's view of one meeting: whom it has found."""
 
-    def __init__(self, session: str, own: Segment, deadline: float | None) -> None:
+    def __init__(
+        self,
+        session: str,
+        own: Segment,
+        sparse_nbytes: int,
+        deadline: float | None,
+        check: Callable[[list[int]], None] | None,
+    ) -> None:
         self.session = session
         self.own = own
+        self.sparse_nbytes = sparse_nbytes
         self.size = own.header.size
         self.deadline = deadline
+        self.check = check
         self.present = {own.rank: own}
         self.disagreed_at: float | None = None
 
@@ -131,6 +153,8 @@ class _Meeting:
             self.look_for_missing()
             if self.is_complete():
                 break
+            if self.check is not None:  # before looking who has left: it may know the reason
+                self.check(self.missing())
             self.look_after_present()
             self.check_clock(time.monotonic())
             looking_s = time.thread_time() - started
@@ -151,7 +175,8 @@ class _Meeting:
         for r in self.missing():
             segment = try_attach(segment_name(self.session, f"r{r}"), rank=r)
             if segment is not None:
-                segment.mapping.prefault(write=False)
+                # Not beyond: even a read would give sparse pages their memory, or be a SIGBUS.
+                segment.mapping.prefault(0, max(segment.nbytes - self.sparse_nbytes, 0), write=False)
                 self.present[r] = segment
                 if self.disagreed_at is None and self.disagreements():
                     self.disagreed_at = time.monotonic()

@@ -6,6 +6,8 @@
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
 #   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing
 #
+# Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
+#
 # The packing is exact, so the word is also the explanation: `explain` turns it back into text.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -22,6 +24,8 @@ cdef enum:
     KIND_ALL_TO_ALL = 9
     KIND_SCAN = 10
     KIND_EXSCAN = 11
+    KIND_ALL_REDUCE_MANY = 12
+    KIND_BROADCAST_MANY = 13
 
 cdef enum:
     NO_OP = 15
@@ -35,12 +39,9 @@ cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint6
             | <uint64_t> (root + 1) << 36 | (count & ((<uint64_t> 1 << 36) - 1)))
 
 
-cdef inline int kind_in(uint64_t signature) noexcept nogil:
-    return <int> (signature >> 58)
-
-
-cdef inline int root_in(uint64_t signature) noexcept nogil:
-    return <int> (signature >> 36 & 0x3FFF) - 1
+cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t layout, uint64_t count) noexcept nogil:
+    return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> dtype << 50 | layout >> 35 << 21
+            | (count & ((<uint64_t> 1 << 21) - 1)))
 
 
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:

@@ -27,9 +27,52 @@ def test_spawn_sum_runs_without_a_launcher():
     assert "= 49999995000000, says each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_objects_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
+    assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in said
+    assert "refused: rank 0 cannot pickle" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_groups_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
+    assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_shrink_and_go_on_runs_without_a_launcher(size):
+    said = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
+    assert f"rank {size - 1} died" in said
+    assert f"{size - 1} ranks went on" in said
+
+
+def test_ping_pong_plays_with_three_balls():
+    said = run("-m", "shmring", "run", "-n", "2", str(ROOT / "examples/ping_pong.py"))
+    assert said.count("bytes there and back") == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_pipeline_computes_what_one_process_would(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
+    assert f"8 batches went through {size} stages" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_shared_arrays_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
+    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
+        "groups.py",
         "hello_all_reduce.py",
+        "objects.py",
+        "ping_pong.py",
+        "pipeline.py",
+        "shrink_and_go_on.py",
+        "shared_arrays.py",
         "spawn_sum.py",
     }
 

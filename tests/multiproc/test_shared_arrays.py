@@ -254,6 +254,36 @@ def test_ranks_may_use_different_allocations_as_long_as_all_have_them(n):
     run_ranks(n, different_allocations)
 
 
+def in_other_ways(comm):
+    """Persistent plans, calls in the background, functions as operations, bundles."""
+    size, rank, count = comm.size, comm.rank, 5000
+    x = comm.empty(count, np.float64)
+    total = sum(range(size))
+    plan = comm.plan("all_reduce", x, op="sum")
+    for i in range(3):
+        x[:] = rank + i
+        plan()
+        assert (x == total + i * size).all()
+        x[:] = rank
+        comm.all_reduce(x, async_op=True).wait()
+        assert (x == total).all()
+    assert nmapped(comm) == 6
+    x[:] = rank
+    comm.all_reduce(x, op=np.add)
+    assert (x == total).all()
+    pieces = [x[i : i + 1000] for i in range(0, count, 1000)]
+    x[:] = rank
+    comm.all_reduce_many(pieces)
+    assert (x == total).all()
+    return nmapped(comm)
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_calls_of_other_kinds_take_shared_arrays_as_well(n):
+    counts = run_ranks(n, in_other_ways)
+    assert counts == [counts[0]] * n
+
+
 def odd_layouts(comm):
     matrix = comm.empty((60, 100), np.float64)
     for view in (matrix[:, :50], matrix.T, matrix[::-1], matrix[7:40], matrix.reshape(-1)[11:5000]):

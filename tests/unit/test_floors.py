@@ -17,18 +17,18 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes version atomics layout
+        errors dtypes version unraisable atomics layout
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
         _c/dlpack_abi.h
     """,
     "machine": """
-        topology environment processes config
+        topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "ring directory whisper signature rounds journey talk program plan/",
-    "engine": "meeting diagnosis engine agreement collectives",
-    "abilities": "sharedarrays",
-    "face": "calls communicator joining launch run __init__",
+    "parts": "packing ring directory whisper signature rounds journey talk program plan/ lanes",
+    "engine": "meeting diagnosis engine agreement collectives assembly",
+    "abilities": "work prepared folding calls coalescing persistent pointtopoint messages objects groups sharedarrays",
+    "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
 
