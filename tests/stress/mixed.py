@@ -1,0 +1,473 @@
+"""Operations of every kind, drawn by lot: what `test_mixed` runs.
+
+A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an operation
+follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn alone.
+
+A new kind of operation is a class of three functions, marked ``@kind``:
+
+    draw(dice)            its arguments, the same on all ranks: a `Case`
+    run(comm, case)       carries it out; returns what this rank got, arrays or None, as a list
+    model(case, rank)     what that rank must have got, bit for bit
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from types import SimpleNamespace
+
+import numpy as np
+from inputs import NUMPY_DTYPES, same_bits, values
+from model import reduce_model
+
+from shmring.dtypes import OPS, is_defined
+
+KINDS: dict[str, type] = {}
+POOL = 65_537  # elements of a dtype that inputs are cut from; prime, so that nothing repeats in step with a slot
+
+
+def kind(operation):
+    """Put ``operation`` among those that are drawn."""
+    KINDS[operation.__name__] = operation
+    return operation
+
+
+def settings(seed, run, size):
+    """The settings of one run: outboxes from tiny to ordinary, whispers from none to all."""
+    dice = random.Random(f"{seed}/{run}/settings")
+    return {
+        "slot_nbytes": dice.choice((4096, 4096, 8192, 20_480, 65_536, 262_144)),
+        "nslots": dice.choice((4, 4, 8)),
+        "whisper_nbytes": dice.choice((-1, 0, 48, 64, 1000, 4096)),
+        "one_shot_nbytes": dice.choice((-1, -1, 0, 3000, 100_000)),
+        "spin_us": dice.choice((-1, -1, 0, 5, 200)),
+        "tick_ms": dice.choice((20, 20, 1)),
+        "streaming": dice.choice((-1, 0, 1)),
+        "timeout": 60,
+    }
+
+
+class Case(SimpleNamespace):
+    """One operation: its kind, its number, the size of the group, and what else was drawn."""
+
+    def __str__(self):
+        drawn = {name: value for name, value in vars(self).items() if name not in ("kind", "seed", "run", "index")}
+        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in drawn.items())})"
+
+    def content(self, rank, *shape, salt=0):
+        """Input of a rank: the same numbers for the same (case, rank, salt) in every process."""
+        pool = pool_of(self.dtype)
+        count = int(np.prod(shape))
+        start = random.Random(f"{self.seed}/{self.run}/{self.index}/{rank}/{salt}").randrange(POOL)
+        return np.resize(np.concatenate([pool[start:], pool[:start]]), count).reshape(shape)
+
+    def inputs(self, *shape, salt=0):
+        """The inputs of all ranks."""
+        return [self.content(rank, *shape, salt=salt) for rank in range(self.size)]
+
+    def lay_out(self, x):
+        """A copy of ``x`` in the memory layout that was drawn."""
+        if self.layout == "strided":
+            room = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype) if x.ndim else np.zeros((), x.dtype)
+            view = room[..., ::2] if x.ndim else room
+        elif self.layout == "reversed":
+            view = np.empty_like(x)[::-1] if x.ndim else np.empty_like(x)
+        elif self.layout == "unaligned":
+            view = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+        else:
+            view = np.empty_like(x, order="F" if self.layout == "fortran" else "C")
+        view[...] = x
+        return view
+
+
+_pools: dict[str, np.ndarray] = {}
+
+
+def pool_of(dtype):
+    """Values to cut inputs from."""
+    if dtype not in _pools:
+        _pools[dtype] = values(NUMPY_DTYPES[dtype], POOL, len(_pools))
+    return _pools[dtype]
+
+
+class Dice:
+    """Draws arguments for one operation."""
+
+    def __init__(self, seed, run, index, size, config):
+        self.random = random.Random(f"{seed}/{run}/{index}")
+        self.size, self.config = size, config
+        self.seen = {"seed": seed, "run": run, "index": index, "size": size}
+
+    def case(self, **drawn):
+        """A case of what was drawn."""
+        return Case(**self.seen, **drawn)
+
+    def choose(self, *choices):
+        """One of them."""
+        return self.random.choice(choices)
+
+    def root(self):
+        """A rank."""
+        return self.random.randrange(self.size)
+
+    def layout(self):
+        """How arrays lie in memory; most of them plainly."""
+        return self.choose("plain", "plain", "plain", "plain", "strided", "fortran", "reversed", "unaligned")
+
+    def dtype(self, op=None):
+        """A dtype (that has ``op``)."""
+        return self.choose(*(name for name in NUMPY_DTYPES if op is None or is_defined(op, name)))
+
+    def nbytes(self):
+        """A size at, or beside, one at which something changes."""
+        c = self.config
+        ring = c.nslots * c.slot_nbytes
+        edge = self.choose(
+            0, 1, 8, 40, 48, 104, 160, 48 + 56 * self.random.randrange(70), 64 * self.random.randrange(60),
+            c.whisper_limit(self.size), c.whisper_limit(self.size), c.whisper_limit(self.size) // self.size,
+            max(c.one_shot_nbytes, 0), 3000, 20_000, 60_000 // self.size, c.slot_nbytes // max(1, self.size - 1),
+            c.slot_nbytes, c.slot_nbytes, 2 * c.slot_nbytes, 3 * c.slot_nbytes, min(ring, 1 << 18),
+            self.random.randrange(1, 1 << 14), self.random.randrange(1, min(3 * ring, 1 << 18)),
+        )
+        if self.random.random() < 0.01:
+            edge = min(ring + self.random.randrange(c.slot_nbytes), 1 << 21)  # past every slot there is
+        return edge
+
+    def count(self, dtype, blocks=1):
+        """Elements of about such a size, in all or in each of ``blocks``."""
+        nbytes = self.nbytes() // self.choose(1, blocks) if blocks > 1 else self.nbytes()
+        if blocks > 1:
+            nbytes = min(nbytes, (1 << 20) // blocks)
+        itemsize = NUMPY_DTYPES[dtype].itemsize
+        return max(0, nbytes // itemsize + self.choose(-1, 0, 0, 0, 1, 2))
+
+    def counts(self, most):
+        """Rows for every rank: equal, ragged, some or all of them none."""
+        way = self.choose("ragged", "ragged", "equal", "one", "holes", "steep", "none")
+        if way == "none" or not most:
+            return (0,) * self.size
+        if way == "equal":
+            return (most,) * self.size
+        if way == "one":
+            lucky = self.root()
+            return tuple(most * (r == lucky) for r in range(self.size))
+        if way == "steep":
+            return tuple(max(1, most >> 3 * r) for r in range(self.size))
+        ragged = [self.random.randint(0, most) for _ in range(self.size)]
+        return tuple(n if way == "ragged" or self.random.random() < 0.5 else 0 for n in ragged)
+
+
+def draw(seed, run, index, size, config, kinds=None):
+    """The operation of this number."""
+    dice = Dice(seed, run, index, size, config)
+    name = dice.random.choice(sorted(kinds or KINDS))
+    case = KINDS[name].draw(dice)
+    case.kind = name
+    return case
+
+
+def dawdle(case, rank):
+    """Come to an operation sooner or later than the others."""
+    dice = random.Random(f"{case.seed}/{case.run}/{case.index}/dawdle/{rank}")
+    chance = dice.random()
+    if chance < 0.05:
+        time.sleep(dice.random() * 3e-3)
+    elif chance < 0.15:
+        time.sleep(0)
+    elif chance < 0.3:
+        end = time.perf_counter() + dice.random() * 1e-4
+        while time.perf_counter() < end:
+            pass
+
+
+def carry_out(comm, case):
+    """Run an operation and compare what this rank got with what the model says."""
+    dawdle(case, comm.rank)
+    got = KINDS[case.kind].run(comm, case)
+    wanted = KINDS[case.kind].model(case, comm.rank)
+    assert len(got) == len(wanted)
+    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if a is None or b is None:
+            assert a is b, f"result {i} is {a!r} instead of {b!r}"
+        else:
+            assert same_bits(np.asarray(a), np.asarray(b)), f"result {i}: {differences(np.asarray(a), np.asarray(b))}"
+
+
+def differences(a, b):
+    """Where two arrays differ, in a line."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"{a.dtype}{a.shape} instead of {b.dtype}{b.shape}"
+    a, b = a.ravel(), b.ravel()
+    unlike = np.flatnonzero([x.tobytes() != y.tobytes() for x, y in zip(a, b, strict=True)])
+    first = unlike[0]
+    return f"{len(unlike)} of {a.size} elements differ, from {first} to {unlike[-1]}: {a[first]} instead of {b[first]}"
+
+
+# ---- reductions ------------------------------------------------------------------------------------------------------
+
+
+def draw_reduction(dice, blocks=1, **more):
+    """What reductions have in common."""
+    op = dice.choose(*OPS)
+    dtype = dice.dtype(op)
+    count = dice.count(dtype, blocks)
+    return dice.case(op=op, dtype=dtype, count=count, place=dice.choose("in", "out"), layout=dice.layout(), **more)
+
+
+@kind
+class AllReduce:
+    """In place, or into another array, the source untouched."""
+
+    draw = staticmethod(draw_reduction)
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        out = None if case.place == "in" else case.lay_out(np.empty_like(x))
+        result = comm.all_reduce(x, out, op=case.op)
+        assert result is (x if out is None else out)
+        return [result, x]
+
+    @staticmethod
+    def model(case, rank):
+        xs = case.inputs(case.count)
+        whole = reduce_model(xs, case.op)
+        return [whole, whole if case.place == "in" else xs[rank]]
+
+
+@kind
+class Reduce:
+    """The root gets it, the others keep what they had."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_reduction(dice, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        out = case.lay_out(np.empty_like(x)) if case.place == "out" else None
+        return [comm.reduce(x, out, root=case.root, op=case.op), x]
+
+    @staticmethod
+    def model(case, rank):
+        xs = case.inputs(case.count)
+        if rank != case.root:
+            return [None, xs[rank]]
+        whole = reduce_model(xs, case.op)
+        return [whole, whole if case.place == "in" else xs[rank]]
+
+
+@kind
+class ReduceScatter:
+    """In place means into the own block."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_reduction(dice, dice.size)
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.size, case.count))
+        out = x[comm.rank] if case.place == "in" else case.lay_out(np.empty(case.count, x.dtype))
+        return [comm.reduce_scatter(x, out, op=case.op)]
+
+    @staticmethod
+    def model(case, rank):
+        return [reduce_model([x[rank] for x in case.inputs(case.size, case.count)], case.op)]
+
+
+@kind
+class Scan:
+    """Prefixes, with or without the own operand."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_reduction(dice, inclusive=dice.choose(True, False))
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        out = None if case.place == "in" else case.lay_out(case.content(comm.rank, case.count, salt=1))
+        return [(comm.scan if case.inclusive else comm.exscan)(x, out, op=case.op)]
+
+    @staticmethod
+    def model(case, rank):
+        xs = case.inputs(case.count)[: rank + case.inclusive]
+        if not xs:  # the first rank of an exclusive scan: left as it was
+            return [case.content(rank, case.count, salt=int(case.place == "out"))]
+        return [reduce_model(xs, case.op)]
+
+
+# ---- movement --------------------------------------------------------------------------------------------------------
+
+
+def draw_movement(dice, blocks=1, **more):
+    """What movements have in common."""
+    dtype = dice.dtype()
+    count = dice.count(dtype, blocks)
+    return dice.case(dtype=dtype, count=count, place=dice.choose("in", "out", "new"), layout=dice.layout(), **more)
+
+
+@kind
+class Broadcast:
+    """Roots differ from one to the next, and a root waits for nobody."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_movement(dice, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        return [comm.broadcast(x, root=case.root)]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(case.root, case.count)]
+
+
+@kind
+class AllGather:
+    """In place means that the own block stands in the output already."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_movement(dice, dice.size)
+
+    @staticmethod
+    def run(comm, case):
+        x = case.content(comm.rank, case.count)
+        out = None if case.place == "new" else case.lay_out(np.zeros((case.size, case.count), x.dtype))
+        if case.place == "in" and case.layout == "plain":
+            out[comm.rank] = x
+            x = out[comm.rank]
+        else:
+            x = case.lay_out(x)
+        return [comm.all_gather(x, out)]
+
+    @staticmethod
+    def model(case, rank):
+        return [np.stack(case.inputs(case.count))]
+
+
+@kind
+class Gather:
+    """The root alone gets something."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_movement(dice, dice.size, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        x = case.content(comm.rank, case.count)
+        out = None
+        if comm.rank == case.root and case.place != "new":
+            out = case.lay_out(np.zeros((case.size, case.count), x.dtype))
+        if out is not None and case.place == "in" and case.layout == "plain":
+            out[comm.rank] = x
+            x = out[comm.rank]
+        else:
+            x = case.lay_out(x)
+        return [comm.gather(x, out, root=case.root)]
+
+    @staticmethod
+    def model(case, rank):
+        return [np.stack(case.inputs(case.count)) if rank == case.root else None]
+
+
+@kind
+class Scatter:
+    """The root alone gives something."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_movement(dice, dice.size, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        if comm.rank != case.root:
+            return [comm.scatter(None, case.lay_out(np.zeros(case.count, pool_of(case.dtype).dtype)), root=case.root)]
+        x = case.lay_out(case.content(comm.rank, case.size, case.count))
+        out = {"in": x[comm.rank], "out": case.lay_out(np.zeros(case.count, x.dtype)), "new": None}[case.place]
+        return [comm.scatter(x, out, root=case.root)]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(case.root, case.size, case.count)[rank]]
+
+
+@kind
+class AllToAll:
+    """In place, blocks change places."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_movement(dice, dice.size)
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.size, case.count))
+        out = {"in": x, "out": case.lay_out(np.zeros_like(x)), "new": None}[case.place]
+        return [comm.all_to_all(x, out)]
+
+    @staticmethod
+    def model(case, rank):
+        return [np.stack([x[rank] for x in case.inputs(case.size, case.count)])]
+
+
+@kind
+class Barrier:
+    """Nothing but the round."""
+
+    @staticmethod
+    def draw(dice):
+        return dice.case()
+
+    @staticmethod
+    def run(comm, case):
+        return [comm.barrier()]
+
+    @staticmethod
+    def model(case, rank):
+        return [None]
+
+
+@kind
+class Burst:
+    """Many small ones of one kind without a word between: a root or a sender runs ahead until the ring is full."""
+
+    @staticmethod
+    def draw(dice):
+        way = dice.choose("broadcast", "reduce", "all_reduce", "gather", "scan")
+        return dice.case(way=way, dtype="int64", count=dice.choose(0, 1, 6, 7, 40, 600), times=dice.choose(9, 17, 30),
+                         root=dice.root(), layout="plain")
+
+    @staticmethod
+    def run(comm, case):
+        got = []
+        for i in range(case.times):
+            x = case.content(comm.rank, case.count, salt=i)
+            if case.way in ("all_reduce", "scan"):
+                got.append(getattr(comm, case.way)(x, op="bxor"))
+            elif case.way == "reduce":
+                got.append(comm.reduce(x, root=case.root, op="bxor"))
+            else:
+                got.append(getattr(comm, case.way)(x, root=case.root))
+        return got
+
+    @staticmethod
+    def model(case, rank):
+        wanted = []
+        for i in range(case.times):
+            xs = case.inputs(case.count, salt=i)
+            if case.way == "broadcast":
+                wanted.append(xs[case.root])
+            elif case.way == "gather":
+                wanted.append(np.stack(xs) if rank == case.root else None)
+            elif case.way == "reduce":
+                wanted.append(reduce_model(xs, "bxor") if rank == case.root else None)
+            else:
+                wanted.append(reduce_model(xs[: rank + 1] if case.way == "scan" else xs, "bxor"))
+        return wanted
