@@ -25,6 +25,8 @@ from shmring.errors import (
     MismatchError,
     OutOfSharedMemoryError,
     PeerLostError,
+    RankFailedError,
+    RoleTakenError,
     SegmentError,
     ShmringError,
 )
@@ -45,6 +47,8 @@ __all__ = [
     "MismatchError",
     "OutOfSharedMemoryError",
     "PeerLostError",
+    "RankFailedError",
+    "RoleTakenError",
     "SegmentError",
     "ShmringError",
     "__version__",

@@ -2,7 +2,7 @@
 
 import sys
 
-from .cli import main
+from shmring.cli import main
 
 if __name__ == "__main__":  # processes that the subcommands spawn import this module again
     sys.exit(main())

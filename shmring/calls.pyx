@@ -12,7 +12,7 @@ from shmring.collectives cimport (all_gather, all_reduce, all_to_all, barrier, b
 from shmring.engine cimport Engine
 from shmring.reduce cimport find_kernel, reduce_kernel
 
-from shmring.dtypes import DTYPES, OP_CODES, OPS, op_code
+from shmring.dtypes import DTYPES, OPS, op_code
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -98,7 +98,8 @@ cdef class Calls:
         return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size}{state}>"
 
     def __reduce__(self):
-        raise TypeError("a communicator belongs to its process and cannot be pickled; call shmring.init() in the other one")
+        raise TypeError("a communicator belongs to its process and cannot be pickled; "
+                        "call shmring.init() in the other one")
 
     def __enter__(self):
         return self
@@ -140,10 +141,11 @@ cdef class Calls:
 
         Notes
         -----
-        Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than about
-        a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the message;
-        float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of whispers. Above:
-        slices, each reduced by its owner from all sources at once; (5 * size - 2) * x.nbytes bytes touched in all.
+        Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than
+        about a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the
+        message; float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of
+        whispers. Above: slices, each reduced by its owner from all sources at once;
+        (5 * size - 2) * x.nbytes bytes touched in all.
         """
         cdef array_t a, b
         cdef int code = number_of(op)
@@ -151,13 +153,13 @@ cdef class Calls:
         cdef Engine engine = self.engine
         cdef reduce_kernel kernel
         result = x if out is None else out
-        held = kept = None
+        _held = kept = None
         if out is None:
             if not fast_array(x, &a, True):
                 kept = target_array(x, &a)
             b = a
         else:
-            held = source_array(x, &a)
+            _held = source_array(x, &a)
             kept = target_array(out, &b)
             check_same(&a, &b, 1, 1)
             check_overlap(&a, &b, 0)
@@ -205,7 +207,7 @@ cdef class Calls:
         cdef reduce_kernel kernel
         cdef bint is_root = self.check_root(root)
         result = kept = None
-        held = source_array(x, &a)
+        _held = source_array(x, &a)
         b = a
         if is_root:
             result = x if out is None else out
@@ -255,7 +257,7 @@ cdef class Calls:
         cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef reduce_kernel kernel
-        held = source_array(x, &a)
+        _held = source_array(x, &a)
         result = self.one_share(x) if out is None else out
         kept = target_array(result, &b)
         check_same(&a, &b, 1, self.size)
@@ -323,12 +325,12 @@ cdef class Calls:
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef reduce_kernel kernel
         result = x if out is None else out
-        held = None
+        _held = None
         kept = target_array(result, &b)
         if out is None:
             a = b
         else:
-            held = source_array(x, &a)
+            _held = source_array(x, &a)
             check_same(&a, &b, 1, 1)
             check_overlap(&a, &b, 0)
         kernel = kernel_for(code, &a)
@@ -409,7 +411,7 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        held = source_array(x, &a)
+        _held = source_array(x, &a)
         result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
         kept = target_array(result, &b)
         check_same(&a, &b, self.size, 1)
@@ -453,7 +455,7 @@ cdef class Calls:
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
         result = kept = None
-        held = source_array(x, &a)
+        _held = source_array(x, &a)
         b = a
         if is_root:
             result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
@@ -477,8 +479,8 @@ cdef class Calls:
         x : array of shape (size, *S) on the root
             Ignored on the others, which may pass None.
         out : array of shape S
-            Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``; the
-            others must give one, since they cannot know S.
+            Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``;
+            the others must give one, since they cannot know S.
         root : int
         timeout : float, optional
             As in `all_reduce`.
@@ -500,12 +502,13 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
-        held = None
+        _held = None
         if is_root:
-            held = source_array(x, &a)
+            _held = source_array(x, &a)
             result = self.one_share(x) if out is None else out
         elif out is None:
-            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one share")
+            raise ValueError(f"rank {self.rank} is not the root of this scatter: "
+                             "pass out=, an array of the shape of one share")
         else:
             result = out
         kept = target_array(result, &b)
@@ -552,7 +555,7 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        held = source_array(x, &a)
+        _held = source_array(x, &a)
         self.one_share_shape(x)
         result = empty_like_array(x, shape_of(x)) if out is None else out
         kept = target_array(result, &b)
@@ -595,7 +598,8 @@ cdef class Calls:
     def abort(self, reason=""):
         """End this communicator for all ranks, at once.
 
-        Peers that wait, and peers that call later, get `AbortedError` with the reason. Any thread may call; does not block.
+        Peers that wait, and peers that call later, get `AbortedError` with the reason. Any thread may call; does not
+        block.
 
         Parameters
         ----------

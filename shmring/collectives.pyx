@@ -7,7 +7,6 @@ size of the message alone.
 The caller has checked the arguments, and has entered the engine.
 """
 
-from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from shmring.journey cimport journey_t

@@ -10,6 +10,7 @@ from shmring.talk cimport talk_t
 cdef class Engine:
     cdef engine_t c
     cdef readonly list segments          # by rank; keeps the memory mapped
+    cdef list blocks                     # the memory that `c` points to
     cdef readonly object config
     cdef readonly str name
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks

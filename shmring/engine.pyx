@@ -16,10 +16,9 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
 
 from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_relaxed_u64, store_release_u32
+from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
                              SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
@@ -31,7 +30,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_t
                            rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import AbortedError, ClosedError, SegmentError
+from shmring.errors import ClosedError, SegmentError
 from shmring.plan.limits import Limits
 from shmring.topology import usable_processors
 
@@ -114,6 +113,7 @@ cdef class Engine:
         cdef char *base
         cdef engine_t *c = &self.c
         self.segments = segments
+        self.blocks = []
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
@@ -123,15 +123,15 @@ cdef class Engine:
         self.turn = threading.Semaphore(0)
         c.circle.rank = rank
         c.circle.size = size
-        c.circle.outbox = <shmring_outbox **> room(size, sizeof(void *))
-        c.circle.life = <shmring_lifeline **> room(size, sizeof(void *))
-        c.circle.seen[PUBLISHED] = <uint64_t *> room(size, sizeof(uint64_t))
-        c.circle.seen[CONSUMED] = <uint64_t *> room(size, sizeof(uint64_t))
-        c.whisper = <shmring_whisper **> room(size, sizeof(void *))
-        c.slots = <char **> room(size, sizeof(void *))
-        c.agreed = <uint64_t *> room(size, sizeof(uint64_t))
-        c.sources = <const void **> room(size, sizeof(void *))
-        c.scratch = <char *> room(size, SHMRING_WHISPER_NBYTES)
+        c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
+        c.circle.life = <shmring_lifeline **> allocate(self.blocks, size, sizeof(void *))
+        c.circle.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.circle.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.whisper = <shmring_whisper **> allocate(self.blocks, size, sizeof(void *))
+        c.slots = <char **> allocate(self.blocks, size, sizeof(void *))
+        c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
+        c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
         c.nslots = config.nslots
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
@@ -157,11 +157,6 @@ cdef class Engine:
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
         if self.c.own != NULL and not self.is_closed and not self.is_inherited:
             self.say_goodbye()
-        for block in (<size_t> self.c.circle.outbox, <size_t> self.c.circle.life, <size_t> self.c.whisper,
-                      <size_t> self.c.circle.seen[PUBLISHED], <size_t> self.c.circle.seen[CONSUMED],
-                      <size_t> self.c.slots, <size_t> self.c.agreed, <size_t> self.c.sources,
-                      <size_t> self.c.scratch):
-            free(<void *> <size_t> block)
 
     # ---- turns: one thread at a time ----
 
@@ -204,7 +199,7 @@ cdef class Engine:
             return 0
         return self.go_on(t, None, NULL, timeout_ns)
 
-    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:
+    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
         j.base = self.c.next_round
         j.loop = j.step = 0
@@ -246,7 +241,7 @@ cdef class Engine:
 
     # ---- trouble ----
 
-    cdef object diagnose(self):
+    cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = &self.c.circle.outbox[0].abort
         cdef int j, size = self.c.circle.size
@@ -311,13 +306,6 @@ cdef class Engine:
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""
         self.is_inherited = True
-
-
-cdef void *room(size_t count, size_t nbytes) except NULL:
-    cdef void *memory = calloc(count, nbytes)
-    if memory == NULL:
-        raise MemoryError(f"no memory for an engine of {count} ranks")
-    return memory
 
 
 # ---- fork and the end of the interpreter -----------------------------------------------------------------------------

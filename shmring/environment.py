@@ -10,7 +10,6 @@ import hashlib
 import os
 import secrets
 import socket
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -216,13 +215,14 @@ def _session_of_arguments(environ: Mapping[str, str], size: int) -> str:
 def _launching_process(descriptor: int) -> str | None:
     """Who made the socket at ``descriptor``: the kernel remembers, through any number of shells in between."""
     try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return None
-        with socket.socket(fileno=os.dup(descriptor)) as end:
+        end = socket.socket(fileno=descriptor)
+        try:
             credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        finally:
+            end.detach()  # it is the launcher's and stays open
         pid = struct.unpack("3i", credentials)[0]
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            start_time = file.read().rpartition(b")")[2].split()[19].decode()
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            start_time = stat.read().rpartition(b")")[2].split()[19].decode()
     except (OSError, AttributeError, IndexError):
         return None
     return f"pid={pid} start_time={start_time}"

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-
 from shmring.communicator import Communicator
 from shmring.config import configure
 from shmring.engine import Engine, outbox_nbytes, prepare_outbox
 from shmring.environment import discover
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
-
-# How many times each session was joined by this process. All ranks join in the same order, so the number tells
-# one meeting from the next, and nobody removes a name of the next meeting when clearing up after this one.
-_joined: defaultdict[str, itertools.count] = defaultdict(itertools.count)
 
 
 def init(
@@ -65,8 +58,7 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    name = f"{job.session}/{next(_joined[job.session])}"  # a sub-session: a launcher sweeps all of them
-    return join(name, job.rank, job.size, config, meeting_timeout)
+    return join(job.session, job.rank, job.size, config, meeting_timeout)
 
 
 def join(name: str, rank: int, size: int, config, meeting_timeout: float | None) -> Communicator:

@@ -1,6 +1,6 @@
 """Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
 
-from shmring.program cimport (AWAIT, CLAIM, COPY, IN, OUT, PUBLISH, REDUCE, RELEASE, SLOT, loop_t, operand_t, step_t)
+from shmring.program cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, step_t)
 from shmring.reduce cimport copy_bytes, reduce_into
 from shmring.rounds cimport await_round, claim, finish, publish, release
 from shmring.wait cimport READY

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from . import segment
-from .joining import init as init_communicator
-from .environment import rank_variables
-from .errors import AbortedError, BrokenError, PeerLostError, RankFailedError
-from .processes import describe_signal, die_with_parent
+from shmring.environment import rank_variables
+from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.joining import init as init_communicator
+from shmring.processes import describe_signal, die_with_parent
+from shmring.segment import sweep
 
 
 def spawn(
@@ -83,10 +83,10 @@ def spawn(
     Notes
     -----
     Blocks until all ranks have ended, and leaves none of them and nothing in shared memory, whatever happened; the
-    ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.) When a rank fails its communicator aborts, so that the others get
-    `AbortedError` from the call they are in. The error raised is that of the rank that failed by itself, not of those
-    that failed in consequence. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
-    ``SHMRING_SESSION`` in each rank.
+    ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.)
+    When a rank fails its communicator aborts, so that the others get `AbortedError` from the call they are in. The
+    error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``,
+    ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``SHMRING_SESSION`` in each rank.
     """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")
@@ -106,7 +106,7 @@ def spawn(
         _attend(ranks, time.monotonic() + grace)
     finally:
         _end(ranks, grace)
-        segment.sweep(session)
+        sweep(session)
     if (error := _first_failure(ranks)) is not None:
         raise error
     return [pickle.loads(rank.result) for rank in ranks]

@@ -47,5 +47,4 @@ cdef class Program:
     cdef readonly object plan
     cdef list blocks
 
-    cdef void *reserve(self, size_t nbytes) except NULL
     cdef int compile_step(self, step_t *s, object step) except -1

@@ -4,7 +4,7 @@ A plan is a few loops of steps with affine offsets, so a program is some hundred
 message. Compiled once for each (collective, size), kept by the engine.
 """
 
-from libc.stdlib cimport calloc, free
+from shmring.blocks cimport allocate
 
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
@@ -15,26 +15,17 @@ cdef class Program:
     def __cinit__(self, plan):
         cdef Py_ssize_t i, k
         self.plan = plan
+        self.blocks = []
         self.rounds = plan.rounds
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.nloops = len(loops)
-        self.loops = <loop_t *> self.reserve(len(loops) * sizeof(loop_t))
+        self.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
         for i, (times, steps) in enumerate(loops):
             self.loops[i].times = times
             self.loops[i].nsteps = len(steps)
-            self.loops[i].steps = <step_t *> self.reserve(len(steps) * sizeof(step_t))
+            self.loops[i].steps = <step_t *> allocate(self.blocks, len(steps), sizeof(step_t))
             for k, step in enumerate(steps):
                 self.compile_step(&self.loops[i].steps[k], step)
-
-    cdef void *reserve(self, size_t nbytes) except NULL:
-        cdef Block block = Block.__new__(Block)
-        block.memory = calloc(max(nbytes, <size_t> 1), 1)
-        if block.memory == NULL:
-            raise MemoryError(f"no memory for a plan ({nbytes} bytes)")
-        if self.blocks is None:
-            self.blocks = []
-        self.blocks.append(block)
-        return block.memory
 
     cdef int compile_step(self, step_t *s, object step) except -1:
         operands = []
@@ -47,22 +38,13 @@ cdef class Program:
             s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
             s.round, s.round_step = step.round
             s.whom = step.ranks if s.code == AWAIT else 0
-        s.operands = <operand_t *> self.reserve(len(operands) * sizeof(operand_t))
+        s.operands = <operand_t *> allocate(self.blocks, len(operands), sizeof(operand_t))
         for i, operand in enumerate(operands):
             s.operands[i].space = {Space.IN: IN, Space.OUT: OUT, Space.SLOT: SLOT}[operand.space]
             s.operands[i].rank = operand.rank
             s.operands[i].offset, s.operands[i].offset_step = operand.offset
             s.operands[i].round, s.operands[i].round_step = operand.round
         return 0
-
-
-cdef class Block:
-    """Memory that goes with its program."""
-
-    cdef void *memory
-
-    def __dealloc__(self):
-        free(self.memory)
 
 
 def flatten(steps):

@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from . import segment
-from .environment import rank_variables
-from .processes import adopting_orphans, children, describe_status, die_with_parent
+from shmring.environment import rank_variables
+from shmring.processes import adopting_orphans, children, describe_status, die_with_parent
+from shmring.segment import sweep
 
 _FORWARDED = {
     signal.SIGINT,
@@ -93,7 +93,7 @@ def run(
             gang.wait()
             _end_adopted(older_children, grace)
             gang.close()
-            segment.sweep(session)
+            sweep(session)
     return gang.status
 
 
@@ -199,8 +199,8 @@ class _Gang:
             del self._running[rank]
             if status and not self.status:
                 self.status = status if status > 0 else 128 - status
-                others = "; ending the others" if self._running else ""
-                print(f"shmring run: rank {rank} (pid {process.pid}) {describe_status(status)}{others}", file=sys.stderr)
+                what = f"rank {rank} (pid {process.pid}) {describe_status(status)}"
+                print(f"shmring run: {what}{'; ending the others' if self._running else ''}", file=sys.stderr)
         # Adopted orphans must not pile up as zombies in a long run. A rank that ended just now is left to Popen.
         own = self._not_adopted | {process.pid for process in self._running.values()}
         with contextlib.suppress(ChildProcessError):

@@ -69,8 +69,8 @@ cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogi
 
 cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil:
     """What may be done with the GIL held: a few looks, no clock, no system call."""
-    cdef int i
-    for i in range(looks):
+    cdef int _i
+    for _i in range(looks):
         if is_ready(c, what, whom, need):
             return READY
         cpu_pause()
@@ -242,7 +242,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
     handle signals and calls again with the same patience.
     """
     cdef int64_t started
-    cdef int i
+    cdef int _i
     if is_ready(c, what, whom, need):
         return READY
     if patience.stage == FRESH:
@@ -252,7 +252,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if patience.deadline_ns == 0 and patience.timeout_ns >= 0:
             patience.deadline_ns = started + min(patience.timeout_ns, INT64_MAX - started)
     while patience.stage == SPIN:
-        for i in range(LOOKS_PER_CLOCK):
+        for _i in range(LOOKS_PER_CLOCK):
             if is_ready(c, what, whom, need):
                 patience.stage = FRESH
                 return READY
@@ -262,7 +262,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if now_ns() >= patience.spin_until_ns:
             patience.stage = YIELD
     if patience.stage == YIELD:
-        for i in range(c.yields):
+        for _i in range(c.yields):
             sched_yield()
             if is_ready(c, what, whom, need):
                 patience.stage = FRESH

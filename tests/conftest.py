@@ -1,11 +1,6 @@
 """What all tests share: the harness of ranks as fixtures, the leak check around every test, the seed, the long runs."""
 
 import os
-
-# One thread per numerical library: the nursery forks, and ranks outnumber processors anyway.
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 import random
 import threading
 from multiprocessing import resource_tracker

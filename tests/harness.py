@@ -33,6 +33,11 @@ from typing import Any
 
 import pytest
 
+# One thread for each numerical library: the nursery forks, and ranks outnumber processors anyway. The libraries read
+# these while they load, so this module must be imported before NumPy is (`conftest.py` imports it first).
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 # The grid of group sizes: alone, a pair, odd, a power of two, and more than most machines have processors.
 RANKS = (1, 2, 3, 4, 7)
 

@@ -1,7 +1,7 @@
 """The command line: ``shmring COMMAND ...``, one module for each command.
 
-A command's module has ``add_arguments(parser)`` and ``main(args) -> int``, and its docstring is the command's help. Only
-the module of the command at hand is imported.
+A command's module has ``add_arguments(parser)`` and ``main(args) -> int``, and its docstring is the command's help.
+Only the module of the command at hand is imported.
 """
 
 from __future__ import annotations

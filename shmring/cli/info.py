@@ -1,8 +1,6 @@
 """What runs here, what the machine looks like, what limits apply, and what dead jobs have left.
 
-  shmring info           for people
-  shmring info --json    for programs
-  shmring info --clean   remove what dead jobs have left
+Names of living jobs are never removed: those are meetings under way.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 
-from ..run import run
+from shmring.run import run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ import sys, numpy, shmring
 with shmring.init() as comm:
     x = numpy.ones(3)
     comm.all_reduce(x)
-    print(comm.rank, comm.size, x.tolist(), sys.argv[1:])
+    sys.stdout.write(f"{comm.rank} {comm.size} {x.tolist()} {sys.argv[1:]}\\n")  # in one piece, buffered or not
 """
 
 

@@ -156,7 +156,8 @@ def any_layout(comm):
         assert (swapped == whole).all()
     scalar = np.array(2.5)
     comm.all_reduce(scalar)
-    assert scalar.shape == () and scalar == 2.5 * size
+    assert scalar.shape == ()
+    assert scalar == 2.5 * size
     raw = bytearray(b"\x01\x02")
     comm.all_reduce(memoryview(raw), op="max")
     assert raw == b"\x01\x02"

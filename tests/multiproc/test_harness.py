@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import harness
 import pytest
 from harness import RANKS, RankError, run_processes, say, start_processes
+from installed import ROOT
 
 
 def own_rank(rank, *args):
@@ -198,6 +198,7 @@ def test_a_thread_left_running_is_a_failure():
 
 
 def test_the_seed_can_be_set_and_is_shown():
-    command = [sys.executable, "-m", "pytest", "--collect-only", "--seed", "77", __file__]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stdout
+    settings = str(ROOT / "pyproject.toml")
+    command = [sys.executable, "-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "shmring: seed 77 (repeat with --seed 77)" in shown

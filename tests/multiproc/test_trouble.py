@@ -7,12 +7,14 @@ import time
 
 import numpy as np
 import pytest
-from harness import RANKS, run_ranks, say, start_ranks
+from harness import RANKS, run_processes, run_ranks, say, start_processes, start_ranks
 
+import shmring
 from shmring.errors import (
     AbortedError,
     ClosedError,
     CollectiveTimeoutError,
+    MeetingTimeoutError,
     MismatchError,
     PeerLostError,
 )
@@ -173,7 +175,7 @@ def close_early(comm):
         with pytest.raises(ClosedError):
             comm.barrier()
         return
-    with pytest.raises(PeerLostError, match="rank 0 .* closed") as caught:
+    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
         comm.barrier()
     assert caught.value.rank == 0
 
@@ -334,3 +336,51 @@ def test_errors_pickle_with_their_attributes():
                   AbortedError("d", 4)):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def join_again_and_again(rank, session):
+    for number in range(20):
+        with shmring.init(rank=rank, size=3, session=session) as comm:
+            x = np.full(3000, float(number))
+            comm.all_reduce(x)
+            assert (x == 3 * number).all()
+    pair = [shmring.init(rank=rank, size=3, session=session) for _ in range(2)]
+    for comm in reversed(pair):
+        comm.barrier()
+        comm.close()
+
+
+def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
+    run_processes(3, join_again_and_again, f"again{seed}")
+
+
+def come_too_late(rank, session):
+    if rank == 1:
+        with pytest.raises(MeetingTimeoutError) as caught:
+            shmring.init(rank=1, size=2, session=session, meeting_timeout=0.1)
+        assert caught.value.missing == (0,)
+        say("tired")
+    else:
+        time.sleep(0.3)
+    with shmring.init(rank=rank, size=2, session=session) as comm:
+        comm.barrier()
+
+
+def test_a_rank_that_gave_up_meeting_may_try_again(seed):
+    start_processes(2, come_too_late, f"late{seed}").results()
+
+
+def reduce_then_others(comm):
+    for count in (2000, 100_000):
+        for root in range(comm.size):
+            x = np.ones(count)
+            comm.reduce(x.copy(), root=root)
+            comm.broadcast(x, root=root)
+            comm.gather(x, root=root)
+            comm.scatter(np.ones((comm.size, count)) if comm.rank == root else None, np.empty(count), root=root)
+            comm.all_reduce(x)
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(n):
+    run_ranks(n, reduce_then_others)

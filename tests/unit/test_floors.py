@@ -18,10 +18,11 @@ PACKAGE = Path(shmring.__file__).parent
 FLOORS = {
     "words": """
         errors dtypes version atomics layout
-        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/dlpack_abi.h
+        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
+        _c/dlpack_abi.h
     """,
     "machine": """
-        topology environment processes config
+        topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": "ring whisper signature rounds journey talk program plan/",

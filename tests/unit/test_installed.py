@@ -1,6 +1,7 @@
 """Tests, and the processes they start, see the same shmring."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +30,9 @@ def test_names_of_test_files_are_unique_and_make_no_packages():
     assert len(names) == len(set(names))
     assert "__init__.py" not in names
     assert not (ROOT / "conftest.py").exists()
+
+
+def test_no_test_starts_a_process_in_the_checkout():
+    starts_there = re.compile(r"\bcwd=\s*(ROOT|Path|str)\b")
+    found = [path.name for path in (ROOT / "tests").rglob("test_*.py") if starts_there.search(path.read_text())]
+    assert not found

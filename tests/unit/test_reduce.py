@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -339,7 +338,6 @@ def test_the_environment_chooses_the_kernel_at_import(name):
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"SHMRING_KERNEL": name},
-        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )
