@@ -37,8 +37,10 @@ class Call:
                 return int(self.nbytes)  # type: ignore[arg-type]
             case "broadcast":
                 return int(self.nbytes) if rank == self.root else 0  # type: ignore[arg-type]
-            case "reduce_scatter" | "all_to_all":
+            case "all_to_all":
                 return int(self.blocks()[rank].sum())
+            case "reduce_scatter":
+                return int(self.blocks()[:, 0].sum())
             case "all_gather" | "gather":
                 return int(self.blocks()[rank, 0])
             case "scatter":
@@ -75,7 +77,9 @@ class Call:
             case "exscan":
                 return [fold(inputs[:r], self.itemsize) if r else None for r in ranks]
             case "reduce_scatter":
-                return [fold([x.reshape(self.size, -1)[r] for x in inputs], self.itemsize) for r in ranks]
+                ends = np.cumsum(self.blocks()[:, 0])[:-1]
+                shares = [np.split(x, ends) for x in inputs]
+                return [fold([share[r] for share in shares], self.itemsize) for r in ranks]
             case "broadcast":
                 return [inputs[self.root] if r != self.root else None for r in ranks]
             case "all_gather":

@@ -15,6 +15,7 @@ from .pipeline import (
     Turn,
     alone,
     awaiting,
+    blocks_of,
     deaf,
     joined,
     packing,
@@ -26,14 +27,6 @@ from .pipeline import (
     up,
 )
 from .steps import IN, OUT, SLOT, ZERO, Affine, Claim, Copy, Operand, Plan, Publish, Release, Step
-
-
-def blocks_of(nbytes: int | Sequence[int], size: int) -> tuple[list[int], list[int]]:
-    """Size and place of every rank's block."""
-    sizes = [nbytes] * size if isinstance(nbytes, int) else list(nbytes)
-    if len(sizes) != size:
-        raise ValueError(f"{len(sizes)} block sizes for {size} ranks")
-    return sizes, [0, *accumulate(sizes)][:-1]
 
 
 def broadcast(

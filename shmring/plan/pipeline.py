@@ -8,6 +8,7 @@ r + 1 before it hears round r, so that only the first wait is exposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from .limits import LINE
@@ -38,6 +39,14 @@ def packing(blocks: int, capacity: int, itemsize: int) -> int:
 def up(nbytes: int, alignment: int) -> int:
     """``nbytes`` rounded up."""
     return -(-nbytes // alignment) * alignment
+
+
+def blocks_of(nbytes: int | Sequence[int], size: int) -> tuple[list[int], list[int]]:
+    """Size and place of every rank's block."""
+    sizes = [nbytes] * size if isinstance(nbytes, int) else list(nbytes)
+    if len(sizes) != size:
+        raise ValueError(f"{len(sizes)} block sizes for {size} ranks")
+    return sizes, [0, *accumulate(sizes)][:-1]
 
 
 class Stage(NamedTuple):

@@ -7,7 +7,8 @@ halving): a partial result in float16 is rounded once more, and in float32 it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from .limits import DEFAULT_LIMITS, Limits
 from .pipeline import (
@@ -15,6 +16,7 @@ from .pipeline import (
     Turn,
     alone,
     awaiting,
+    blocks_of,
     deaf,
     joined,
     packing,
@@ -71,46 +73,61 @@ def reduce_sliced(
     return two_shot("reduce", "sliced", rank, size, nbytes, limits, owners, (root,))
 
 
-def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
+def reduce_scatter(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[int],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Plan:
     """Every rank stages the other ranks' blocks and folds its own: one sync, (3p-1)s bytes (s = p * ``nbytes``).
 
-    ``nbytes`` is the size of one block, i.e. of the output.
+    ``nbytes`` is the size of one block, i.e. of the output, or a sequence of the sizes of all.
     """
-    kind, in_place = "reduce_scatter", -rank * nbytes
-    if size == 1 or not nbytes:
-        return alone(kind, rank, size, nbytes, in_place, folds=True)
+    kind = "reduce_scatter"
+    sizes, places = blocks_of(nbytes, size)
+    in_place = -places[rank]
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), in_place, folds=True)
     alignment = packing(size - 1, limits.capacity, itemsize)
-    cut = stages([nbytes], limits.capacity, lambda n: (size - 1) * n[0], alignment)
+    cut = stages(sizes, limits.capacity, lambda pieces: sum(pieces) - min(pieces), alignment)
+
+    def packed(turn: Turn, src: int) -> list[int]:
+        # Where the piece for each rank lies in the slot of `src`. Its own is not there, so the later ones move up.
+        return [0, *accumulate(up(n, alignment) if r != src else 0 for r, n in enumerate(turn.stage.pieces))]
 
     def say(turn: Turn) -> Iterable[Step]:
-        stride = up(turn.stage.pieces[0], alignment)
-        yield Claim(turn.round)
-        # The own block stays where it is, so the later ones move up by one place.
-        yield from joined(
-            Copy(
-                Operand(SLOT, rank, Affine((j - (j > rank)) * stride), turn.round),
-                Operand(IN, rank, turn.at(0, j * nbytes)),
-                turn.stage.pieces[0],
+        place = packed(turn, rank)
+        if place[-1]:
+            yield Claim(turn.round)
+            yield from joined(
+                Copy(
+                    Operand(SLOT, rank, Affine(place[j]), turn.round),
+                    Operand(IN, rank, turn.at(j, places[j])),
+                    turn.stage.pieces[j],
+                )
+                for j in range(size)
+                if j != rank and turn.stage.pieces[j]
             )
-            for j in range(size)
-            if j != rank
-        )
-        yield Publish(turn.round)
+            yield Publish(turn.round)
 
     def hear(turn: Turn) -> Iterable[Step]:
-        stride = up(turn.stage.pieces[0], alignment)
-        yield Await(turn.round)
-        yield Reduce(
-            Operand(OUT, rank, turn.at(0, 0)),
-            (),
-            tuple(
-                Operand(IN, rank, turn.at(0, rank * nbytes))
-                if r == rank
-                else Operand(SLOT, r, Affine((rank - (rank > r)) * stride), turn.round)
-                for r in range(size)
-            ),
-            turn.stage.pieces[0],
-        )
+        if own := turn.stage.pieces[rank]:
+            before = packed(turn, rank)[rank]  # what lies before our piece in the slots of the ranks after us
+            yield Await(turn.round)
+            yield Reduce(
+                Operand(OUT, rank, turn.at(rank, 0)),
+                (),
+                tuple(
+                    Operand(IN, rank, turn.at(rank, places[rank]))
+                    if r == rank
+                    else Operand(
+                        SLOT, r, Affine(before - (up(turn.stage.pieces[r], alignment) if r < rank else 0)), turn.round
+                    )
+                    for r in range(size)
+                ),
+                own,
+            )
         yield Release(turn.round)
 
     return Plan(kind, "staged", rank, size, rounds_of(cut), pipelined(cut, say, hear), in_place)
