@@ -17,7 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_relaxed_u64, store_release_u32
+from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
@@ -26,8 +26,8 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
 from shmring.lifeline cimport drop_lifeline, hold_lifeline
 from shmring.mapping cimport Mapping
 from shmring.talk cimport go_on_talking, start_talk
-from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, patience_t, report_trouble,
-                           rouse_everyone)
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
+                           report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, SegmentError
@@ -204,7 +204,7 @@ cdef class Engine:
         j.base = self.c.next_round
         j.loop = j.step = 0
         j.iteration = 0
-        store_relaxed_u64(&self.c.own.current, j.signature)
+        store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
         return self.go_on(NULL, program, j, timeout_ns)
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
@@ -245,8 +245,8 @@ cdef class Engine:
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = &self.c.circle.outbox[0].abort
         cdef int j, size = self.c.circle.size
-        while not in_trouble(&self.c.circle):      # written within nanoseconds of the claim that we saw
-            pass
+        while not is_reported(&self.c.circle):      # written within nanoseconds of the claim, or its writer is dead
+            cpu_pause()
         about = r.about if 0 <= r.about < size else r.by
         late = ()
         if r.cause == SHMRING_LATE:

@@ -87,7 +87,7 @@ cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
     t.round = e.next_round
     t.heard = t.first
     t.spoken = False
-    store_relaxed_u64(&e.own.current, t.signature)
+    store_release_u64(&e.own.current, t.signature)       # SYNC current (meets: is_elsewhere in wait.pyx)
     if t.words != NULL:
         if t.round >= e.free_until:
             return UNREADY

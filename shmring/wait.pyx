@@ -168,11 +168,27 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
     if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
         return False
-    theirs = load_relaxed_u64(&c.outbox[j].current)
-    if theirs == 0 or theirs == ours:
+    # SYNC current (meets: start_talk in talk.pyx, travel in engine.pyx). Since we looked at its count it may have ended
+    # this round and begun another call: who sees that call's word here sees the higher count below.
+    theirs = load_acquire_u64(&c.outbox[j].current)
+    if theirs == 0 or theirs == ours or load_acquire_u64(&c.outbox[j].consumed) != round:
         return False
     report_trouble(c, SHMRING_MISMATCH, j, round, ours, theirs, b"")
     return True
+
+
+cdef bint is_reported(circle_t *c) noexcept nogil:
+    """Whether the record is there. One that its writer died over is completed: about that writer."""
+    cdef shmring_abort *record = record_of(c)
+    cdef uint32_t state = load_acquire_u32(&record.state)
+    cdef int j
+    if state != 0 and state != 2:
+        j = <int> (state >> 8) - 1
+        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:
+            record.cause = SHMRING_LOST
+            record.by = record.about = j
+            store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+    return in_trouble(c)
 
 
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
@@ -181,16 +197,8 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     A dead rank matters also when we wait for another: that one may be waiting for the dead. It does not matter if it
     did all that is needed before it went.
     """
-    cdef shmring_abort *record = record_of(c)
-    cdef uint32_t state = load_acquire_u32(&record.state)
     cdef int j
-    if state != 0 and state != 2:
-        j = <int> (state >> 8) - 1
-        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:      # it died while reporting
-            record.cause = SHMRING_LOST
-            record.by = record.about = j
-            store_release_u32(&record.state, 2)
-    if in_trouble(c):
+    if is_reported(c):
         return True
     for j in range(c.size):
         if has_reached(c, what, j, need):
