@@ -21,3 +21,4 @@ cdef object target_array(object x, array_t *a, bint opaque=*)
 cdef int give_back(object keeper) except -1
 cdef object empty_like_array(object x, tuple shape)
 cdef tuple shape_of(object x)
+cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1

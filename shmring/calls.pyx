@@ -6,9 +6,11 @@ sent before all arguments have passed, so a bad one leaves the communicator as i
 
 from libc.stdint cimport INT64_MAX, int64_t
 
-from shmring.arrays cimport array_t, empty_like_array, fast_array, give_back, shape_of, source_array, target_array
+from shmring.arrays cimport (array_t, check_overlap, empty_like_array, fast_array, give_back, shape_of, source_array,
+                             target_array)
 from shmring.collectives cimport (all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce,
                                   reduce_scatter, scan, scatter)
+from shmring.counts cimport (all_gather_rows, all_to_all_rows, gather_rows, reduce_scatter_rows, scatter_rows)
 from shmring.engine cimport Engine
 from shmring.reduce cimport find_kernel, reduce_kernel
 
@@ -50,16 +52,6 @@ cdef inline int check_same(array_t *x, array_t *out, size_t times, size_t parts)
     if out.count * parts != x.count * times:
         raise ValueError(f"out has {out.count} elements; for x with {x.count} it must have {x.count * times // parts}")
     return 0
-
-
-cdef inline int check_overlap(array_t *x, array_t *out, size_t place) except -1:
-    """``x`` may be ``out`` exactly ``place`` bytes in (the in-place form); any other overlap would read what was
-    already overwritten."""
-    cdef char *a = <char *> x.data
-    cdef char *b = <char *> out.data
-    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
-        return 0
-    raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------
@@ -227,7 +219,7 @@ cdef class Calls:
             give_back(kept)
         return result
 
-    def reduce_scatter(self, x, out=None, *, op="sum", timeout=...):
+    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=...):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
 
         Parameters
@@ -238,6 +230,9 @@ cdef class Calls:
             A new array by default. It may be ``x[rank]``; any other overlap is refused.
         op, timeout
             As in `all_reduce`.
+        counts : sequence of int, optional
+            Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``.
 
         Returns
         -------
@@ -257,6 +252,8 @@ cdef class Calls:
         cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef reduce_kernel kernel
+        if counts is not None:
+            return reduce_scatter_rows(self.engine, x, out, counts, code, timeout_ns)
         _held = source_array(x, &a)
         result = self.one_share(x) if out is None else out
         kept = target_array(result, &b)
@@ -383,7 +380,7 @@ cdef class Calls:
             give_back(kept)
         return x
 
-    def all_gather(self, x, out=None, *, timeout=...):
+    def all_gather(self, x, out=None, *, counts=None, timeout=...):
         """Collect the ``x`` of all ranks, in rank order, on every rank.
 
         Parameters
@@ -392,6 +389,9 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape (size, *S), optional
             A new array by default. ``x`` may be ``out[rank]``; any other overlap is refused.
+        counts : sequence of int, optional
+            Rows (of the first axis) from each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(counts[rank], *S)`` and ``out`` ``(sum(counts), *S)``.
         timeout : float, optional
             As in `all_reduce`.
 
@@ -411,6 +411,8 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        if counts is not None:
+            return all_gather_rows(self.engine, x, out, counts, timeout_ns)
         _held = source_array(x, &a)
         result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
         kept = target_array(result, &b)
@@ -424,7 +426,7 @@ cdef class Calls:
         give_back(kept)
         return result
 
-    def gather(self, x, out=None, *, int root=0, timeout=...):
+    def gather(self, x, out=None, *, int root=0, counts=None, timeout=...):
         """Collect the ``x`` of all ranks, in rank order, on the root.
 
         Parameters
@@ -434,6 +436,8 @@ cdef class Calls:
         out : array of shape (size, *S), optional
             On the root; a new array by default. Ignored on the others.
         root : int
+        counts : sequence of int, optional
+            As in `all_gather`.
         timeout : float, optional
             As in `all_reduce`.
 
@@ -454,6 +458,8 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
+        if counts is not None:
+            return gather_rows(self.engine, x, out, counts, root, timeout_ns)
         result = kept = None
         _held = source_array(x, &a)
         b = a
@@ -471,7 +477,7 @@ cdef class Calls:
             give_back(kept)
         return result
 
-    def scatter(self, x, out=None, *, int root=0, timeout=...):
+    def scatter(self, x, out=None, *, int root=0, counts=None, timeout=...):
         """Give rank i the root's ``x[i]``.
 
         Parameters
@@ -482,6 +488,9 @@ cdef class Calls:
             Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``;
             the others must give one, since they cannot know S.
         root : int
+        counts : sequence of int, optional
+            Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(sum(counts), *S)`` and ``out`` ``(counts[rank], *S)``.
         timeout : float, optional
             As in `all_reduce`.
 
@@ -502,6 +511,8 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
+        if counts is not None:
+            return scatter_rows(self.engine, x, out, counts, root, timeout_ns)
         _held = None
         if is_root:
             _held = source_array(x, &a)
@@ -527,7 +538,7 @@ cdef class Calls:
         give_back(kept)
         return result
 
-    def all_to_all(self, x, out=None, *, timeout=...):
+    def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=...):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
 
         Parameters
@@ -536,6 +547,12 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape (size, *S), optional
             A new array by default. It may be ``x``; any other overlap is refused.
+        counts : sequence of int, optional
+            Rows (of the first axis of ``x``, shape ``(sum(counts), *S)``) to each rank, zeros allowed; each rank has
+            its own. All ranks give counts, or none. One small collective more, in which ranks tell each other.
+        out_counts : sequence of int, optional
+            With ``counts``: rows from each rank, ``out`` having shape ``(sum(out_counts), *S)``. What a rank expects
+            and what the others send must agree. None: whatever they send.
         timeout : float, optional
             As in `all_reduce`.
 
@@ -555,6 +572,10 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        if counts is not None:
+            return all_to_all_rows(self.engine, x, out, counts, out_counts, timeout_ns)
+        if out_counts is not None:
+            raise ValueError("out_counts goes with counts, the rows to each rank")
         _held = source_array(x, &a)
         self.one_share_shape(x)
         result = empty_like_array(x, shape_of(x)) if out is None else out

@@ -17,6 +17,11 @@ from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_AL
 from shmring.talk cimport talk_t
 
 from shmring.plan.choose import choose
+from shmring.signature import MAX_COUNT
+
+
+# A signature has room for counts below this.
+cdef uint64_t COUNTS = MAX_COUNT + 1
 
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
@@ -27,6 +32,11 @@ cdef inline void open_talk(talk_t *t, int kind, int op, int root, array_t *x, ch
     t.signature = pack_signature(kind, op, x.dtype, root, x.count)
     t.words = words
     t.nbytes = nbytes
+
+
+cdef inline char *content(array_t *x) noexcept:
+    """What ``x`` says: never NULL, also of an array of nothing, which some frameworks place at NULL."""
+    return <char *> x.data if x.data != NULL else <char *> b""
 
 
 cdef inline void hear_all(talk_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
@@ -55,17 +65,25 @@ cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
 
 cdef int execute(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
                  reduce_kernel kernel, int64_t timeout_ns) except -1:
-    """The large way: the plan for these sizes, made once, executed. ``nbytes``: what the plan counts, a vector or
-    one block of it."""
+    """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
+    if x.count >= COUNTS:
+        raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
+    return follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root, kernel,
+                       timeout_ns)
+
+
+cdef int follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                     reduce_kernel kernel, int64_t timeout_ns) except -1:
+    """Execute the plan ``name`` for these sizes, made once. ``nbytes``: an int, or tuples for blocks that differ."""
     cdef journey_t j
     cdef Program program
-    key = (kind, nbytes, x.itemsize, root)
+    key = (name, nbytes, x.itemsize, root)
     found = e.programs.get(key)
     if found is None:
         found = e.remember(key, Program(choose(name, e.c.circle.rank, e.c.circle.size, nbytes, x.itemsize,
                                                root=max(root, 0), limits=e.limits)))
     program = found
-    j.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    j.signature = signature
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
@@ -89,7 +107,7 @@ cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel ke
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     fold_into(&t, out, kernel)
     return e.talk(&t, timeout_ns)
@@ -101,7 +119,7 @@ cdef int reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_ker
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, timeout_ns)
-    open_talk(&t, KIND_REDUCE, op, root, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(&t, e, 0, x.nbytes)
         fold_into(&t, out, kernel)
@@ -113,7 +131,7 @@ cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_BROADCAST, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    open_talk(&t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     if not is_root:
         hear_one(&t, root, 0, x.nbytes)
         place_into(&t, x, 0)
@@ -124,7 +142,7 @@ cdef int all_gather(Engine e, array_t *x, array_t *out, int64_t timeout_ns) exce
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     place_into(&t, out, x.nbytes)
     return e.talk(&t, timeout_ns)
@@ -135,7 +153,7 @@ cdef int reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kerne
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(&t, e, e.c.circle.rank * out.nbytes, out.nbytes)
     fold_into(&t, out, kernel)
     return e.talk(&t, timeout_ns)
@@ -146,7 +164,7 @@ cdef int gather(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns
     cdef talk_t t
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_GATHER, NO_OP, root, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(&t, e, 0, x.nbytes)
         place_into(&t, out, x.nbytes)
@@ -159,7 +177,7 @@ cdef int scatter(Engine e, array_t *x, array_t *out, int root, int64_t timeout_n
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_SCATTER, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    open_talk(&t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     hear_one(&t, root, e.c.circle.rank * out.nbytes, out.nbytes)
     place_into(&t, out, 0)
     return e.talk(&t, timeout_ns)
@@ -170,7 +188,7 @@ cdef int all_to_all(Engine e, array_t *x, array_t *out, int64_t timeout_ns) exce
     cdef size_t part = x.nbytes // e.c.circle.size
     if x.nbytes > e.whisper_limit:
         return execute(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(&t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(&t, e, e.c.circle.rank * part, part)
     place_into(&t, out, part)
     return e.talk(&t, timeout_ns)
@@ -182,7 +200,7 @@ cdef int scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
     if x.nbytes > e.whisper_limit:
         return execute(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, kind, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(&t, kind, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(&t, e, 0, x.nbytes)
     t.last = e.c.circle.rank + inclusive
     fold_into(&t, out, kernel)

@@ -4,9 +4,11 @@
 #   bits 36..49  root + 1       0 where there is no root
 #   bits 50..53  dtype          position in dtypes.DTYPES; 15: opaque bytes
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
-#   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing
+#   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing;
+#                               plus BY_COUNTS: the form with counts=, then bits 0..35 are a digest of row and counts
 #
-# The packing is exact, so the word is also the explanation: `explain` turns it back into text.
+# The packing is exact, so the word is also the explanation: `explain` turns it back into text. (A digest is not: two
+# ranks whose counts differ pass for equal once in 2^36 times.)
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -22,6 +24,9 @@ cdef enum:
     KIND_ALL_TO_ALL = 9
     KIND_SCAN = 10
     KIND_EXSCAN = 11
+
+cdef enum:
+    BY_COUNTS = 32
 
 cdef enum:
     NO_OP = 15

@@ -12,7 +12,7 @@ MAX_COUNT = (1 << 36) - 1
 
 def explain(signature: int) -> str:
     """The call a signature stands for, e.g. ``all_reduce(sum, float32 x 1024)``."""
-    kind = signature >> 58
+    kind = signature >> 58 & ~BY_COUNTS
     op = signature >> 54 & 15
     dtype = signature >> 50 & 15
     root = (signature >> 36 & 0x3FFF) - 1
@@ -22,7 +22,8 @@ def explain(signature: int) -> str:
     if kind == KIND_BARRIER:
         return "barrier()"
     parts = [OPS[op]] if op < len(OPS) else []
-    parts.append(f"{DTYPES[dtype].name if dtype < len(DTYPES) else 'bytes'} x {count}")
+    element = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
+    parts.append(f"{element}, counts of digest {count:09x}" if signature >> 58 & BY_COUNTS else f"{element} x {count}")
     if root >= 0:
         parts.append(f"root={root}")
     return f"{KINDS[kind]}({', '.join(parts)})"

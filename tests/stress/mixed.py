@@ -417,6 +417,137 @@ class AllToAll:
         return [np.stack([x[rank] for x in case.inputs(case.size, case.count)])]
 
 
+# ---- blocks that differ ----------------------------------------------------------------------------------------------
+
+
+def draw_counts(dice, **more):
+    """Rows of 0 to 3 dimensions for every rank."""
+    dtype = more.pop("dtype", None) or dice.dtype()
+    row = dice.choose((), (), (3,), (2, 5), (1,))
+    most = min(dice.nbytes(), 1 << 17) // NUMPY_DTYPES[dtype].itemsize // int(np.prod(row)) // dice.choose(1, dice.size)
+    return dice.case(dtype=dtype, row=row, counts=dice.counts(most), place=dice.choose("in", "out", "new"),
+                     layout=dice.layout(), **more)
+
+
+def own_rows(case, rank):
+    """Where the rows of a rank lie among those of all."""
+    begin = sum(case.counts[:rank])
+    return slice(begin, begin + case.counts[rank])
+
+
+@kind
+class AllGatherCounts:
+    """Everyone gets the rows of all; or the root alone."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_counts(dice, root=dice.choose(None, None, dice.root()))
+
+    @staticmethod
+    def run(comm, case):
+        x = case.content(comm.rank, case.counts[comm.rank], *case.row)
+        out = None
+        if case.place != "new" and case.root in (None, comm.rank):
+            out = case.lay_out(np.zeros((sum(case.counts), *case.row), x.dtype))
+        if out is not None and case.place == "in" and case.layout == "plain":
+            out[own_rows(case, comm.rank)] = x
+            x = out[own_rows(case, comm.rank)]
+        else:
+            x = case.lay_out(x)
+        if case.root is None:
+            return [comm.all_gather(x, out, counts=case.counts)]
+        return [comm.gather(x, out, root=case.root, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        if case.root not in (None, rank):
+            return [None]
+        return [np.concatenate([case.content(r, n, *case.row) for r, n in enumerate(case.counts)])]
+
+
+@kind
+class ScatterCounts:
+    """The root deals out rows."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_counts(dice, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        own = np.zeros((case.counts[comm.rank], *case.row), pool_of(case.dtype).dtype)
+        if comm.rank != case.root:
+            return [comm.scatter(None, case.lay_out(own), root=case.root, counts=case.counts)]
+        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
+        out = {"in": x[own_rows(case, comm.rank)], "out": case.lay_out(own), "new": None}[case.place]
+        if case.place == "in" and case.layout != "plain":
+            out = None  # a view of what is not contiguous stands for no block of its copy
+        return [comm.scatter(x, out, root=case.root, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(case.root, sum(case.counts), *case.row)[own_rows(case, rank)]]
+
+
+@kind
+class ReduceScatterCounts:
+    """Everyone gets the sum of its rows."""
+
+    @staticmethod
+    def draw(dice):
+        op = dice.choose(*OPS)
+        return draw_counts(dice, op=op, dtype=dice.dtype(op))
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
+        own = x[own_rows(case, comm.rank)]
+        out = {"in": own, "out": case.lay_out(np.zeros_like(own)), "new": None}[case.place]
+        if case.place == "in" and case.layout != "plain":
+            out = None
+        return [comm.reduce_scatter(x, out, op=case.op, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        return [reduce_model(case.inputs(sum(case.counts), *case.row), case.op)[own_rows(case, rank)]]
+
+
+@kind
+class AllToAllCounts:
+    """Each pair has its own number of rows; the receiver knows it or not."""
+
+    @staticmethod
+    def draw(dice):
+        case = draw_counts(dice, knows=dice.choose(True, False))
+        most = max(case.counts)
+        case.matrix = tuple(dice.counts(most // case.size + 1) for _ in range(case.size))
+        if case.place == "in":
+            case.matrix = tuple(
+                tuple(case.matrix[min(i, j)][max(i, j)] for j in range(case.size)) for i in range(case.size)
+            )
+        return case
+
+    @staticmethod
+    def run(comm, case):
+        sent, got = case.matrix[comm.rank], tuple(line[comm.rank] for line in case.matrix)
+        x = case.lay_out(case.content(comm.rank, sum(sent), *case.row))
+        out = None
+        if case.place == "in":
+            out = x
+        elif case.place == "out":
+            out = case.lay_out(np.zeros((sum(got), *case.row), x.dtype))
+        knows = case.knows or case.place == "in"
+        return [comm.all_to_all(x, out, counts=sent, out_counts=got if knows else None)]
+
+    @staticmethod
+    def model(case, rank):
+        blocks = []
+        for r, line in enumerate(case.matrix):
+            begin = sum(line[:rank])
+            blocks.append(case.content(r, sum(line), *case.row)[begin : begin + line[rank]])
+        return [np.concatenate(blocks)]
+
+
 @kind
 class Barrier:
     """Nothing but the round."""
