@@ -8,7 +8,7 @@ cdef int64_t nanoseconds(timeout, int64_t default) except -2
 
 
 cdef class Calls:
-    cdef Engine engine
+    cdef readonly Engine engine      # abilities written in Python reach it by this
     cdef readonly int rank
     cdef readonly int size
     cdef int64_t timeout_ns

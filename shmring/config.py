@@ -48,6 +48,14 @@ class Config:
         if not self.tick_ms > 0:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive")
 
+    def changed(self, **overrides) -> Config:
+        """A copy with other settings; unknown ones are a ``TypeError``, values out of range a ``ValueError``."""
+        known = [field.name for field in fields(self)]
+        unknown = sorted(set(overrides) - set(known))
+        if unknown:
+            raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
+        return replace(self, **overrides)
+
     def whisper_limit(self, size: int) -> int:
         """The largest whisper among ``size`` ranks: every rank reads all of them, so it shrinks with their number."""
         if self.whisper_nbytes >= 0:
@@ -72,17 +80,13 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
         A value out of range, or an environment variable that is not of the field's type.
     """
     environ = os.environ if environ is None else environ
-    known = {f.name: f for f in fields(Config)}
-    unknown = sorted(set(overrides) - set(known))
-    if unknown:
-        raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
     settings = {}
-    for name, field in known.items():
+    for field in fields(Config):
+        name = field.name
         text = environ.get(f"SHMRING_{name.upper()}")
         if text is not None:
             settings[name] = _parse(name, text, type(field.default))
-    settings.update(overrides)
-    return replace(Config(), **settings)
+    return Config().changed(**settings | overrides)
 
 
 def _parse(name: str, text: str, kind: type):

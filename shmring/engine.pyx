@@ -23,7 +23,7 @@ from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
                              SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
                              shmring_lifeline, shmring_outbox, shmring_whisper)
-from shmring.lifeline cimport drop_lifeline, hold_lifeline
+from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
 from shmring.mapping cimport Mapping
 from shmring.talk cimport go_on_talking, start_talk
 from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
@@ -89,6 +89,8 @@ def prepare_outbox(Mapping mapping):
 
 
 def _abandon_outbox(Mapping mapping):
+    # A peer may have taken the meeting for complete in the instant in which this rank gave it up.
+    store_release_u32(&outbox_in(mapping.address).left, 1)
     drop_lifeline(&(<shmring_header *> mapping.address).life)
 
 
@@ -282,6 +284,21 @@ cdef class Engine:
     def left_ranks(self):
         """The ranks that have closed."""
         return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]
+
+    def gone_ranks(self):
+        """The ranks that will not be heard of again: dead, or closed. Works on a broken communicator, too."""
+        cdef int j
+        if self.is_closed or self.is_inherited:
+            self.refuse()
+        return [j for j in range(self.c.circle.size)
+                if load_acquire_u32(&self.c.circle.outbox[j].left) or is_dead(self.c.circle.life[j]) != ALIVE]
+
+    def assure(self):
+        """Raise what a call would raise here and now: closed, inherited, or broken."""
+        if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
+            self.trouble = self.diagnose()
+        if self.is_closed or self.is_inherited or self.trouble is not None:
+            self.refuse()
 
     # ---- the end ----
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from shmring.assembly import assemble
 from shmring.communicator import Communicator
 from shmring.config import configure
-from shmring.engine import Engine, outbox_nbytes, prepare_outbox
 from shmring.environment import discover
-from shmring.meeting import meet
-from shmring.segment import OUTBOX
 
 
 def init(
@@ -58,19 +56,4 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    return join(job.session, job.rank, job.size, config, meeting_timeout)
-
-
-def join(name: str, rank: int, size: int, config, meeting_timeout: float | None) -> Communicator:
-    """Meet under ``name`` and return the communicator; the part of `init` that groups share."""
-    segments = meet(
-        session=name,
-        rank=rank,
-        size=size,
-        kind=OUTBOX,
-        nbytes=outbox_nbytes(config),
-        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
-        timeout=meeting_timeout,
-        prepare=lambda segment: prepare_outbox(segment.mapping),
-    )
-    return Communicator(Engine(segments, rank, config, name))
+    return Communicator(assemble(job.session, job.rank, job.size, config, meeting_timeout))

@@ -51,6 +51,7 @@ def meet(
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
     prepare: Callable[[Segment], Callable[[], object] | None] | None = None,
+    check: Callable[[list[int]], None] | None = None,
 ) -> list[Segment]:
     """Meet the other ranks; every rank of the session calls this once, in any order and at any time.
 
@@ -67,6 +68,9 @@ def meet(
     prepare : callable, optional
         Called with this rank's segment before anybody can attach it. What it returns, if not None, is called before
         the segment is unmapped should the meeting fail.
+    check : callable, optional
+        Called at each look with the ranks not found so far; what it raises ends the meeting for this rank. For those
+        who know better than to wait: that a rank which never came is dead, only somebody who knew it before can tell.
 
     Returns
     -------
@@ -95,7 +99,7 @@ def meet(
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
     deadline = None if timeout is None else time.monotonic() + timeout
     own = create(segment_name(session, f"r{rank}"), nbytes, kind=kind, rank=rank, size=size, params=params)
-    meeting = _Meeting(session, own, deadline)
+    meeting = _Meeting(session, own, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
@@ -115,11 +119,14 @@ def meet(
 class _Meeting:
     """One rank's view of one meeting: whom it has found."""
 
-    def __init__(self, session: str, own: Segment, deadline: float | None) -> None:
+    def __init__(
+        self, session: str, own: Segment, deadline: float | None, check: Callable[[list[int]], None] | None
+    ) -> None:
         self.session = session
         self.own = own
         self.size = own.header.size
         self.deadline = deadline
+        self.check = check
         self.present = {own.rank: own}
         self.disagreed_at: float | None = None
 
@@ -131,6 +138,8 @@ class _Meeting:
             self.look_for_missing()
             if self.is_complete():
                 break
+            if self.check is not None:  # before looking who has left: it may know the reason
+                self.check(self.missing())
             self.look_after_present()
             self.check_clock(time.monotonic())
             looking_s = time.thread_time() - started

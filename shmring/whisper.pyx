@@ -13,17 +13,23 @@ from shmring.layout cimport SHMRING_FIRST_NBYTES, SHMRING_REST_NBYTES, shmring_r
 
 cdef void write_whisper(shmring_whisper *slot, uint64_t round, uint64_t signature, const char *data,
                         size_t nbytes) noexcept nogil:
-    cdef size_t n = min(nbytes, <size_t> SHMRING_FIRST_NBYTES)
     cdef shmring_rest_line *line = slot.rest
     slot.first.signature = signature
-    memcpy(slot.first.payload, data, n)
+    memcpy(slot.first.payload, data, min(nbytes, <size_t> SHMRING_FIRST_NBYTES))
     # SYNC whispered (meets: has_arrived, read_whisper). Line by line: whoever sees the tag has what is before it.
     store_release_u64(&slot.first.tag, round + 1)
-    while n < nbytes:      # at most SHMRING_WHISPER_NLINES - 1 times: nbytes <= SHMRING_WHISPER_NBYTES
-        memcpy(line.payload, data + n, min(nbytes - n, <size_t> SHMRING_REST_NBYTES))
+    if nbytes <= SHMRING_FIRST_NBYTES:
+        return
+    data += SHMRING_FIRST_NBYTES
+    nbytes -= SHMRING_FIRST_NBYTES
+    while nbytes > SHMRING_REST_NBYTES:      # whole lines: a constant size makes the copy a few moves, no call
+        memcpy(line.payload, data, SHMRING_REST_NBYTES)
         store_release_u64(&line.tag, round + 1)
-        n += SHMRING_REST_NBYTES
+        data += SHMRING_REST_NBYTES
+        nbytes -= SHMRING_REST_NBYTES
         line += 1
+    memcpy(line.payload, data, nbytes)
+    store_release_u64(&line.tag, round + 1)
 
 
 cdef bint has_arrived(shmring_whisper *slot, uint64_t round) noexcept nogil:
@@ -38,22 +44,34 @@ cdef const char *read_whisper(shmring_whisper *slot, uint64_t round, size_t offs
 
     The first line must have arrived. What lies in it alone is read in place; more is gathered in ``scratch``.
     """
-    cdef size_t end = offset + nbytes, at = 0, n, skip
+    cdef char *into = scratch
     cdef shmring_rest_line *line
-    if end <= SHMRING_FIRST_NBYTES:
+    cdef size_t n
+    if offset + nbytes <= SHMRING_FIRST_NBYTES:
         return <const char *> slot.first.payload + offset
     if offset < SHMRING_FIRST_NBYTES:
-        at = SHMRING_FIRST_NBYTES - offset
-        memcpy(scratch, slot.first.payload + offset, at)
-    line = slot.rest + (offset + at - SHMRING_FIRST_NBYTES) // SHMRING_REST_NBYTES
-    skip = (offset + at - SHMRING_FIRST_NBYTES) % SHMRING_REST_NBYTES
-    while at < nbytes:
+        n = SHMRING_FIRST_NBYTES - offset
+        memcpy(into, slot.first.payload + offset, n)
+        into += n
+        nbytes -= n
+        offset = 0
+    else:
+        offset -= SHMRING_FIRST_NBYTES
+    line = slot.rest + offset // SHMRING_REST_NBYTES
+    offset %= SHMRING_REST_NBYTES
+    while nbytes > SHMRING_REST_NBYTES - offset:      # all but the last line
         # SYNC whispered (meets: write_whisper).
         if load_acquire_u64(&line.tag) != round + 1:
             return NULL
-        n = min(nbytes - at, SHMRING_REST_NBYTES - skip)
-        memcpy(scratch + at, line.payload + skip, n)
-        at += n
-        skip = 0
+        if offset == 0:
+            memcpy(into, line.payload, SHMRING_REST_NBYTES)      # a constant size: no call
+        else:
+            memcpy(into, line.payload + offset, SHMRING_REST_NBYTES - offset)
+        into += SHMRING_REST_NBYTES - offset
+        nbytes -= SHMRING_REST_NBYTES - offset
+        offset = 0
         line += 1
+    if load_acquire_u64(&line.tag) != round + 1:      # SYNC whispered (meets: write_whisper).
+        return NULL
+    memcpy(into, line.payload + offset, nbytes)
     return scratch

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import threading
 from multiprocessing import resource_tracker
 
@@ -22,6 +23,9 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
+    # Shells start background jobs with SIGINT ignored, and what is ignored is inherited: ranks could not be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")
 
 

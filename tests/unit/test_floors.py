@@ -26,7 +26,7 @@ FLOORS = {
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": "ring whisper signature rounds journey talk program plan/",
-    "engine": "meeting diagnosis engine collectives counts",
+    "engine": "meeting diagnosis engine collectives counts assembly",
     "abilities": "",
     "face": "calls communicator joining launch run __init__",
     "guests": "cli/ __main__",

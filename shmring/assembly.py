@@ -1,0 +1,39 @@
+"""How ranks become one group: they meet, and each gets its engine. What `init` and groups of groups share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shmring.config import Config
+from shmring.engine import Engine, outbox_nbytes, prepare_outbox
+from shmring.meeting import meet
+from shmring.segment import OUTBOX
+
+
+def assemble(
+    session: str,
+    rank: int,
+    size: int,
+    config: Config,
+    meeting_timeout: float | None,
+    *,
+    name: str | None = None,
+    check: Callable[[list[int]], None] | None = None,
+) -> Engine:
+    """Meet under ``session`` and return the engine of this rank.
+
+    ``name`` is what messages call the group, ``session`` by default; ``check`` and all errors are those of
+    `shmring.meeting.meet`.
+    """
+    segments = meet(
+        session=session,
+        rank=rank,
+        size=size,
+        kind=OUTBOX,
+        nbytes=outbox_nbytes(config),
+        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
+        timeout=meeting_timeout,
+        prepare=lambda segment: prepare_outbox(segment.mapping),
+        check=check,
+    )
+    return Engine(segments, rank, config, session if name is None else name)
