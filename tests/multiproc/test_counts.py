@@ -56,6 +56,24 @@ def test_small_blocks_go_round_the_ring_for_ever(n):
     run_ranks(n, one_talk)
 
 
+def nothing_at_the_end(comm):
+    # The whisper of rank 0 fills whole lines, and the last rank's share begins where it ends: it hears no line of it.
+    for nbytes in (48, 104, 160, 440):
+        counts = [nbytes, *[0] * (comm.size - 1)]
+        shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),
+                                 counts=counts if comm.rank == 0 else [0] * comm.size)
+        assert shares.tolist() == [7] * (nbytes * (comm.rank == 0))
+        x = np.ones(nbytes, np.uint8)
+        assert comm.reduce_scatter(x, counts=counts).tolist() == [comm.size] * counts[comm.rank]
+        out = np.zeros(counts[comm.rank], np.uint8)
+        assert comm.scatter(x, out, counts=counts).tolist() == [1] * counts[comm.rank]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_an_empty_share_at_the_end_of_a_whisper_waits_for_no_line(n):
+    run_ranks(n, nothing_at_the_end)
+
+
 def disagree(comm, way):
     odd = comm.rank == comm.size - 1
     n = 20_000 if "large" in way else 2
