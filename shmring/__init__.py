@@ -23,6 +23,7 @@ from shmring.errors import (
     MeetingError,
     MeetingTimeoutError,
     MismatchError,
+    ObjectError,
     OutOfSharedMemoryError,
     PeerLostError,
     RankFailedError,
@@ -35,6 +36,7 @@ from shmring.launch import spawn
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
+from shmring.work import Work
 
 __all__ = [
     "AbortedError",
@@ -45,12 +47,14 @@ __all__ = [
     "MeetingError",
     "MeetingTimeoutError",
     "MismatchError",
+    "ObjectError",
     "OutOfSharedMemoryError",
     "PeerLostError",
     "RankFailedError",
     "RoleTakenError",
     "SegmentError",
     "ShmringError",
+    "Work",
     "__version__",
     "init",
     "kernels",

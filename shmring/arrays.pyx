@@ -99,6 +99,11 @@ cdef class Temporary:
     cdef cnp.ndarray home       # where `content` goes back to; None: it was only read
 
 
+cdef bint is_copy(object keeper) noexcept:
+    """Whether ``keeper`` holds a copy, so that what happens to the array meanwhile is not seen through it."""
+    return type(keeper) is Temporary
+
+
 # ---- the hot path ----------------------------------------------------------------------------------------------------
 
 cdef bint fast_array(object x, array_t *a, bint writable) noexcept:
@@ -149,7 +154,7 @@ cdef object target_array(object x, array_t *a, bint opaque=False):
 cdef int give_back(object keeper) except -1:
     """Copy what was written into a `Temporary` to where it belongs; nothing to do for any other keeper."""
     cdef Temporary temporary
-    if type(keeper) is Temporary:
+    if is_copy(keeper):
         temporary = <Temporary>keeper
         if temporary.home is not None:
             cnp.PyArray_CopyInto(temporary.home, temporary.content)

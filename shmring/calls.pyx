@@ -1,20 +1,30 @@
 """The collective calls of a communicator on arrays, and its life.
 
-Each method has one shape: check the arguments and take pointers, enter the engine, one call down, leave. Nothing is
-sent before all arguments have passed, so a bad one leaves the communicator as it was.
+Each method has one shape: check the arguments and take pointers, then `Calls.perform`: enter the engine, one call down,
+leave; or leave that to later. Nothing is sent before all arguments have passed, so a bad one leaves the communicator as
+it was.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
+from libc.string cimport memset
 
-from shmring.arrays cimport (array_t, check_overlap, empty_like_array, fast_array, give_back, shape_of, source_array,
+from shmring.arrays cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
                              target_array)
-from shmring.collectives cimport (all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce,
-                                  reduce_scatter, scan, scatter)
+from shmring.collectives cimport errand_t, prepare_errand, run_errand
 from shmring.counts cimport (all_gather_rows, all_to_all_rows, gather_rows, reduce_scatter_rows, scatter_rows)
 from shmring.engine cimport Engine
+from shmring.folding cimport number_of_callable, prepare_fold
+from shmring.prepared cimport Prepared, do, prepare
+from shmring.program cimport Program
 from shmring.reduce cimport find_kernel, reduce_kernel
+from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
+                                NO_OP, NO_ROOT)
 
 from shmring.dtypes import DTYPES, OPS, op_code
+
+
+cdef object SUM = "sum"      # interned, as the default of every method is
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -32,13 +42,21 @@ cdef int64_t nanoseconds(timeout, int64_t default) except -2:
     return <int64_t> (seconds * 1e9) if seconds < 9e9 else INT64_MAX
 
 
-cdef inline int number_of(op) except -1:
-    if op == "sum":
+cdef enum:
+    REDUCTIONS = (1 << KIND_ALL_REDUCE | 1 << KIND_REDUCE | 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCAN
+                  | 1 << KIND_EXSCAN)
+
+
+cdef int number_of(op, int dtype) except -1:
+    """The kernels' number of ``op``; NO_OP for a callable, which no kernel does."""
+    if op is SUM:
         return 0
+    if callable(op):
+        return number_of_callable(op, dtype)
     return op_code(op)
 
 
-cdef inline reduce_kernel kernel_for(int op, array_t *x) except NULL:
+cdef reduce_kernel kernel_for(int op, array_t *x) except NULL:
     cdef reduce_kernel kernel = find_kernel(op, x.dtype)
     if kernel == NULL:
         raise TypeError(f"op {OPS[op]!r} is not defined on {DTYPES[x.dtype].name}")
@@ -103,7 +121,7 @@ cdef class Calls:
 
     # ---- reductions ----
 
-    def all_reduce(self, x, out=None, *, op="sum", timeout=...):
+    def all_reduce(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks; every rank gets the same bits.
 
         Parameters
@@ -114,15 +132,19 @@ cdef class Calls:
         out : array, optional
             Same element type and count. Without it the result goes into ``x``. It may be ``x``; any other overlap is
             refused.
-        op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}
-            ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
+        op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}, ufunc or callable
+            ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only. A callable ``f(a, b)``
+            returns an array of the same dtype; see "Callables" in ``docs/async.md`` for what it costs.
         timeout : float, optional
             Seconds to wait for peers that live; None for ever. The communicator's own by default.
+        async_op : bool
+            Return a `Work` at once, and make the call in the background: after all that was submitted before, and
+            before all that is called later. Arguments are checked now.
 
         Returns
         -------
         array
-            ``out``, or ``x``.
+            ``out``, or ``x``. With ``async_op`` a `Work`, here and in all other calls.
 
         Raises
         ------
@@ -140,32 +162,20 @@ cdef class Calls:
         (5 * size - 2) * x.nbytes bytes touched in all.
         """
         cdef array_t a, b
-        cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        cdef Engine engine = self.engine
-        cdef reduce_kernel kernel
         result = x if out is None else out
-        _held = kept = None
+        held = None
         if out is None:
-            if not fast_array(x, &a, True):
-                kept = target_array(x, &a)
+            kept = target_array(x, &a)
             b = a
         else:
-            _held = source_array(x, &a)
+            held = source_array(x, &a)
             kept = target_array(out, &b)
             check_same(&a, &b, 1, 1)
             check_overlap(&a, &b, 0)
-        kernel = kernel_for(code, &a)
-        engine.enter()
-        try:
-            all_reduce(engine, &a, &b, code, kernel, timeout_ns)
-        finally:
-            engine.leave()
-        if kept is not None:
-            give_back(kept)
-        return result
+        return self.perform(KIND_ALL_REDUCE, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
 
-    def reduce(self, x, out=None, *, int root=0, op="sum", timeout=...):
+    def reduce(self, x, out=None, *, int root=0, op="sum", timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
 
         Parameters
@@ -176,7 +186,7 @@ cdef class Calls:
             On the root: where the result goes, ``x`` by default. Ignored on the others.
         root : int
             The rank that gets the result.
-        op, timeout
+        op, timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -194,12 +204,10 @@ cdef class Calls:
         Collective. Folded in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
         """
         cdef array_t a, b
-        cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        cdef reduce_kernel kernel
         cdef bint is_root = self.check_root(root)
         result = kept = None
-        _held = source_array(x, &a)
+        held = source_array(x, &a)
         b = a
         if is_root:
             result = x if out is None else out
@@ -209,17 +217,9 @@ cdef class Calls:
             else:
                 check_same(&a, &b, 1, 1)
                 check_overlap(&a, &b, 0)
-        kernel = kernel_for(code, &a)
-        self.engine.enter()
-        try:
-            reduce(self.engine, &a, &b, root, code, kernel, timeout_ns)
-        finally:
-            self.engine.leave()
-        if is_root:
-            give_back(kept)
-        return result
+        return self.perform(KIND_REDUCE, &a, &b, root, op, timeout_ns, held, kept, result, async_op)
 
-    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=...):
+    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
 
         Parameters
@@ -228,11 +228,14 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape S, optional
             A new array by default. It may be ``x[rank]``; any other overlap is refused.
-        op, timeout
+        op : str, ufunc or callable
             As in `all_reduce`.
         counts : sequence of int, optional
             Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
-            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``.
+            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``. Not with a
+            callable ``op``.
+        timeout, async_op
+            As in `all_reduce`.
 
         Returns
         -------
@@ -249,31 +252,22 @@ cdef class Calls:
         Collective. Folded in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
         """
         cdef array_t a, b
-        cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        cdef reduce_kernel kernel
         if counts is not None:
-            return reduce_scatter_rows(self.engine, x, out, counts, code, timeout_ns)
-        _held = source_array(x, &a)
+            return reduce_scatter_rows(self.engine, x, out, counts, op, timeout_ns, async_op)
+        held = source_array(x, &a)
         result = self.one_share(x) if out is None else out
         kept = target_array(result, &b)
         check_same(&a, &b, 1, self.size)
         check_overlap(&b, &a, self.rank * b.nbytes)
-        kernel = kernel_for(code, &a)
-        self.engine.enter()
-        try:
-            reduce_scatter(self.engine, &a, &b, code, kernel, timeout_ns)
-        finally:
-            self.engine.leave()
-        give_back(kept)
-        return result
+        return self.perform(KIND_REDUCE_SCATTER, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
 
-    def scan(self, x, out=None, *, op="sum", timeout=...):
+    def scan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` over ranks 0 to this one (inclusive prefix).
 
         Parameters
         ----------
-        x, out, op, timeout
+        x, out, op, timeout, async_op
             As in `all_reduce`; without ``out`` the result goes into ``x``.
 
         Returns
@@ -290,14 +284,14 @@ cdef class Calls:
         -----
         Collective. Folded in rank order.
         """
-        return self.prefix(x, out, True, op, timeout)
+        return self.prefix(KIND_SCAN, x, out, op, timeout, async_op)
 
-    def exscan(self, x, out=None, *, op="sum", timeout=...):
+    def exscan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` over the ranks before this one (exclusive prefix).
 
         Parameters
         ----------
-        x, out, op, timeout
+        x, out, op, timeout, async_op
             As in `all_reduce`; without ``out`` the result goes into ``x``. On rank 0 it is left as it was.
 
         Returns
@@ -314,34 +308,25 @@ cdef class Calls:
         -----
         Collective. Folded in rank order.
         """
-        return self.prefix(x, out, False, op, timeout)
+        return self.prefix(KIND_EXSCAN, x, out, op, timeout, async_op)
 
-    cdef object prefix(self, x, out, bint inclusive, op, timeout):
+    cdef object prefix(self, int kind, x, out, op, timeout, async_op):
         cdef array_t a, b
-        cdef int code = number_of(op)
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        cdef reduce_kernel kernel
         result = x if out is None else out
-        _held = None
+        held = None
         kept = target_array(result, &b)
         if out is None:
             a = b
         else:
-            _held = source_array(x, &a)
+            held = source_array(x, &a)
             check_same(&a, &b, 1, 1)
             check_overlap(&a, &b, 0)
-        kernel = kernel_for(code, &a)
-        self.engine.enter()
-        try:
-            scan(self.engine, &a, &b, inclusive, code, kernel, timeout_ns)
-        finally:
-            self.engine.leave()
-        give_back(kept)
-        return result
+        return self.perform(kind, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
 
     # ---- movement ----
 
-    def broadcast(self, x, *, int root=0, timeout=...):
+    def broadcast(self, x, *, int root=0, timeout=..., async_op=False):
         """Copy the root's ``x`` into the ``x`` of all others.
 
         Parameters
@@ -349,7 +334,7 @@ cdef class Calls:
         x : array, any shape
             Element type and count equal on all ranks; read on the root, written on the others.
         root : int
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -371,16 +356,9 @@ cdef class Calls:
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
         kept = source_array(x, &a) if is_root else target_array(x, &a)
-        self.engine.enter()
-        try:
-            broadcast(self.engine, &a, root, timeout_ns)
-        finally:
-            self.engine.leave()
-        if not is_root:
-            give_back(kept)
-        return x
+        return self.perform(KIND_BROADCAST, &a, &a, root, None, timeout_ns, None, kept, x, async_op)
 
-    def all_gather(self, x, out=None, *, counts=None, timeout=...):
+    def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on every rank.
 
         Parameters
@@ -392,7 +370,7 @@ cdef class Calls:
         counts : sequence of int, optional
             Rows (of the first axis) from each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
             ``(counts[rank], *S)`` and ``out`` ``(sum(counts), *S)``.
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -412,21 +390,15 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         if counts is not None:
-            return all_gather_rows(self.engine, x, out, counts, timeout_ns)
-        _held = source_array(x, &a)
+            return all_gather_rows(self.engine, x, out, counts, timeout_ns, async_op)
+        held = source_array(x, &a)
         result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
         kept = target_array(result, &b)
         check_same(&a, &b, self.size, 1)
         check_overlap(&a, &b, self.rank * a.nbytes)
-        self.engine.enter()
-        try:
-            all_gather(self.engine, &a, &b, timeout_ns)
-        finally:
-            self.engine.leave()
-        give_back(kept)
-        return result
+        return self.perform(KIND_ALL_GATHER, &a, &b, NO_ROOT, None, timeout_ns, held, kept, result, async_op)
 
-    def gather(self, x, out=None, *, int root=0, counts=None, timeout=...):
+    def gather(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
 
         Parameters
@@ -438,7 +410,7 @@ cdef class Calls:
         root : int
         counts : sequence of int, optional
             As in `all_gather`.
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -459,25 +431,18 @@ cdef class Calls:
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
         if counts is not None:
-            return gather_rows(self.engine, x, out, counts, root, timeout_ns)
+            return gather_rows(self.engine, x, out, counts, root, timeout_ns, async_op)
         result = kept = None
-        _held = source_array(x, &a)
+        held = source_array(x, &a)
         b = a
         if is_root:
             result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
             kept = target_array(result, &b)
             check_same(&a, &b, self.size, 1)
             check_overlap(&a, &b, self.rank * a.nbytes)
-        self.engine.enter()
-        try:
-            gather(self.engine, &a, &b, root, timeout_ns)
-        finally:
-            self.engine.leave()
-        if is_root:
-            give_back(kept)
-        return result
+        return self.perform(KIND_GATHER, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
 
-    def scatter(self, x, out=None, *, int root=0, counts=None, timeout=...):
+    def scatter(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
 
         Parameters
@@ -491,7 +456,7 @@ cdef class Calls:
         counts : sequence of int, optional
             Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
             ``(sum(counts), *S)`` and ``out`` ``(counts[rank], *S)``.
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -512,14 +477,14 @@ cdef class Calls:
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
         if counts is not None:
-            return scatter_rows(self.engine, x, out, counts, root, timeout_ns)
-        _held = None
+            return scatter_rows(self.engine, x, out, counts, root, timeout_ns, async_op)
+        held = None
         if is_root:
-            _held = source_array(x, &a)
+            held = source_array(x, &a)
             result = self.one_share(x) if out is None else out
         elif out is None:
-            raise ValueError(f"rank {self.rank} is not the root of this scatter: "
-                             "pass out=, an array of the shape of one share")
+            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one "
+                             "share")
         else:
             result = out
         kept = target_array(result, &b)
@@ -530,15 +495,9 @@ cdef class Calls:
             a = b
             a.count = b.count * self.size
             a.nbytes = b.nbytes * self.size
-        self.engine.enter()
-        try:
-            scatter(self.engine, &a, &b, root, timeout_ns)
-        finally:
-            self.engine.leave()
-        give_back(kept)
-        return result
+        return self.perform(KIND_SCATTER, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
 
-    def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=...):
+    def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
 
         Parameters
@@ -553,7 +512,7 @@ cdef class Calls:
         out_counts : sequence of int, optional
             With ``counts``: rows from each rank, ``out`` having shape ``(sum(out_counts), *S)``. What a rank expects
             and what the others send must agree. None: whatever they send.
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -573,29 +532,23 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         if counts is not None:
-            return all_to_all_rows(self.engine, x, out, counts, out_counts, timeout_ns)
+            return all_to_all_rows(self.engine, x, out, counts, out_counts, timeout_ns, async_op)
         if out_counts is not None:
             raise ValueError("out_counts goes with counts, the rows to each rank")
-        _held = source_array(x, &a)
+        held = source_array(x, &a)
         self.one_share_shape(x)
         result = empty_like_array(x, shape_of(x)) if out is None else out
         kept = target_array(result, &b)
         check_same(&a, &b, 1, 1)
         check_overlap(&a, &b, 0)
-        self.engine.enter()
-        try:
-            all_to_all(self.engine, &a, &b, timeout_ns)
-        finally:
-            self.engine.leave()
-        give_back(kept)
-        return result
+        return self.perform(KIND_ALL_TO_ALL, &a, &b, NO_ROOT, None, timeout_ns, held, kept, result, async_op)
 
-    def barrier(self, *, timeout=...):
+    def barrier(self, *, timeout=..., async_op=False):
         """Return once every rank has called.
 
         Parameters
         ----------
-        timeout : float, optional
+        timeout, async_op
             As in `all_reduce`.
 
         Raises
@@ -608,11 +561,36 @@ cdef class Calls:
         Collective. One round of empty whispers.
         """
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
-        self.engine.enter()
+        cdef array_t nothing
+        memset(&nothing, 0, sizeof(nothing))
+        return self.perform(KIND_BARRIER, &nothing, &nothing, NO_ROOT, None, timeout_ns, None, None, None, async_op)
+
+    # ---- how all of them end ----
+
+    cdef object perform(self, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held, kept, result,
+                        async_op):
+        """Make the call, all of whose arrays have passed; or prepare it, to be made later, as ``async_op`` says."""
+        cdef Engine engine = self.engine
+        cdef errand_t errand
+        cdef Program program
+        cdef int code = NO_OP
+        cdef reduce_kernel kernel = NULL
+        if REDUCTIONS >> kind & 1:
+            code = number_of(op, x.dtype)
+            if code == NO_OP:
+                return do(prepare_fold(engine, kind, x, out, root, op, timeout_ns, held, kept, result), async_op)
+            kernel = kernel_for(code, x)
+        if async_op is not False:
+            return do(prepare(Prepared.__new__(Prepared), engine, kind, x, out, root, code, kernel, timeout_ns, held, kept,
+                              result), async_op)
+        engine.enter()
         try:
-            barrier(self.engine, timeout_ns)
+            program = prepare_errand(engine, kind, x, out, root, code, kernel, &errand)
+            run_errand(engine, program, &errand, timeout_ns)
         finally:
-            self.engine.leave()
+            engine.leave()
+        give_back(kept)
+        return result
 
     # ---- life ----
 
@@ -632,10 +610,19 @@ cdef class Calls:
     def close(self):
         """Leave the communicator and free its memory. Idempotent.
 
-        Not collective: it does not wait for the others. Peers that still need this rank get `PeerLostError`; what this
-        rank had said before stays readable for them. Not calling it is fine, too: the end of the process does it.
+        Not collective: it does not wait for the others. Peers that still need this rank get `PeerLostError`; what
+        this rank had said before stays readable for them. Not calling it is fine, too: the end of the process does
+        it.
+
+        Pending asynchronous work is waited for, as long as the communicator's timeout; what is not done by then is
+        aborted.
         """
+        if self.engine.progress is None:
+            self.engine.close()
+            return
+        self.engine.progress.close(self.engine.config.timeout)
         self.engine.close()
+        self.engine.progress.retire()
 
     # ---- shapes ----
 

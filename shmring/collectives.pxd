@@ -1,22 +1,22 @@
-# Collectives: what each of them means, as a talk (small) or a plan (large).
+# Collectives: what each of them means, as a talk (small) or a journey (large).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays cimport array_t
 from shmring.engine cimport Engine
+from shmring.journey cimport journey_t
+from shmring.program cimport Program
 from shmring.reduce cimport reduce_kernel
+from shmring.talk cimport talk_t
+
+# One collective, prepared: a journey along the program that came with it, or a talk if there came None. Both start anew
+# each time they are run; the pointers in it must live as long as it does.
+ctypedef struct errand_t:
+    talk_t talk
+    journey_t journey
 
 
-cdef int follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                     reduce_kernel kernel, int64_t timeout_ns) except -1
-cdef int barrier(Engine e, int64_t timeout_ns) except -1
-cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1
-cdef int reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                int64_t timeout_ns) except -1
-cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1
-cdef int all_gather(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1
-cdef int reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1
-cdef int gather(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1
-cdef int scatter(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1
-cdef int all_to_all(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1
-cdef int scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
-              int64_t timeout_ns) except -1
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, errand_t *errand)
+cdef Program prepare_errand(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                            errand_t *errand)
+cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout_ns) except -1

@@ -1,24 +1,19 @@
 """Collectives: what each of them means.
 
-Each is one function: its signature, then a talk if what a rank says fits in a whisper, else the plan. The two agree to
-the last bit, since both fold in rank order. Whether it is a talk must be the same on all ranks, so it depends on the
-size of the message alone.
+Each is one function that prepares an errand: a talk if what a rank says fits in a whisper, else a journey along the
+program it returns. The two agree to the last bit, since both fold in rank order. Whether it is a talk must be the same
+on all ranks, so it depends on the size of the message alone. Nothing is said yet, and an errand can be run again.
 
-The caller has checked the arguments, and has entered the engine.
+The caller has checked the arguments.
 """
 
 from libc.string cimport memset
 
-from shmring.journey cimport journey_t
-from shmring.program cimport Program
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
                                 NO_OP, NO_ROOT, pack_signature)
-from shmring.talk cimport talk_t
-
 from shmring.plan.choose import choose
 from shmring.signature import MAX_COUNT
-
 
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
@@ -63,19 +58,18 @@ cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
     t.stride = stride
 
 
-cdef int execute(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
-                 reduce_kernel kernel, int64_t timeout_ns) except -1:
+cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
+                          reduce_kernel kernel, errand_t *errand):
     """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
     if x.count >= COUNTS:
         raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
-    return follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root, kernel,
-                       timeout_ns)
+    return follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root, kernel, errand)
 
 
-cdef int follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                     reduce_kernel kernel, int64_t timeout_ns) except -1:
-    """Execute the plan ``name`` for these sizes, made once. ``nbytes``: an int, or tuples for blocks that differ."""
-    cdef journey_t j
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, errand_t *errand):
+    """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
+    cdef journey_t *j = &errand.journey
     cdef Program program
     key = (name, nbytes, x.itemsize, root)
     found = e.programs.get(key)
@@ -89,119 +83,150 @@ cdef int follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x,
     j.kernel = kernel
     j.itemsize = x.itemsize
     j.out_streaming = out.nbytes >= e.c.output_streaming_nbytes
-    return e.travel(program, &j, timeout_ns)
+    return program
 
 
 # ---- the collectives -------------------------------------------------------------------------------------------------
 
-cdef int barrier(Engine e, int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program barrier(Engine e, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     cdef array_t nothing
     memset(&nothing, 0, sizeof(array_t))
-    open_talk(&t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
-    hear_all(&t, e, 0, 0)
-    return e.talk(&t, timeout_ns)
+    open_talk(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
+    hear_all(t, e, 0, 0)
+    return None
 
 
-cdef int all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(&t, e, 0, x.nbytes)
-    fold_into(&t, out, kernel)
-    return e.talk(&t, timeout_ns)
+        return plan_journey(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
+    fold_into(t, out, kernel)
+    return None
 
 
-cdef int reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                int64_t timeout_ns) except -1:
+cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, errand_t *errand):
     """``out`` is read on the root only."""
-    cdef talk_t t
+    cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, timeout_ns)
-    open_talk(&t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
+        return plan_journey(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, errand)
+    open_talk(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
-        hear_all(&t, e, 0, x.nbytes)
-        fold_into(&t, out, kernel)
-    return e.talk(&t, timeout_ns)
+        hear_all(t, e, 0, x.nbytes)
+        fold_into(t, out, kernel)
+    return None
 
 
-cdef int broadcast(Engine e, array_t *x, int root, int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program broadcast(Engine e, array_t *x, int root, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+        return plan_journey(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     if not is_root:
-        hear_one(&t, root, 0, x.nbytes)
-        place_into(&t, x, 0)
-    return e.talk(&t, timeout_ns)
+        hear_one(t, root, 0, x.nbytes)
+        place_into(t, x, 0)
+    return None
 
 
-cdef int all_gather(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program all_gather(Engine e, array_t *x, array_t *out, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(&t, e, 0, x.nbytes)
-    place_into(&t, out, x.nbytes)
-    return e.talk(&t, timeout_ns)
+        return plan_journey(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, errand)
+    open_talk(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
+    place_into(t, out, x.nbytes)
+    return None
 
 
-cdef int reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel,
-                        int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(&t, e, e.c.circle.rank * out.nbytes, out.nbytes)
-    fold_into(&t, out, kernel)
-    return e.talk(&t, timeout_ns)
+        return plan_journey(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, e.c.circle.rank * out.nbytes, out.nbytes)
+    fold_into(t, out, kernel)
+    return None
 
 
-cdef int gather(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1:
+cdef Program gather(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
     """``out`` is read on the root only."""
-    cdef talk_t t
+    cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
+        return plan_journey(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
-        hear_all(&t, e, 0, x.nbytes)
-        place_into(&t, out, x.nbytes)
-    return e.talk(&t, timeout_ns)
+        hear_all(t, e, 0, x.nbytes)
+        place_into(t, out, x.nbytes)
+    return None
 
 
-cdef int scatter(Engine e, array_t *x, array_t *out, int root, int64_t timeout_ns) except -1:
+cdef Program scatter(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
     """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
-    cdef talk_t t
+    cdef talk_t *t = &errand.talk
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
-    hear_one(&t, root, e.c.circle.rank * out.nbytes, out.nbytes)
-    place_into(&t, out, 0)
-    return e.talk(&t, timeout_ns)
+        return plan_journey(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    hear_one(t, root, e.c.circle.rank * out.nbytes, out.nbytes)
+    place_into(t, out, 0)
+    return None
 
 
-cdef int all_to_all(Engine e, array_t *x, array_t *out, int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program all_to_all(Engine e, array_t *x, array_t *out, errand_t *errand):
+    cdef talk_t *t = &errand.talk
     cdef size_t part = x.nbytes // e.c.circle.size
     if x.nbytes > e.whisper_limit:
-        return execute(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, timeout_ns)
-    open_talk(&t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(&t, e, e.c.circle.rank * part, part)
-    place_into(&t, out, part)
-    return e.talk(&t, timeout_ns)
+        return plan_journey(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, errand)
+    open_talk(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, e.c.circle.rank * part, part)
+    place_into(t, out, part)
+    return None
 
 
-cdef int scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
-              int64_t timeout_ns) except -1:
-    cdef talk_t t
+cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
+                  errand_t *errand):
+    cdef talk_t *t = &errand.talk
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
     if x.nbytes > e.whisper_limit:
-        return execute(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, timeout_ns)
-    open_talk(&t, kind, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(&t, e, 0, x.nbytes)
+        return plan_journey(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
     t.last = e.c.circle.rank + inclusive
-    fold_into(&t, out, kernel)
-    return e.talk(&t, timeout_ns)
+    fold_into(t, out, kernel)
+    return None
+
+
+# ---- any of them -----------------------------------------------------------------------------------------------------
+
+cdef Program prepare_errand(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                            errand_t *errand):
+    """The errand of the collective ``kind``; what it does not have (a root, a kernel) is not looked at."""
+    if kind == KIND_ALL_REDUCE:
+        return all_reduce(e, x, out, op, kernel, errand)
+    if kind == KIND_REDUCE:
+        return reduce(e, x, out, root, op, kernel, errand)
+    if kind == KIND_BROADCAST:
+        return broadcast(e, x, root, errand)
+    if kind == KIND_ALL_GATHER:
+        return all_gather(e, x, out, errand)
+    if kind == KIND_REDUCE_SCATTER:
+        return reduce_scatter(e, x, out, op, kernel, errand)
+    if kind == KIND_GATHER:
+        return gather(e, x, out, root, errand)
+    if kind == KIND_SCATTER:
+        return scatter(e, x, out, root, errand)
+    if kind == KIND_ALL_TO_ALL:
+        return all_to_all(e, x, out, errand)
+    if kind == KIND_SCAN or kind == KIND_EXSCAN:
+        return scan(e, x, out, kind == KIND_SCAN, op, kernel, errand)
+    return barrier(e, errand)
+
+
+cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout_ns) except -1:
+    """Do it. The caller has entered the engine."""
+    if program is None:
+        return e.talk(&errand.talk, timeout_ns)
+    return e.travel(program, &errand.journey, timeout_ns)

@@ -1,8 +1,9 @@
 """Collectives in which ranks have different numbers of rows.
 
-All but all-to-all are told the rows of every rank on every rank, so they are a talk or a plan like any other; a digest of
-the counts is in the signature, and ranks that were told different ones disagree. In an all-to-all each rank knows only
-what it sends itself (and perhaps what it expects), so ranks first tell each other, in a talk of 8 * (2 * size + 1) bytes.
+All but all-to-all are told the rows of every rank on every rank, so they are a talk or a plan like any other; a digest
+of the counts is in the signature, and ranks that were told different ones disagree. In an all-to-all each rank knows
+only what it sends itself (and perhaps what it expects), so ranks first tell each other, in a talk of
+8 * (2 * size + 1) bytes.
 
 A *row* is one index of the first axis. A *block* is the rows of one rank.
 """
@@ -16,15 +17,17 @@ from libc.string cimport memset
 from shmring.arrays cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
                              target_array)
 from shmring.blocks cimport allocate
-from shmring.collectives cimport follow_plan
+from shmring.collectives cimport errand_t, follow_plan, run_errand
 from shmring.engine cimport Engine
 from shmring.layout cimport SHMRING_WHISPER_NBYTES
+from shmring.prepared cimport Prepared, do
+from shmring.program cimport Program
 from shmring.reduce cimport find_kernel, reduce_kernel
 from shmring.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
 from shmring.talk cimport part_t, talk_t
 
-from shmring.dtypes import DTYPES, OPS
+from shmring.dtypes import DTYPES, OPS, op_code
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -58,19 +61,6 @@ cdef int check_out(array_t *x, array_t *out, count) except -1:
     if out.count != count:
         raise ValueError(f"out has {out.count} elements; by the counts it must have {count}")
     return 0
-
-
-cdef int check_root(Engine e, int root) except -1:
-    if not 0 <= root < e.c.circle.size:
-        raise ValueError(f"root={root}: must be a rank, from 0 to {e.c.circle.size - 1}")
-    return 0
-
-
-cdef reduce_kernel kernel_for(int op, array_t *x) except NULL:
-    cdef reduce_kernel kernel = find_kernel(op, x.dtype)
-    if kernel == NULL:
-        raise TypeError(f"op {OPS[op]!r} is not defined on {DTYPES[x.dtype].name}")
-    return kernel
 
 
 cdef object volume(tuple row):
@@ -121,30 +111,47 @@ cdef inline void open_talk(talk_t *t, uint64_t signature, array_t *x, bint speak
         t.nbytes = x.nbytes
 
 
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+cdef class RowsCall(Prepared):
+    """A collective by counts: as any other, with the memory that its talk points to."""
+
+    cdef list memory
+
+    def __cinit__(self):
+        self.memory = []
+
+
+cdef RowsCall new_call(type kind, Engine e, int64_t timeout_ns, held, kept, result):
+    cdef RowsCall call = kind.__new__(kind)
+    call.engine, call.timeout_ns = e, timeout_ns
+    call.held, call.kept, call.result = held, kept, result
+    return call
+
+
 # ---- gather, all_gather ----------------------------------------------------------------------------------------------
 
-cdef object all_gather_rows(Engine e, x, out, counts, int64_t timeout_ns):
-    return collect(e, KIND_ALL_GATHER, "all_gather", x, out, counts, NO_ROOT, timeout_ns)
+cdef object all_gather_rows(Engine e, x, out, counts, int64_t timeout_ns, async_op):
+    return collect(e, KIND_ALL_GATHER, "all_gather", x, out, counts, NO_ROOT, timeout_ns, async_op)
 
 
-cdef object gather_rows(Engine e, x, out, counts, int root, int64_t timeout_ns):
-    check_root(e, root)
-    return collect(e, KIND_GATHER, "gather", x, out, counts, root, timeout_ns)
+cdef object gather_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
+    return collect(e, KIND_GATHER, "gather", x, out, counts, root, timeout_ns, async_op)
 
 
-cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int64_t timeout_ns):
+cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef talk_t t
     cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
     cdef part_t *parts
-    cdef list memory = []
     cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
     cdef bint hears = root == NO_ROOT or root == rank
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", numbers[rank])
     cdef uint64_t signature
     result = kept = None
-    _held = source_array(x, &a)
+    held = source_array(x, &a)
     b = a
     layout = Layout(numbers, row, a.itemsize)
     if hears:
@@ -153,47 +160,43 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         check_out(&a, &b, layout.count)
         check_overlap(&a, &b, layout.places[rank])
     signature = sign(kind, NO_OP, &a, root, layout.digest)
-    open_talk(&t, signature, &a, True)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if max(layout.sizes) > e.whisper_limit:
+        call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, True)
     if hears:
-        parts = <part_t *> allocate(memory, size, sizeof(part_t))
+        parts = <part_t *> allocate(call.memory, size, sizeof(part_t))
         for j in range(size):
             parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
         t.last, t.parts, t.out = size, parts, <char *> b.data
-    e.enter()
-    try:
-        if max(layout.sizes) > e.whisper_limit:
-            follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, timeout_ns)
-        else:
-            e.talk(&t, timeout_ns)
-    finally:
-        e.leave()
-    if hears:
-        give_back(kept)
-    return result
+    return do(call, async_op)
 
 
 # ---- scatter ---------------------------------------------------------------------------------------------------------
 
-cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns):
+cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef talk_t t
     cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
     cdef int rank = e.c.circle.rank
     cdef tuple numbers = checked(counts, e.c.circle.size, "counts")
     cdef tuple row
     cdef uint64_t signature
-    check_root(e, root)
-    _held = None
+    held = None
     if rank == root:
         row = rows_of(x, "x", sum(numbers))
-        _held = source_array(x, &a)
+        held = source_array(x, &a)
         result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
         kept = target_array(result, &b)
         layout = Layout(numbers, row, a.itemsize)
         check_out(&a, &b, layout.sizes[rank] // a.itemsize)
         check_overlap(&b, &a, layout.places[rank])
     elif out is None:
-        raise ValueError(f"rank {rank} is not the root of this scatter: pass out=, an array for its {numbers[rank]} rows")
+        raise ValueError(f"rank {rank} is not the root of this scatter: pass out=, an array for its "
+                         f"{numbers[rank]} rows")
     else:
         row = rows_of(out, "out", numbers[rank])
         result = out
@@ -201,71 +204,72 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns)
         a = b
         layout = Layout(numbers, row, a.itemsize)
     signature = sign(KIND_SCATTER, NO_OP, &a, root, layout.digest)
-    open_talk(&t, signature, &a, rank == root)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if layout.nbytes > e.whisper_limit:
+        call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, rank == root)
     t.first, t.last = root, root + 1
     t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
-    e.enter()
-    try:
-        if layout.nbytes > e.whisper_limit:
-            follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, timeout_ns)
-        else:
-            e.talk(&t, timeout_ns)
-    finally:
-        e.leave()
-    give_back(kept)
-    return result
+    return do(call, async_op)
 
 
 # ---- reduce_scatter --------------------------------------------------------------------------------------------------
 
-cdef object reduce_scatter_rows(Engine e, x, out, counts, int op, int64_t timeout_ns):
+cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef talk_t t
     cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
     cdef int rank = e.c.circle.rank, size = e.c.circle.size
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", sum(numbers))
     cdef reduce_kernel kernel
     cdef uint64_t signature
-    _held = source_array(x, &a)
+    cdef int code
+    if callable(op):
+        raise TypeError("a callable folds equal shares only: leave counts away, or name an op")
+    code = op_code(op)
+    held = source_array(x, &a)
     result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
     kept = target_array(result, &b)
     layout = Layout(numbers, row, a.itemsize)
     check_out(&a, &b, layout.sizes[rank] // a.itemsize)
     check_overlap(&b, &a, layout.places[rank])
-    kernel = kernel_for(op, &a)
-    signature = sign(KIND_REDUCE_SCATTER, op, &a, NO_ROOT, layout.digest)
-    open_talk(&t, signature, &a, True)
+    kernel = find_kernel(code, a.dtype)
+    if kernel == NULL:
+        raise TypeError(f"op {OPS[code]!r} is not defined on {DTYPES[a.dtype].name}")
+    signature = sign(KIND_REDUCE_SCATTER, code, &a, NO_ROOT, layout.digest)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if layout.nbytes > e.whisper_limit:
+        call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, True)
     t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
     t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
-    e.enter()
-    try:
-        if layout.nbytes > e.whisper_limit:
-            follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, timeout_ns)
-        else:
-            e.talk(&t, timeout_ns)
-    finally:
-        e.leave()
-    give_back(kept)
-    return result
+    return do(call, async_op)
 
 
 # ---- all_to_all ------------------------------------------------------------------------------------------------------
 
-cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeout_ns):
+cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef SwapCall call
+    cdef int size = e.c.circle.size
     cdef tuple sent = checked(counts, size, "counts")
     cdef tuple got = None if out_counts is None else checked(out_counts, size, "out_counts")
     cdef tuple row = rows_of(x, "x", sum(sent))
     cdef object room = -1      # rows that the output has; -1: as many as come
-    _held = source_array(x, &a)
+    held = source_array(x, &a)
     result, kept = out, None
     if got is not None:
         room = sum(got)
         result = empty_like_array(x, (room, *row)) if out is None else out
     elif out is not None:
         room = (shape_of(out) or (0,))[0]
+    b = a
     if result is not None:
         kept = target_array(result, &b)
         check_out(&a, &b, room * volume(row))
@@ -273,76 +277,104 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
         if a.nbytes and a.data == b.data and got != sent:
             raise ValueError("in place, a rank gets from each as many rows as it sends there: "
                              "pass out_counts equal to counts")
-    e.enter()
-    try:
-        matrix = tell_counts(e, sent, got, room, &a, row, timeout_ns)
-        if result is None:
+    call = new_call(SwapCall, e, timeout_ns, held, kept, result)
+    call.x, call.out, call.like, call.row = a, b, x, row
+    call.prepare_telling((*sent, *(got or (-1,) * size), room))
+    return do(call, async_op)
+
+
+cdef class SwapCall(RowsCall):
+    """An all-to-all by counts: its errand is the telling of counts; what is swapped, and how, follows from that."""
+
+    cdef array_t x
+    cdef array_t out
+    cdef object like             # the array that new outputs are like
+    cdef tuple row
+    cdef int64_t *told           # of each rank: rows to each, rows expected from each or -1, room for rows or -1
+
+    cdef int prepare_telling(self, tuple numbers) except -1:
+        cdef array_t mine, whole
+        cdef Engine e = self.engine
+        cdef int size = e.c.circle.size, n = 2 * size + 1, i
+        cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
+        cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
+        cdef talk_t *t = &self.errand.talk
+        self.told = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
+        for i in range(n):
+            own[i] = numbers[i]
+        memset(&mine, 0, sizeof(array_t))
+        mine.data, mine.count, mine.nbytes, mine.itemsize = own, n, n * sizeof(int64_t), sizeof(int64_t)
+        whole = mine
+        whole.data, whole.nbytes = self.told, mine.nbytes * size
+        if mine.nbytes > SHMRING_WHISPER_NBYTES:
+            self.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
+                                       &self.errand)
+        else:
+            open_talk(t, signature, &mine, True)
+            t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.told
+        return 0
+
+    cdef object run(self):
+        cdef array_t out = self.out
+        cdef int rank = self.engine.c.circle.rank
+        cdef errand_t swap
+        cdef Program program
+        cdef list memory = []      # that the second errand points to
+        result, kept = self.result, self.kept
+        self.engine.enter()
+        try:
+            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            matrix = self.agree()
             try:
-                result = empty_like_array(x, (sum([line[rank] for line in matrix]), *row))
-                kept = target_array(result, &b)
+                if result is None:
+                    result = empty_like_array(self.like, (sum([line[rank] for line in matrix]), *self.row))
+                    kept = target_array(result, &out)
+                program = self.prepare_swap(matrix, &out, &swap, memory)
             except BaseException as error:      # the others, who know what this rank lacks, are on their way
-                e.abort(f"{type(error).__name__}: {error}")
+                self.engine.abort(f"{type(error).__name__}: {error}")
                 raise
-        exchange(e, matrix, &a, &b, row, timeout_ns)
-    finally:
-        e.leave()
-    give_back(kept)
-    return result
+            run_errand(self.engine, program, &swap, self.timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(kept)
+        return result
 
+    cdef tuple agree(self):
+        """The rows from each rank (outer) to each. All ranks know the same, so all find the same fault, if any."""
+        cdef int size = self.engine.c.circle.size, n = 2 * size + 1, i, j
+        cdef int64_t *told = self.told
+        matrix = tuple([tuple([told[j * n + i] for i in range(size)]) for j in range(size)])
+        for i in range(size):
+            for j in range(size):
+                if 0 <= told[i * n + size + j] != matrix[j][i]:
+                    self.engine.disagree(j, self.word(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, which "
+                                                         f"expects {told[i * n + size + j]}")
+            coming = sum([line[i] for line in matrix])
+            if 0 <= told[i * n + n - 1] != coming:
+                self.engine.disagree(i, self.word(), f"rank {i} has room for {told[i * n + n - 1]} rows, and "
+                                                     f"{coming} come")
+        return matrix
 
-cdef tuple tell_counts(Engine e, tuple sent, tuple got, room, array_t *x, tuple row, int64_t timeout_ns):
-    """The rows from each rank (outer) to each, after all ranks have told what they send and what they expect."""
-    cdef array_t mine, all_of_them
-    cdef talk_t t
-    cdef list memory = []
-    cdef int size = e.c.circle.size, i, j, n = 2 * size + 1
-    cdef int64_t *told = <int64_t *> allocate(memory, n * size, sizeof(int64_t))
-    cdef int64_t *own = <int64_t *> allocate(memory, n, sizeof(int64_t))
-    cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, x, NO_ROOT, mixed(1, volume(row)) >> 28)
-    for i, number in enumerate((*sent, *(got or (-1,) * size), room)):
-        own[i] = number
-    memset(&mine, 0, sizeof(array_t))
-    mine.data, mine.count, mine.nbytes, mine.itemsize = own, n, n * sizeof(int64_t), sizeof(int64_t)
-    if mine.nbytes <= SHMRING_WHISPER_NBYTES:
-        open_talk(&t, signature, &mine, True)
-        t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> told
-        e.talk(&t, timeout_ns)
-    else:
-        all_of_them = mine
-        all_of_them.data, all_of_them.nbytes = told, mine.nbytes * size
-        follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &all_of_them, NO_ROOT, NULL, timeout_ns)
-    matrix = tuple([tuple([told[j * n + i] for i in range(size)]) for j in range(size)])
-    for i in range(size):
+    cdef Program prepare_swap(self, tuple matrix, array_t *out, errand_t *swap, list memory):
+        """The errand of an all-to-all of blocks whose sizes all ranks know."""
+        cdef Engine e = self.engine
+        cdef talk_t *t = &swap.talk
+        cdef part_t *parts
+        cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
+        cdef size_t place = 0
+        cdef uint64_t digest = mixed(2, volume(self.row))
+        width = volume(self.row) * self.x.itemsize
+        sizes = tuple([tuple([n * width for n in line]) for line in matrix])
+        for line in matrix:
+            for n in line:
+                digest = mixed(digest, n)
+        signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, digest >> 28)
+        if max([sum(line) for line in sizes]) > e.whisper_limit:
+            return follow_plan(e, "all_to_all", sizes, signature, &self.x, out, NO_ROOT, NULL, swap)
+        parts = <part_t *> allocate(memory, size, sizeof(part_t))
         for j in range(size):
-            if 0 <= told[i * n + size + j] != matrix[j][i]:
-                e.disagree(j, signature, f"rank {j} sends {matrix[j][i]} rows to rank {i}, which expects "
-                                         f"{told[i * n + size + j]}")
-        coming = sum([line[i] for line in matrix])
-        if 0 <= told[i * n + n - 1] != coming:
-            e.disagree(i, signature, f"rank {i} has room for {told[i * n + n - 1]} rows, and {coming} come")
-    return matrix
-
-
-cdef int exchange(Engine e, tuple matrix, array_t *x, array_t *out, tuple row, int64_t timeout_ns) except -1:
-    """All-to-all of blocks whose sizes all ranks know."""
-    cdef talk_t t
-    cdef part_t *parts
-    cdef list memory = []
-    cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
-    cdef size_t place = 0
-    cdef object width = volume(row) * x.itemsize
-    cdef uint64_t digest = mixed(2, volume(row))
-    sizes = tuple([tuple([n * width for n in line]) for line in matrix])
-    for line in matrix:
-        for n in line:
-            digest = mixed(digest, n)
-    signature = sign(KIND_ALL_TO_ALL, NO_OP, x, NO_ROOT, digest >> 28)
-    if max([sum(line) for line in sizes]) > e.whisper_limit:
-        return follow_plan(e, "all_to_all", sizes, signature, x, out, NO_ROOT, NULL, timeout_ns)
-    parts = <part_t *> allocate(memory, size, sizeof(part_t))
-    for j in range(size):
-        parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
-        place += parts[j].nbytes
-    open_talk(&t, signature, x, True)
-    t.last, t.parts, t.out = size, parts, <char *> out.data
-    return e.talk(&t, timeout_ns)
+            parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
+            place += parts[j].nbytes
+        open_talk(t, signature, &self.x, True)
+        t.last, t.parts, t.out = size, parts, <char *> out.data
+        return None

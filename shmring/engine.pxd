@@ -19,6 +19,8 @@ cdef class Engine:
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is
+    cdef public bint has_backlog         # asynchronous work is to be done before any call made from now on
+    cdef public object progress          # who does it (shmring.work); None until there was some
     cdef bint is_busy
     cdef unsigned long holder            # the thread in a call
     cdef int nwaiting

@@ -163,7 +163,10 @@ cdef class Engine:
     # ---- turns: one thread at a time ----
 
     cdef int enter(self) except -1:
-        """Begin a call: raise if there can be none, wait for another thread's to end."""
+        """Begin a call: raise if there can be none, wait for what was submitted before it, and for another thread's to
+        end."""
+        if self.has_backlog:
+            self.progress.let_pass()
         if self.is_closed or self.trouble is not None or self.is_inherited:
             self.refuse()
         while self.is_busy:     # read and written with the GIL held

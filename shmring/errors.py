@@ -94,6 +94,26 @@ class ClosedError(ShmringError, ValueError):
     """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
 
 
+class ObjectError(ShmringError):
+    """An object could not be pickled, which all ranks then hear, or not be unpickled, which only its receiver does.
+
+    The call is over on all ranks and the communicator stays usable. The cause, where this rank met it, is the error's
+    ``__cause__``.
+
+    Attributes
+    ----------
+    rank : int
+        The rank whose object it is.
+    """
+
+    def __init__(self, message: str, rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.rank)
+
+
 class RoleTakenError(ShmringError):
     """An end of a ring has been taken already; each is taken once. The ring and its holder are undisturbed.
 

@@ -311,9 +311,9 @@ class Leftover(NamedTuple):
     pid: int
 
 
-def leftovers() -> list[Leftover]:
-    """All names of this user's segments, sorted. Segments whose ranks have met have none."""
-    return list(_standing(names.user_prefix()))
+def leftovers(session: str | None = None) -> list[Leftover]:
+    """All names of this user's segments (of one session), sorted. Segments whose ranks have met have none."""
+    return list(_standing(names.user_prefix() if session is None else names.session_prefix(session)))
 
 
 def sweep(session: str) -> list[str]:

@@ -4,11 +4,14 @@
 #   bits 36..49  root + 1       0 where there is no root
 #   bits 50..53  dtype          position in dtypes.DTYPES; 15: opaque bytes
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
-#   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing;
-#                               plus BY_COUNTS: the form with counts=, then bits 0..35 are a digest of row and counts
+#   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing
 #
-# The packing is exact, so the word is also the explanation: `explain` turns it back into text. (A digest is not: two
-# ranks whose counts differ pass for equal once in 2^36 times.)
+# The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts.
+#
+# Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
+#
+# The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so the
+# word is also the explanation: `explain` turns it back into text.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -24,6 +27,8 @@ cdef enum:
     KIND_ALL_TO_ALL = 9
     KIND_SCAN = 10
     KIND_EXSCAN = 11
+    KIND_ALL_REDUCE_MANY = 12
+    KIND_BROADCAST_MANY = 13
 
 cdef enum:
     BY_COUNTS = 32
@@ -38,6 +43,11 @@ cdef enum:
 cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint64_t count) noexcept nogil:
     return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> dtype << 50
             | <uint64_t> (root + 1) << 36 | (count & ((<uint64_t> 1 << 36) - 1)))
+
+
+cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t layout, uint64_t count) noexcept nogil:
+    return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> dtype << 50 | layout >> 35 << 21
+            | (count & ((<uint64_t> 1 << 21) - 1)))
 
 
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:

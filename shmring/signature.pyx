@@ -4,7 +4,7 @@ from shmring.dtypes import DTYPES, OPS
 
 KINDS = (
     None, "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter",
-    "all_to_all", "scan", "exscan",
+    "all_to_all", "scan", "exscan", "all_reduce_many", "broadcast_many",
 )
 
 MAX_COUNT = (1 << 36) - 1
@@ -22,8 +22,12 @@ def explain(signature: int) -> str:
     if kind == KIND_BARRIER:
         return "barrier()"
     parts = [OPS[op]] if op < len(OPS) else []
-    element = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
-    parts.append(f"{element}, counts of digest {count:09x}" if signature >> 58 & BY_COUNTS else f"{element} x {count}")
+    what = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
+    if kind >= KIND_ALL_REDUCE_MANY:
+        layout = signature >> 21 & (1 << 29) - 1
+        parts += [f"{what} x {count & (1 << 21) - 1}", f"layout {layout:x}"]
+        return f"{KINDS[kind]}({', '.join(parts)})"
+    parts.append(f"{what}, counts of digest {count:09x}" if signature >> 58 & BY_COUNTS else f"{what} x {count}")
     if root >= 0:
         parts.append(f"root={root}")
     return f"{KINDS[kind]}({', '.join(parts)})"

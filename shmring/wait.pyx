@@ -122,9 +122,9 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
     cdef uint64_t word
     cdef int j
     full_fence()     # SYNC asleep, as in wake_waiters
-    for j in range(c.size):
+    for j in range(c.size):      # the own rank, too: another of its threads may sleep
         word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0 and j != c.rank:
+        if word != 0:
             rouse(c, j, word)
 
 

@@ -23,7 +23,7 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
-    # Shells start background jobs with SIGINT ignored, and what is ignored is inherited: ranks could not be interrupted.
+    # Shells start background jobs with SIGINT ignored, and that is inherited: ranks could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")

@@ -13,7 +13,8 @@ from shmring.errors import MismatchError
 def staircase(comm, scale):
     size, rank = comm.size, comm.rank
     for row in ((), (3,), (2, 2)):
-        for counts in ([r * scale for r in range(size)], [scale] * size, [0] * size, [scale * (r == 0) for r in range(size)]):
+        first = [scale * (r == 0) for r in range(size)]
+        for counts in ([r * scale for r in range(size)], [scale] * size, [0] * size, first):
             total, ends = sum(counts), np.cumsum(counts)
             mine = slice(ends[rank] - counts[rank], ends[rank])
             xs = [values("float32", (n, *row), r, 5) for r, n in enumerate(counts)]
@@ -25,7 +26,8 @@ def staircase(comm, scale):
             assert same_bits(out, whole)
             got = comm.gather(xs[rank], root=size - 1, counts=counts)
             assert same_bits(got, whole) if rank == size - 1 else got is None
-            share = comm.scatter(whole if rank == 0 else None, None if rank == 0 else np.empty_like(xs[rank]), counts=counts)
+            given = (whole, None) if rank == 0 else (None, np.empty_like(xs[rank]))
+            share = comm.scatter(*given, counts=counts)
             assert same_bits(share, xs[rank])
             addends = [values("int32", (total, *row), r, 6) for r in range(size)]
             assert same_bits(comm.reduce_scatter(addends[rank], counts=counts), sum(addends[1:], addends[0])[mine])
@@ -117,8 +119,8 @@ def disagree(comm, way):
 
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize(
-    "way", ["all_gather more", "all_gather swap", "gather more", "reduce_scatter more", "scatter more", "uniform", "row",
-            "expects", "room"],
+    "way", ["all_gather more", "all_gather swap", "gather more", "reduce_scatter more", "scatter more", "uniform",
+            "row", "expects", "room"],
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_with_different_counts_all_get_an_error(n, way, size):

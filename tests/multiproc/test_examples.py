@@ -27,9 +27,32 @@ def test_spawn_sum_runs_without_a_launcher():
     assert "= 49999995000000, says each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_objects_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
+    assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in said
+    assert "refused: rank 0 cannot pickle" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_groups_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
+    assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_shrink_and_go_on_runs_without_a_launcher(size):
+    said = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
+    assert f"rank {size - 1} died" in said
+    assert f"{size - 1} ranks went on" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
+        "groups.py",
         "hello_all_reduce.py",
+        "objects.py",
+        "shrink_and_go_on.py",
         "spawn_sum.py",
     }
 

@@ -17,7 +17,7 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes version atomics layout
+        errors dtypes version unraisable atomics layout
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
         _c/dlpack_abi.h
     """,
@@ -25,10 +25,10 @@ FLOORS = {
         topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "ring whisper signature rounds journey talk program plan/",
-    "engine": "meeting diagnosis engine collectives counts assembly",
-    "abilities": "",
-    "face": "calls communicator joining launch run __init__",
+    "parts": "packing ring whisper signature rounds journey talk program plan/",
+    "engine": "meeting diagnosis engine collectives assembly",
+    "abilities": "work prepared folding counts calls coalescing persistent objects groups",
+    "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }
 
