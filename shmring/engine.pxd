@@ -42,5 +42,6 @@ cdef class Engine:
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef object diagnose(self)
+    cdef int disagree(self, int about, uint64_t signature, str reason) except -1
     cdef void say_goodbye(self) noexcept
     cdef int look_after_signals(self, uint64_t signature) except -1
