@@ -483,8 +483,8 @@ cdef class Calls:
             held = source_array(x, &a)
             result = self.one_share(x) if out is None else out
         elif out is None:
-            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of one "
-                             "share")
+            raise ValueError(f"rank {self.rank} is not the root of this scatter: pass out=, an array of the shape of "
+                             "one share")
         else:
             result = out
         kept = target_array(result, &b)
@@ -581,8 +581,8 @@ cdef class Calls:
                 return do(prepare_fold(engine, kind, x, out, root, op, timeout_ns, held, kept, result), async_op)
             kernel = kernel_for(code, x)
         if async_op is not False:
-            return do(prepare(Prepared.__new__(Prepared), engine, kind, x, out, root, code, kernel, timeout_ns, held, kept,
-                              result), async_op)
+            return do(prepare(Prepared.__new__(Prepared), engine, kind, x, out, root, code, kernel, timeout_ns, held,
+                              kept, result), async_op)
         engine.enter()
         try:
             program = prepare_errand(engine, kind, x, out, root, code, kernel, &errand)

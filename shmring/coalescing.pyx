@@ -1,14 +1,14 @@
 """Coalescing: many arrays as one operation, so that the small ones wait for the other ranks once and not each.
 
-Small arrays are packed side by side into a scratch that stays in the cache, make the trip as one array, and are unpacked;
-two copies cost less than one more round of waiting. Large ones gain nothing by that and go by themselves. The ranks
-compare how the arrays lie in the list (a hash of it is in the signature), since equal sums of bytes would not show that
-they disagree.
+Small arrays are packed side by side into a scratch that stays in the cache, make the trip as one array, and are
+unpacked; two copies cost less than one more round of waiting. Large ones gain nothing by that and go by themselves. The
+ranks compare how the arrays lie in the list (a hash of it is in the signature), since equal sums of bytes would not
+show that they disagree.
 """
 
 import numpy as np
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
 
@@ -246,8 +246,8 @@ class Coalescing:
         Parameters
         ----------
         arrays : list or tuple of arrays
-            As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all ranks.
-            No two may overlap.
+            As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all
+            ranks. No two may overlap.
         op, timeout, async_op
             As in `all_reduce`. The timeout is that of each part.
 
@@ -263,9 +263,9 @@ class Coalescing:
 
         Notes
         -----
-        Collective. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each such
-        bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if ``op``
-        is a callable.
+        Collective. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each
+        such bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if
+        ``op`` is a callable.
         """
         cdef Calls calls = self
         cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
@@ -291,7 +291,8 @@ class Coalescing:
             a = &sorter.arrays[i]
             code = codes[a.dtype]
             if code == NO_OP:
-                steps.append(prepare_fold(calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None, xs[i]))
+                steps.append(prepare_fold(calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None,
+                                          xs[i]))
             elif a.nbytes > SMALL_NBYTES:
                 steps.append(prepare(Prepared.__new__(Prepared), calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
                                      kernel_for(code, a), timeout_ns, None, None, None))
@@ -303,8 +304,8 @@ class Coalescing:
         Parameters
         ----------
         arrays : list or tuple of arrays
-            As in `broadcast`; element types may differ. The same number, types and sizes in the same order on all ranks.
-            No two may overlap.
+            As in `broadcast`; element types may differ. The same number, types and sizes in the same order on all
+            ranks. No two may overlap.
         root : int
         timeout, async_op
             As in `all_reduce`. The timeout is that of each part.
@@ -321,8 +322,8 @@ class Coalescing:
 
         Notes
         -----
-        Collective. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
-        is copied once more on every rank and makes one broadcast. Larger arrays make one each.
+        Collective. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such
+        bundle is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
         cdef Calls calls = self
         cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)

@@ -34,8 +34,9 @@ class Persistent:
         collective : str
             The name of the method that makes it, e.g. ``"all_reduce"``; any collective on arrays.
         *args, **kwargs
-            What that method takes, but for ``async_op``. The arrays must lie dense in memory; they are kept alive. Where
-            ``out`` is left out and the method makes a new array, that is made now, and the same one returned each time.
+            What that method takes, but for ``async_op``. The arrays must lie dense in memory; they are kept alive.
+            Where ``out`` is left out and the method makes a new array, that is made now, and the same one returned each
+            time.
 
         Returns
         -------
@@ -50,9 +51,9 @@ class Persistent:
 
         Notes
         -----
-        Not collective, and nothing is sent. Peers may make the same call with a plan or without. Saves what lies between
-        Python and the engine: about a third of an all-reduce of 8 bytes between two ranks, nothing that matters from
-        some KiB up. The arrays must not move: resizing one in place is an error of the caller that NumPy refuses.
+        Not collective, and nothing is sent. Peers may make the same call with a plan or without. Saves what lies
+        between Python and the engine (``docs/async.md`` has the ratio). The arrays must not move: resizing one in place
+        is an error of the caller, which NumPy refuses.
         """
         if collective not in COLLECTIVES:
             raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(COLLECTIVES)}")

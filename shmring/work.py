@@ -31,8 +31,8 @@ from shmring.unraisable import report_unraisable
 class Work:
     """A collective under way: submitted, and made in the background while the caller does something else.
 
-    The arrays belong to the operation until it is done: write to none of them, and do not read its results. They are kept
-    alive. Await it in asyncio: ``result = await work``. Any thread may use it.
+    The arrays belong to the operation until it is done: write to none of them, and do not read its results. They are
+    kept alive. Await it in asyncio: ``result = await work``. Any thread may use it.
 
     A program that drops it loses nothing but the news of an error, which the next call on the communicator raises, too.
     """
@@ -122,9 +122,9 @@ class Work:
         Parameters
         ----------
         fn : callable
-            Called at once, in this thread, if nothing is pending on the communicator; else by the communicator's thread.
-            It may make calls on the communicator, which take their place in the order of calls here, where the callback
-            is added. What it raises is reported by `sys.unraisablehook` and changes nothing.
+            Called at once, in this thread, if nothing is pending on the communicator; else by the communicator's
+            thread. It may make calls on the communicator, which take their place in the order of calls here, where the
+            callback is added. What it raises is reported by `sys.unraisablehook` and changes nothing.
         """
         self._progress.call_after(self, partial(_call_back, fn, self))
 
@@ -139,9 +139,13 @@ class Work:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
 
+        def arrive() -> None:
+            if not future.done():  # the awaiting task may have been cancelled
+                future.set_result(None)
+
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed
+                loop.call_soon_threadsafe(arrive)
 
         if self._wake_with(wake):
             yield from future
@@ -200,7 +204,7 @@ class Progress:
         self.lock = threading.Condition()  # re-entrant: a signal handler or a finalizer may submit, too
         self._engine = weakref.ref(engine, self.retire)
         self._line: deque[Callable[[], None]] = deque()
-        self._inner: deque[Callable[[], None]] = deque()  # what the running item has submitted: it comes before the line
+        self._inner: deque[Callable[[], None]] = deque()  # what the running item has submitted; it goes first
         self._busy = False
         self._retired = False
         self._ended = False

@@ -148,8 +148,15 @@ def return_something_else(comm):
         with pytest.raises(TypeError):
             comm.all_reduce(x, op=f)
         assert x.tolist() == [1] * 4
-    for bad, error in ((np.negative, ValueError), (np.divmod, ValueError), (np.matmul, ValueError), (np.less, TypeError),
-                       (np.logical_and, TypeError), (None, ValueError), (3, ValueError)):
+    for bad, error in (
+        (np.negative, ValueError),
+        (np.divmod, ValueError),
+        (np.matmul, ValueError),
+        (np.less, TypeError),
+        (np.logical_and, TypeError),
+        (None, ValueError),
+        (3, ValueError),
+    ):
         if comm.rank == 0:      # before anything is sent
             with pytest.raises(error):
                 comm.reduce(x, root=1, op=bad)

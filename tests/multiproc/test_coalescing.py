@@ -155,7 +155,7 @@ def test_ranks_whose_lists_differ_get_an_error(mine, theirs, name):
 
 
 def a_list_is_not_an_array(comm):
-    with pytest.raises(MismatchError, match="all_reduce_many.*all_reduce\\(|all_reduce\\(.*all_reduce_many"):
+    with pytest.raises(MismatchError, match=r"all_reduce_many.*all_reduce\(|all_reduce\(.*all_reduce_many"):
         comm.all_reduce(np.ones(8)) if comm.rank else comm.all_reduce_many([np.ones(8)])
     return True
 

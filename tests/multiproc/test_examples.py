@@ -64,11 +64,26 @@ def test_shared_arrays_runs_under_the_launcher(size):
     assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_overlap_sums_in_the_background(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
+    assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in said
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/persistent_plan.py"))
+    assert "after 200 calls of one plan" in said
+    assert "all_gather" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
         "hello_all_reduce.py",
         "objects.py",
+        "overlap.py",
+        "persistent_plan.py",
         "ping_pong.py",
         "pipeline.py",
         "shrink_and_go_on.py",

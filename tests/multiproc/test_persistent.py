@@ -70,7 +70,7 @@ def mix_plans_and_calls(comm):
         (plan if comm.rank == i % comm.size else lambda: comm.all_reduce(x))()
         assert x.tolist() == [i * comm.size] * 3
     works = []
-    for i in range(5):
+    for _ in range(5):
         x[:] = 1
         works.append(plan.start())
         works[-1].wait()

@@ -267,7 +267,7 @@ def give_up_awaiting(comm):
             await asyncio.wait_for(wait(work), 0.02)
 
     asyncio.run(main())
-    with pytest.raises(TimeoutError, match="all_reduce.*not done after 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"all_reduce.*not done after 0\.01 s"):
         work.wait(0.01)
     with pytest.raises(TimeoutError):
         work.exception(timeout=0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
@@ -642,56 +643,103 @@ class Asynchronous:
 
 
 @kind
-class Planned:
-    """A persistent plan, made some times with what its array holds by then."""
+class Background:
+    """Asynchronous work with calls made at once in between, in callbacks too; waited for in any order, or not at all."""
 
     @staticmethod
     def draw(dice):
-        case = draw_reduction(dice, times=dice.choose(1, 2, 5))
-        case.layout = "plain"
-        return case
+        times = dice.choose(1, 3, 20)
+        return dice.case(dtype="int64", count=dice.count("int64") // times, times=times, root=dice.root(),
+                         between=[dice.choose("nothing", "call", "callback", "wait") for _ in range(times)],
+                         layout=dice.layout())
 
     @staticmethod
     def run(comm, case):
-        x = case.content(comm.rank, case.count)
-        plan = comm.plan("all_reduce", x, op=case.op)
+        got = []
+        works = []
+        for i, between in enumerate(case.between):
+            x = case.lay_out(case.content(comm.rank, case.count, salt=i))
+            work = comm.all_reduce(x, op="bxor", async_op=True)
+            works.append(work)
+            if between == "call":
+                comm.broadcast(np.zeros(3), root=case.root)
+            elif between == "callback":
+                work.add_done_callback(lambda w: got.append(comm.broadcast(w.result().copy(), root=case.root)))
+            elif between == "wait" and comm.rank == case.root:
+                work.wait()
+        comm.barrier()
+        assert all(work.done() for work in works)
+        return [work.result() for work in reversed(works)] + got
+
+    @staticmethod
+    def model(case, rank):
+        sums = [reduce_model(case.inputs(case.count, salt=i), "bxor") for i in range(case.times)]
+        return sums[::-1] + [x for x, between in zip(sums, case.between, strict=True) if between == "callback"]
+
+
+@kind
+class Many:
+    """Lists of arrays of several dtypes and sizes, as one operation; sometimes by a plan."""
+
+    @staticmethod
+    def draw(dice):
+        op = dice.choose("sum", "max", "prod")
+        dtypes = [dice.dtype(op) for _ in range(dice.choose(1, 2, 3))]
+        times = dice.choose(1, 5, 40)
+        drawn = [dice.choose(*dtypes) for _ in range(times)]
+        layout = [(i, dtype, dice.count(dtype) // times) for i, dtype in enumerate(drawn)]
+        return dice.case(op=op, list=layout, way=dice.choose("reduce", "broadcast", "plan", "async"), root=dice.root())
+
+    @staticmethod
+    def arrays(case, rank):
+        """One rank's list."""
+        return [Case(**{**vars(case), "dtype": dtype}).content(rank, count, salt=i) for i, dtype, count in case.list]
+
+    @staticmethod
+    def run(comm, case):
+        xs = Many.arrays(case, comm.rank)
+        if case.way == "broadcast":
+            return comm.broadcast_many(xs, root=case.root)
+        if case.way == "plan":
+            return comm.plan("all_reduce_many", xs, op=case.op)()
+        if case.way == "async":
+            return comm.all_reduce_many(xs, op=case.op, async_op=True).wait()
+        return comm.all_reduce_many(xs, op=case.op)
+
+    @staticmethod
+    def model(case, rank):
+        ranks = [Many.arrays(case, r) for r in range(case.size)]
+        if case.way == "broadcast":
+            return ranks[case.root]
+        return [reduce_model(list(xs), case.op) for xs in zip(*ranks, strict=True)]
+
+
+@kind
+class Planned:
+    """One plan, several times, with other contents each time; only some of the ranks use it."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_reduction(dice, times=dice.choose(1, 3, 10), odd=dice.choose(True, False))
+
+    @staticmethod
+    def run(comm, case):
+        x = np.zeros(case.count, pool_of(case.dtype).dtype)
+        out = np.zeros_like(x)
+        plan = comm.plan("all_reduce", x, out, op=case.op)
         got = []
         for i in range(case.times):
             x[...] = case.content(comm.rank, case.count, salt=i)
-            got.append(plan().copy())
+            if case.odd and comm.rank % 2:
+                comm.all_reduce(x, out, op=case.op)
+            else:
+                plan()
+            got.append(out.copy())
         return got
 
     @staticmethod
     def model(case, rank):
         return [reduce_model(case.inputs(case.count, salt=i), case.op) for i in range(case.times)]
-
-
-@kind
-class Many:
-    """Arrays of several sizes and two types as one operation."""
-
-    @staticmethod
-    def draw(dice):
-        sizes = tuple(dice.count("float32") // dice.choose(1, 8) for _ in range(dice.choose(1, 3, 7)))
-        return dice.case(dtype="float32", sizes=sizes, root=dice.choose(None, dice.root()), layout=dice.layout())
-
-    @staticmethod
-    def arrays(case, rank):
-        """The arrays of a rank."""
-        mine = [case.content(rank, n, salt=i) for i, n in enumerate(case.sizes)]
-        return [x.view(np.int32) if i % 2 else x for i, x in enumerate(mine)]
-
-    @staticmethod
-    def run(comm, case):
-        xs = [case.lay_out(x) for x in Many.arrays(case, comm.rank)]
-        comm.all_reduce_many(xs, op="max") if case.root is None else comm.broadcast_many(xs, root=case.root)
-        return xs
-
-    @staticmethod
-    def model(case, rank):
-        if case.root is not None:
-            return Many.arrays(case, case.root)
-        return [reduce_model(list(xs), "max") for xs in zip(*(Many.arrays(case, r) for r in range(case.size)), strict=True)]
 
 
 @kind
@@ -736,3 +784,35 @@ class Groups:
     def model(case, rank):
         members = [r for r in range(case.size) if not case.worth or case.colors[r] == case.colors[rank]]
         return [reduce_model([case.content(r, case.count) for r in members], "bxor")]
+
+
+@kind
+class Folded:
+    """Reductions by a callable that is neither commutative nor associative."""
+
+    @staticmethod
+    def draw(dice):
+        return dice.case(dtype=dice.choose("int32", "uint8", "float64"), count=dice.count("int64") // dice.size,
+                         way=dice.choose("all_reduce", "reduce", "scan", "reduce_scatter"), root=dice.root(),
+                         layout=dice.layout())
+
+    @staticmethod
+    def fold(xs):
+        """What it must give."""
+        return reduce(np.subtract, xs)
+
+    @staticmethod
+    def run(comm, case):
+        blocks = (case.size,) if case.way == "reduce_scatter" else ()
+        x = case.lay_out(case.content(comm.rank, *blocks, case.count))
+        more = {"root": case.root} if case.way == "reduce" else {}
+        return [getattr(comm, case.way)(x, op=lambda a, b: a - b, **more)]
+
+    @staticmethod
+    def model(case, rank):
+        if case.way == "reduce_scatter":
+            return [Folded.fold([x[rank] for x in case.inputs(case.size, case.count)])]
+        xs = case.inputs(case.count)
+        if case.way == "scan":
+            xs = xs[: rank + 1]
+        return [None] if case.way == "reduce" and rank != case.root else [Folded.fold(xs)]
