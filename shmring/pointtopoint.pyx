@@ -22,8 +22,8 @@ from shmring.arrays cimport array_t, fast_array, give_back, source_array, target
 from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
-from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self, run_lanes,
-                            start_message, take_message)
+from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
+                            run_lanes, start_message, take_message)
 from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
 from shmring.mapping cimport Mapping
 from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
