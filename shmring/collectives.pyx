@@ -9,6 +9,7 @@ The caller has checked the arguments.
 
 from libc.string cimport memset
 
+from shmring.agreement cimport refuse_result, travel_shared
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
                                 NO_OP, NO_ROOT, pack_signature)
@@ -62,6 +63,9 @@ cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *
                                                root=max(root, 0), limits=e.limits)))
     program = found
     j.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    j.kind = kind
+    j.root = root
+    j.nbytes = nbytes
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
@@ -83,6 +87,8 @@ cdef Program barrier(Engine e, errand_t *errand):
 
 cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
     cdef talk_t *t = &errand.talk
+    if e.sharing is not None:
+        refuse_result(e, x, out)
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
     open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)
@@ -213,4 +219,6 @@ cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout
     """Do it. The caller has entered the engine."""
     if program is None:
         return e.talk(&errand.talk, timeout_ns)
+    if e.sharing is not None:
+        return travel_shared(e, program, &errand.journey, timeout_ns)
     return e.travel(program, &errand.journey, timeout_ns)

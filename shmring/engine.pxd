@@ -22,6 +22,7 @@ cdef class Engine:
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
+    cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is

@@ -299,6 +299,11 @@ cdef class Engine:
         """Whether trouble was met here, or a peer has reported some."""
         return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
 
+    @property
+    def nonce(self):
+        """A text that the ranks of this communicator share and nobody else has."""
+        return self.segments[0].header.nonce.hex()
+
     def left_ranks(self):
         """The ranks that have closed."""
         return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]

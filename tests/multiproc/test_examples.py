@@ -58,6 +58,12 @@ def test_the_pipeline_computes_what_one_process_would(size):
     assert f"8 batches went through {size} stages" in said
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_shared_arrays_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
+    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
@@ -66,6 +72,7 @@ def test_every_example_is_run_here():
         "ping_pong.py",
         "pipeline.py",
         "shrink_and_go_on.py",
+        "shared_arrays.py",
         "spawn_sum.py",
     }
 

@@ -1,7 +1,8 @@
 """Operations of every kind, drawn by lot: what `test_mixed` runs.
 
-A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an operation
-follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn alone.
+A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an
+operation follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn
+alone.
 
 A new kind of operation is a class of three functions, marked ``@kind``:
 
