@@ -170,8 +170,12 @@ def test_any_source_takes_from_all_in_turn(n):
 def posted_in_order(comm):
     if comm.rank == 0:
         arrays = [np.zeros(1, np.int64) for _ in range(4)]
-        requests = [comm.irecv(x, src, tag) for x, (src, tag) in zip(
-            arrays, [(1, ANY_TAG), (ANY_SOURCE, 7), (ANY_SOURCE, ANY_TAG), (1, 7)], strict=True)]
+        requests = [
+            comm.irecv(x, src, tag)
+            for x, (src, tag) in zip(
+                arrays, [(1, ANY_TAG), (ANY_SOURCE, 7), (ANY_SOURCE, ANY_TAG), (1, 7)], strict=True
+            )
+        ]
         assert not any(request.done() for request in requests)
         comm.barrier()
         for request in reversed(requests):
