@@ -22,6 +22,9 @@ from shmring.errors import (
     CollectiveTimeoutError,
     MeetingError,
     MeetingTimeoutError,
+    MessageError,
+    MessageTimeoutError,
+    MessageTooLongError,
     MismatchError,
     ObjectError,
     OutOfSharedMemoryError,
@@ -33,12 +36,15 @@ from shmring.errors import (
 )
 from shmring.joining import init
 from shmring.launch import spawn
+from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.reduce import kernels
 from shmring.topology import discover as topology
 from shmring.version import __version__
 from shmring.work import Work
 
 __all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
     "AbortedError",
     "BrokenError",
     "ClosedError",
@@ -46,11 +52,16 @@ __all__ = [
     "Communicator",
     "MeetingError",
     "MeetingTimeoutError",
+    "Message",
+    "MessageError",
+    "MessageTimeoutError",
+    "MessageTooLongError",
     "MismatchError",
     "ObjectError",
     "OutOfSharedMemoryError",
     "PeerLostError",
     "RankFailedError",
+    "Request",
     "RoleTakenError",
     "SegmentError",
     "ShmringError",

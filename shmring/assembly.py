@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring.config import Config
-from shmring.engine import Engine, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
 
@@ -30,7 +30,8 @@ def assemble(
         rank=rank,
         size=size,
         kind=OUTBOX,
-        nbytes=outbox_nbytes(config),
+        nbytes=outbox_nbytes(config, size),
+        sparse_nbytes=lanes_nbytes(config, size),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
         timeout=meeting_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),

@@ -1,13 +1,13 @@
 """The communicator: the face of a group of ranks, put together from its abilities."""
 
-from shmring.calls import Calls
 from shmring.coalescing import Coalescing
 from shmring.groups import GroupCalls
+from shmring.messages import MessageCalls
 from shmring.objects import ObjectCalls
 from shmring.persistent import Persistent
 
 
-class Communicator(Calls, Coalescing, Persistent, ObjectCalls, GroupCalls):
+class Communicator(MessageCalls, Coalescing, Persistent, ObjectCalls, GroupCalls):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 
     One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in

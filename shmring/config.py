@@ -22,6 +22,8 @@ class Config:
     """Slots in the outbox: a power of two from 4 to 8."""
     whisper_nbytes: int = -1
     """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
+    lane_nbytes: int = 256 * KIB
+    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up."""
     one_shot_nbytes: int = -1
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
 
@@ -43,6 +45,8 @@ class Config:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
+        if self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1):
+            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be a power of two from 4096 up")
         if not -1 <= self.whisper_nbytes <= 4096:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:

@@ -7,6 +7,12 @@ from shmring.rounds cimport engine_t
 from shmring.talk cimport talk_t
 
 
+# Where lanes lie in an outbox segment (layout.h), counted from its start.
+cdef size_t lane_ends_offset(config) except? 0
+cdef size_t lane_offset(config, int size, int peer) except? 0
+cdef size_t lane_nbytes(config) except? 0
+
+
 cdef class Engine:
     cdef engine_t c
     cdef readonly list segments          # by rank; keeps the memory mapped
@@ -24,6 +30,7 @@ cdef class Engine:
     cdef bint is_busy
     cdef unsigned long holder            # the thread in a call
     cdef int nwaiting
+    cdef int nvisitors                   # threads in calls that take turns of their own (pointtopoint.pyx)
     cdef object turn
     cdef object __weakref__
 

@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import threading
+import time
 import weakref
 
 cimport cython
@@ -21,8 +22,9 @@ from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, stor
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                             SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_header,
-                             shmring_lifeline, shmring_outbox, shmring_whisper)
+                             SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
+                             shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
+                             shmring_whisper)
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
 from shmring.mapping cimport Mapping
 from shmring.talk cimport go_on_talking, start_talk
@@ -68,9 +70,29 @@ cdef char *slots_in(char *base, int nslots) noexcept:
     return <char *> whispers_in(base) + whispers_nbytes(nslots)
 
 
-def outbox_nbytes(config):
-    """Bytes of the segment that holds one rank's outbox."""
+cdef size_t lane_ends_offset(config) except? 0:
+    """Where the lane ends lie in an outbox segment, counted from its start."""
     return SHMRING_HEADER_NBYTES + PAGE + whispers_nbytes(config.nslots) + config.nslots * config.slot_nbytes
+
+
+cdef size_t lane_offset(config, int size, int peer) except? 0:
+    """Where the lane to ``peer`` lies, counted from the start of the segment."""
+    cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
+    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config)
+
+
+cdef size_t lane_nbytes(config) except? 0:
+    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_nbytes
+
+
+def outbox_nbytes(config, int size):
+    """Bytes of the segment that holds one rank's outbox among ``size`` ranks."""
+    return lane_offset(config, size, size)
+
+
+def lanes_nbytes(config, int size):
+    """How many of them, at the end, need no memory before the first message: the lanes."""
+    return size * lane_nbytes(config)
 
 
 def prepare_outbox(Mapping mapping):
@@ -80,7 +102,7 @@ def prepare_outbox(Mapping mapping):
     """
     cdef shmring_outbox *box = outbox_in(mapping.address)
     cdef int error
-    if sem_init(&box.wake, 1, 0) != 0:
+    if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.lanes_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
     error = hold_lifeline(&(<shmring_header *> mapping.address).life)
     if error:
@@ -322,6 +344,10 @@ cdef class Engine:
                 self.nwaiting += 1
                 self.turn.acquire()
                 self.nwaiting -= 1
+        if self.nvisitors and not self.is_inherited:
+            self.abort("closed while another thread was in a call")
+            while self.nvisitors:      # they look up at every tick of their sleep
+                time.sleep(0.0005)
         self.is_closed = True
         if not self.is_inherited:
             self.say_goodbye()

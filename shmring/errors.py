@@ -90,6 +90,35 @@ class AbortedError(BrokenError):
         return type(self), (str(self), self.rank)
 
 
+class MessageError(ShmringError):
+    """Root of the errors of one message; the communicator stays usable and no other message is concerned."""
+
+
+class MessageTooLongError(MessageError, ValueError):
+    """A message is longer than the array to receive it; it stays where it is and can be received into a larger one.
+
+    Attributes
+    ----------
+    source, tag : int
+        Of the message.
+    nbytes : int
+        Its length.
+    """
+
+    def __init__(self, message: str, source: int = -1, tag: int = -1, nbytes: int = -1) -> None:
+        super().__init__(message)
+        self.source = source
+        self.tag = tag
+        self.nbytes = nbytes
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.source, self.tag, self.nbytes)
+
+
+class MessageTimeoutError(MessageError, TimeoutError):
+    """No message came, or none was taken, in time; as if the call had not been made."""
+
+
 class ClosedError(ShmringError, ValueError):
     """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
 

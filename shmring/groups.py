@@ -73,8 +73,8 @@ class GroupCalls:
 
         Notes
         -----
-        Collective. One `all_gather` of 24 bytes, then about a millisecond to make the memory. The group does not depend
-        on this communicator any more: either may be closed first.
+        Collective. One `all_gather` of 24 bytes, then some milliseconds to make the memory and meet. The group does
+        not depend on this communicator any more: either may be closed first.
         """
         config = self.config.changed(**settings)
         numbers = [0 if number is None else operator.index(number) for number in (color, key)]

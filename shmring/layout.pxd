@@ -80,6 +80,8 @@ cdef extern from "layout.h" nogil:
         uint64_t consumed
         uint64_t asleep
         sem_t wake
+        uint64_t lanes_asleep
+        sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
         uint64_t current
@@ -102,3 +104,17 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_whisper:
         shmring_first_line first
         shmring_rest_line rest[1]
+
+    const uint32_t SHMRING_LANE_NCELLS
+    const uint32_t SHMRING_CELL_NBYTES
+
+    ctypedef struct shmring_cell:
+        uint8_t payload[40]
+        uint64_t nbytes
+        int32_t tag
+        int32_t dtype
+        uint64_t seq
+
+    ctypedef struct shmring_lane_end:
+        uint64_t taken
+        uint64_t opened

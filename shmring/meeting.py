@@ -47,6 +47,7 @@ def meet(
     rank: int,
     size: int,
     nbytes: int,
+    sparse_nbytes: int = 0,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
@@ -61,7 +62,7 @@ def meet(
         What the ranks of one group share and nobody else has.
     rank, size : int
         Who this is, and of how many.
-    nbytes, kind, params
+    nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
@@ -98,8 +99,16 @@ def meet(
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
     deadline = None if timeout is None else time.monotonic() + timeout
-    own = create(segment_name(session, f"r{rank}"), nbytes, kind=kind, rank=rank, size=size, params=params)
-    meeting = _Meeting(session, own, deadline, check)
+    own = create(
+        segment_name(session, f"r{rank}"),
+        nbytes,
+        sparse_nbytes=sparse_nbytes,
+        kind=kind,
+        rank=rank,
+        size=size,
+        params=params,
+    )
+    meeting = _Meeting(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
@@ -120,10 +129,16 @@ class _Meeting:
     """One rank's view of one meeting: whom it has found."""
 
     def __init__(
-        self, session: str, own: Segment, deadline: float | None, check: Callable[[list[int]], None] | None
+        self,
+        session: str,
+        own: Segment,
+        sparse_nbytes: int,
+        deadline: float | None,
+        check: Callable[[list[int]], None] | None,
     ) -> None:
         self.session = session
         self.own = own
+        self.sparse_nbytes = sparse_nbytes
         self.size = own.header.size
         self.deadline = deadline
         self.check = check
@@ -160,7 +175,8 @@ class _Meeting:
         for r in self.missing():
             segment = try_attach(segment_name(self.session, f"r{r}"), rank=r)
             if segment is not None:
-                segment.mapping.prefault(write=False)
+                # Not beyond: even a read would give sparse pages their memory, or be a SIGBUS.
+                segment.mapping.prefault(0, max(segment.nbytes - self.sparse_nbytes, 0), write=False)
                 self.present[r] = segment
                 if self.disagreed_at is None and self.disagreements():
                     self.disagreed_at = time.monotonic()

@@ -169,6 +169,19 @@ def opened(name: str) -> Iterator[int | None]:
             os.close(fd)
 
 
+def reopen(name: str, fd: int) -> int:
+    """Another descriptor of the file behind ``fd``, which still has ``name``.
+
+    Not a duplicate: it has none of the locks of ``fd``, so whoever inherits it keeps nobody alive.
+    """
+    another = _open(name)
+    if another is None or inode_of(os.fstat(another)) != inode_of(os.fstat(fd)):
+        if another is not None:
+            os.close(another)
+        raise SegmentError(errno.ESTALE, f"{name} was taken away while it was created")
+    return another
+
+
 _KINDS = {stat.S_IFREG: "a file", stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO"}
 
 

@@ -60,7 +60,13 @@ class Segment:
     """
 
     def __init__(
-        self, name: str, header: Header, mapping: Mapping, inode: tuple[int, int], claim: names.Claim | None = None
+        self,
+        name: str,
+        header: Header,
+        mapping: Mapping,
+        inode: tuple[int, int],
+        claim: names.Claim | None = None,
+        spare: int = -1,
     ) -> None:
         self.name = name
         self.header = header
@@ -70,6 +76,8 @@ class Segment:
         self._claim = claim
         if claim is not None:
             weakref.finalize(self, claim.release)
+        self._spare = spare  # a descriptor for `reserve`, if there is anything left to reserve
+        self._close_spare = weakref.finalize(self, os.close, spare) if spare >= 0 else None
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +102,16 @@ class Segment:
     def attached(self, value: int) -> None:
         headers.set_attached(self.mapping, value)
 
+    def reserve(self, offset: int, nbytes: int) -> None:
+        """Give a sparse range its memory and fault it in, zeroed. Creator only; nobody may have touched it before.
+
+        Raises `OutOfSharedMemoryError` if there is no room; the range then stays as it was.
+        """
+        if self._spare < 0 or self.mapping.closed:
+            raise ClosedError(f"segment {self.name} has nothing to reserve, or is closed")
+        _reserve(self.name, self._spare, offset, nbytes)
+        self.mapping.prefault(offset, nbytes)
+
     def is_live(self) -> bool:
         """Whether the name still refers to this segment and its creator lives: four system calls, no waiting."""
         with names.refusals(f"look after {self.name}"):
@@ -117,6 +135,9 @@ class Segment:
         """Unmap; the creator also unlinks. Twice is fine; ``BufferError`` while views look at the memory."""
         if self._claim is not None:
             self._claim.release()
+        if self._close_spare is not None:
+            self._close_spare()
+            self._spare = -1
         self.mapping.close()
 
     def __enter__(self) -> Segment:
@@ -141,6 +162,7 @@ def create(
     size: int = 1,
     params: Sequence[int] = (),
     prefault: bool = True,
+    sparse_nbytes: int = 0,
 ) -> Segment:
     """Create a segment, all zero but for its header; others can attach it after `Segment.announce`.
 
@@ -155,6 +177,9 @@ def create(
         four numbers of 64 bits.
     prefault : bool, default True
         Fault every page in now.
+    sparse_nbytes : int, default 0
+        How many bytes at the end get no memory yet. They must not be touched, by anyone, before `Segment.reserve`. For
+        these the creator keeps one descriptor as long as the segment.
 
     Raises
     ------
@@ -163,21 +188,27 @@ def create(
     SegmentError
         The name is held by a live process, or is not ours to take, or the kernel refuses. Nothing was created.
     """
-    if nbytes < HEADER_NBYTES:
-        raise ValueError(f"nbytes={nbytes} does not hold the header ({HEADER_NBYTES} bytes)")
+    if nbytes - sparse_nbytes < HEADER_NBYTES:
+        raise ValueError(f"nbytes={nbytes - sparse_nbytes} does not hold the header ({HEADER_NBYTES} bytes)")
     if kind not in KIND_NAMES or not 0 <= rank < size:
         raise ValueError(f"no header for kind={kind}, rank={rank}, size={size}")
     with names.refusals(f"create {name}"):
         claim = names.claim(name)
+        spare = -1
         try:
-            _reserve(name, claim.fd, nbytes)
+            _reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
+            if sparse_nbytes:
+                names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
+                spare = names.reopen(name, claim.fd)
             mapping = _map(name, claim.fd, nbytes)
             if prefault:
-                names.call("madvise", mapping.prefault)
+                names.call("madvise", mapping.prefault, 0, nbytes - sparse_nbytes)
             nonce = secrets.token_bytes(16)
             headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
-            return Segment(name, headers.read(mapping), mapping, claim.inode, claim)
+            return Segment(name, headers.read(mapping), mapping, claim.inode, claim, spare)
         except BaseException:
+            if spare >= 0:
+                os.close(spare)
             claim.release()
             raise
 
@@ -266,10 +297,10 @@ def _check(name: str, header: Header, file_nbytes: int, kind: int | None, rank: 
         raise SegmentError(f"{name} is truncated: its header says {header.nbytes} bytes, the file has {file_nbytes}")
 
 
-def _reserve(name: str, fd: int, nbytes: int) -> None:
+def _reserve(name: str, fd: int, offset: int, nbytes: int) -> None:
     """Give the file its pages now: later the kernel could only say SIGBUS."""
     try:
-        names.call("posix_fallocate", os.posix_fallocate, fd, 0, nbytes)
+        names.call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

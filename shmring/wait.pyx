@@ -126,6 +126,9 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
         word = load_relaxed_u64(&c.outbox[j].asleep)
         if word != 0:
             rouse(c, j, word)
+        word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
+        if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
+            sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ class Progress:
         self._inner: deque[Callable[[], None]] = deque()  # what the running item has submitted: it comes before the line
         self._busy = False
         self._retired = False
+        self._ended = False
         self._thread: threading.Thread | None = None
         _all.add(self)
 
@@ -218,8 +219,12 @@ class Progress:
         """Return once all that was submitted before is done, so that a call made now keeps its place."""
         if self.is_own_thread():
             self.do_before()
-        elif not self.is_inherited:
-            self.submit(_nothing).exception(timeout)
+            return
+        with self.lock:
+            if self.is_inherited or self._ended:
+                return
+            mark = self.submit(_nothing)
+        mark.exception(timeout)
 
     def call_after(self, work: Work, item: Callable[[], None]) -> None:
         """Run ``item`` here in the order of calls, but not before ``work`` is done; at once if nothing is pending."""
@@ -255,6 +260,8 @@ class Progress:
         if self.is_inherited:
             raise ClosedError(f"{self.name}: belongs to the parent process")
         with self.lock:
+            if self._ended:
+                raise ClosedError(f"{self.name}: is closed")
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name=f"shmring {self.name}", daemon=True)
                 thread.start()
@@ -289,6 +296,7 @@ class Progress:
                 while not self._line and not self._retired:
                     self.lock.wait()
                 if not self._line:
+                    self._ended = True
                     return
                 item = self._line.popleft()
             self._do(item, self._line)

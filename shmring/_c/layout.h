@@ -88,6 +88,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
  *
  *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
+ *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
@@ -119,6 +120,8 @@ typedef struct {
     SHMRING_APART uint64_t consumed; /* rounds read by this rank: their slots, everywhere, are free of it */
     SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (wait.pyx) */
     SHMRING_APART sem_t wake;
+    SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
+    SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
     uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
@@ -159,5 +162,31 @@ typedef struct {
 
 _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest_line) == SHMRING_LINE,
                "a whisper line is a cache line");
+
+/* ---- lanes: messages from one rank to one other -------------------------------------------------------------------
+ *
+ * The lane from i to j lies in the outbox of i, who alone writes it: SHMRING_LANE_NCELLS cells, then a ring of bytes. A
+ * cell is one cache line and announces itself: its `seq`, the cell's number from 1 on, is stored last (release). A
+ * message of at most SHMRING_CELL_NBYTES travels within its cell; a longer one in pieces through the ring of bytes, one
+ * cell a piece. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
+ * Invariants:   sent - taken <= SHMRING_LANE_NCELLS;   bytes of the pieces not taken <= size of the ring of bytes. */
+#define SHMRING_LANE_NCELLS 256u
+#define SHMRING_CELL_NBYTES 40u
+
+typedef struct {
+    _Alignas(SHMRING_LINE) uint8_t payload[SHMRING_CELL_NBYTES];
+    uint64_t nbytes; /* of the whole message, in each of its cells */
+    int32_t tag;
+    int32_t dtype; /* position in dtypes.DTYPES; -1: opaque bytes */
+    uint64_t seq;
+} shmring_cell;
+
+_Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
+
+/* What a rank says to one peer about the lanes between them; in the rank's own outbox. */
+typedef struct {
+    SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's lane to this rank */
+    uint64_t opened;              /* 1 once this rank's lane to the peer has memory (release) */
+} shmring_lane_end;
 
 #endif

@@ -47,11 +47,24 @@ def test_shrink_and_go_on_runs_without_a_launcher(size):
     assert f"{size - 1} ranks went on" in said
 
 
+def test_ping_pong_plays_with_three_balls():
+    said = run("-m", "shmring", "run", "-n", "2", str(ROOT / "examples/ping_pong.py"))
+    assert said.count("bytes there and back") == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_pipeline_computes_what_one_process_would(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
+    assert f"8 batches went through {size} stages" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
         "hello_all_reduce.py",
         "objects.py",
+        "ping_pong.py",
+        "pipeline.py",
         "shrink_and_go_on.py",
         "spawn_sum.py",
     }

@@ -16,6 +16,7 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
 )
+from shmring.segment import leftovers
 
 GROUPS = [2, 3, 4]
 SMALL = {"slot_nbytes": 4096, "nslots": 4}
@@ -343,14 +344,14 @@ def test_closing_a_parent_does_not_close_its_groups(n):
     run_ranks(n, close_parent_first)
 
 
-def use():
+def use(comm):
     """What this process uses that a leak would let grow."""
     gc.collect()
     with open("/proc/self/maps") as maps:
         mapped = sum("shmring-" in line for line in maps)
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    names = len([name for name in os.listdir("/dev/shm") if name.startswith("shmring-")])
+    names = len(leftovers(comm.name))
     return {
         "mappings": mapped,
         "files": len(os.listdir("/proc/self/fd")),
@@ -371,15 +372,15 @@ def make_many(comm, times, closing):
 
     once()
     comm.barrier()
-    before, resident_before = use()
+    before, resident_before = use(comm)
     comm.barrier()
     for _ in range(times):
         once()
     comm.barrier()
-    after, resident = use()
+    after, resident = use(comm)
     comm.barrier()
     assert after == before
-    # 3 * times groups of at least 2 outboxes of 60 KiB would be far more.
+    # 3 * times groups of at least 2 outboxes of 44 KiB would be far more.
     assert resident - resident_before < 4 << 20, resident - resident_before
 
 
@@ -392,10 +393,10 @@ def test_hundreds_of_groups_leave_nothing_behind(n, closing):
 def drop_last_reference(comm):
     group = comm.dup()
     group.barrier()
-    mapped = use()[0]["mappings"]
+    mapped = use(comm)[0]["mappings"]
     if comm.rank == 0:
         del group
-        assert use()[0]["mappings"] == mapped - comm.size
+        assert use(comm)[0]["mappings"] == mapped - comm.size
         comm.barrier()
         comm.barrier()
         return
@@ -415,10 +416,10 @@ def test_dropping_the_last_reference_says_goodbye_and_unmaps(n):
 def drop_in_a_cycle(comm):
     group = comm.dup()
     group.barrier()
-    mapped = use()[0]["mappings"]
+    mapped = use(comm)[0]["mappings"]
     group.itself = group
     del group
-    assert use()[0]["mappings"] == mapped - comm.size
+    assert use(comm)[0]["mappings"] == mapped - comm.size
     comm.barrier()
 
 

@@ -422,3 +422,20 @@ def test_kinds_are_told_by_name(session):
     (segment,) = meet(session=session, rank=0, size=1, nbytes=NBYTES, kind=OUTBOX)
     assert "outbox of 16384 bytes" in repr(segment)
     segment.close()
+
+
+# -- who knows better than to wait ------------------------------------------------------------------------------------
+
+
+def test_check_hears_who_is_missing_and_what_it_raises_ends_the_meeting(session):
+    heard = []
+
+    def check(missing):
+        heard.append(list(missing))
+        if len(heard) == 3:
+            raise LookupError("will never come")
+
+    with pytest.raises(LookupError, match="will never come"):
+        meet(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
+    assert heard == [[0, 2]] * 3
+    assert standing(session) == []

@@ -1,0 +1,116 @@
+"""Messages between two ranks, Python to Python: how long there and back, how many a second, how fast long ones go.
+
+    python -m pytest bench/bench_pointtopoint.py
+    python -m pytest bench/bench_pointtopoint.py --benchmark-disable     once each, to see that it runs
+
+Two processes on two processors. Times depend on whether these share a last-level cache, so read them beside the first
+row, the round trip of 8 bytes, of the same run. What arrives is compared outside the clock.
+"""
+
+import os
+import uuid
+
+import numpy as np
+import pytest
+
+import shmring
+
+CPUS = sorted(os.sched_getaffinity(0))
+pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="the two ranks need a processor each")
+
+STOP = 1
+
+
+@pytest.fixture
+def comm():
+    """Rank 0 of two, pinned; rank 1 returns every message, or takes them all and acknowledges, until told to stop."""
+    session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.sched_setaffinity(0, {CPUS[1]})
+            answer(shmring.init(rank=1, size=2, session=session))
+            status = 0
+        finally:
+            os._exit(status)
+    os.sched_setaffinity(0, {CPUS[0]})
+    with shmring.init(rank=0, size=2, session=session) as comm:
+        yield comm
+        comm.send(np.zeros(0, np.uint8), 1, STOP)
+        assert os.waitpid(child, 0)[1] == 0
+    os.sched_setaffinity(0, affinity)
+
+
+def answer(comm):
+    """Rank 1: first the length of the messages, then how many come for each that goes back."""
+    while True:
+        settings = np.zeros(2, np.int64)
+        if comm.probe(0).tag == STOP:
+            comm.close()
+            return
+        comm.recv(settings, 0)
+        x = np.zeros(settings[0], np.uint8)
+        while comm.recv(x, 0).tag == 2:
+            for _ in range(settings[1] - 1):
+                comm.recv(x, 0)
+            comm.send(x, 0)
+
+
+def begin(comm, nbytes, burst):
+    """Set rank 1 going; a message of that size that has been there and back."""
+    comm.send(np.array([nbytes, burst]), 1)
+    x = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
+    back = np.zeros_like(x)
+    for _ in range(burst):
+        comm.send(x, 1, 2)
+    comm.recv(back, 1)
+    assert (x == back).all()
+    return x
+
+
+def end(comm, x):
+    """Make rank 1 ready for other settings."""
+    comm.send(x, 1, 3)
+
+
+def note(benchmark, nbytes, messages):
+    """What a round moves, beside its time."""
+    benchmark.extra_info.update(nbytes=nbytes, messages=messages)
+    if benchmark.stats:
+        seconds = benchmark.stats.stats.median
+        benchmark.extra_info.update(us_each=1e6 * seconds / messages, gb_per_s=nbytes * messages / seconds / 1e9)
+
+
+@pytest.mark.parametrize("nbytes", [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20])
+def test_round_trip(comm, benchmark, nbytes):
+    """There and back; half of it is one way."""
+    x = begin(comm, nbytes, 1)
+    trips = max(1, min(1000, (8 << 20) // nbytes))
+    benchmark.group = "round trip"
+
+    def play():
+        for _ in range(trips):
+            comm.send(x, 1, 2)
+            comm.recv(x, 1)
+
+    benchmark.pedantic(play, rounds=30, warmup_rounds=3)
+    note(benchmark, 2 * nbytes, trips)
+    end(comm, x)
+
+
+@pytest.mark.parametrize("nbytes", [8, 64, 1 << 10, 64 << 10, 1 << 20])
+def test_one_way(comm, benchmark, nbytes):
+    """Many messages one way, one back at the end."""
+    burst = max(4, min(10_000, (64 << 20) // nbytes))
+    x = begin(comm, nbytes, burst)
+    benchmark.group = "one way"
+
+    def pour():
+        for _ in range(burst):
+            comm.send(x, 1, 2)
+        comm.recv(x, 1)
+
+    benchmark.pedantic(pour, rounds=20, warmup_rounds=2)
+    note(benchmark, nbytes, burst)
+    end(comm, x)

@@ -1,0 +1,71 @@
+# Lanes: one single-producer single-consumer ring for each ordered pair of ranks, for messages of any size.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from shmring.layout cimport shmring_cell, shmring_lane_end
+from shmring.wait cimport circle_t
+
+# What became of a look at the lanes, as bits.
+cdef enum:
+    MOVED = 1          # some piece went in or out
+    ATTENTION = 2      # something only the interpreter can decide: a message is over, or a wanted one begins
+
+# The sending end: the lane from this rank to one peer. All but `cells` and `bytes` is private.
+# Invariants: sent - taken <= SHMRING_LANE_NCELLS;   filled - drained <= nbytes of the ring of bytes.
+ctypedef struct outlet_t:
+    bint is_open                   # the lane has memory
+    shmring_cell *cells
+    char *bytes
+    shmring_lane_end *own          # says that the lane is open
+    shmring_lane_end *peers        # says how far the peer is
+    uint64_t sent                  # cells ever announced
+    uint64_t taken                 # of these, known to be taken by the peer
+    uint64_t filled                # bytes ever put into the ring of bytes, in whole lines
+    uint64_t drained               # of these, known to be out again
+    uint64_t *filled_by            # by cell: `filled` after it
+    int nqueued                    # messages that wait for this lane, the one under way included (pointtopoint.pyx)
+    bint is_busy                   # a message is under way: so many of its bytes from `source` on are in
+    const char *source
+    uint64_t nbytes
+    uint64_t done
+    int32_t tag
+    int32_t dtype
+
+# The receiving end: the lane from one peer to this rank.
+ctypedef struct inlet_t:
+    bint is_open
+    shmring_cell *cells
+    char *bytes
+    shmring_lane_end *own          # says how far we are
+    shmring_lane_end *peers        # says that the lane is open
+    uint64_t taken                 # cells ever taken
+    uint64_t drained               # bytes ever taken out of the ring of bytes, in whole lines
+    int nwanted                    # how many ask for what comes next from this very peer
+    bint is_busy                   # a message is under way: so many of its bytes are in `target`
+    char *target
+    uint64_t nbytes
+    uint64_t done
+
+ctypedef struct lanes_t:
+    circle_t *circle
+    outlet_t *out                  # by peer
+    inlet_t *into                  # by peer
+    uint64_t ring_nbytes           # of each ring of bytes; a power of two
+    uint64_t piece_nbytes          # the longest piece: several are under way at once, so that both sides copy
+    int nwanted                    # how many ask for what comes next from anybody
+    uint64_t changes               # how often a thread has changed what another one dozes for
+    bint *streaming                # of the engine: non-temporal stores into the own outbox
+
+
+# ---- one lane, without waiting ----
+cdef void start_message(outlet_t *o, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
+cdef int push(lanes_t *l, int peer) noexcept nogil
+cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil
+cdef void take_message(inlet_t *i, shmring_cell *first, void *target) noexcept nogil
+cdef int pull(lanes_t *l, int peer) noexcept nogil
+
+# ---- all lanes ----
+cdef int pump(lanes_t *l) noexcept nogil
+cdef int run_lanes(lanes_t *l) noexcept nogil
+cdef void rouse_self(lanes_t *l) noexcept nogil
+cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
+cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil
