@@ -58,6 +58,13 @@ def test_the_pipeline_computes_what_one_process_would(size):
     assert f"8 batches went through {size} stages" in said
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_variable_counts_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
+    assert f"rows from each rank: {list(range(1, size + 1))}" in said
+    assert f"{10 * size} words came" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
@@ -67,6 +74,7 @@ def test_every_example_is_run_here():
         "pipeline.py",
         "shrink_and_go_on.py",
         "spawn_sum.py",
+        "variable_counts.py",
     }
 
 

@@ -690,7 +690,7 @@ class Asynchronous:
             else:
                 works.append(comm.broadcast(x, root=case.root, async_op=True))
         between = comm.all_reduce(case.content(comm.rank, 3, salt=99), op="min")
-        return [work.result() for work in works[:: case.order]] + [between]
+        return [*(work.result() for work in works[:: case.order]), between]
 
     @staticmethod
     def model(case, rank):
@@ -699,7 +699,7 @@ class Asynchronous:
             xs = case.inputs(count, salt=i)
             whole = (reduce_model(xs, "bxor"), np.concatenate(xs), xs[case.root])[i % 3]
             wanted.append(whole)
-        return wanted[:: case.order] + [reduce_model(case.inputs(3, salt=99), "min")]
+        return [*wanted[:: case.order], reduce_model(case.inputs(3, salt=99), "min")]
 
 
 @kind
@@ -752,7 +752,8 @@ class Many:
     def model(case, rank):
         if case.root is not None:
             return Many.arrays(case, case.root)
-        return [reduce_model(list(xs), "max") for xs in zip(*(Many.arrays(case, r) for r in range(case.size)), strict=True)]
+        everyone = [Many.arrays(case, r) for r in range(case.size)]
+        return [reduce_model(list(xs), "max") for xs in zip(*everyone, strict=True)]
 
 
 @kind
