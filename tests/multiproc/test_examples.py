@@ -77,6 +77,13 @@ def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
     assert "all_gather" in said
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_variable_counts_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
+    assert f"rows from each rank: {list(range(1, size + 1))}" in said
+    assert f"{10 * size} words came" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
@@ -89,6 +96,7 @@ def test_every_example_is_run_here():
         "shrink_and_go_on.py",
         "shared_arrays.py",
         "spawn_sum.py",
+        "variable_counts.py",
     }
 
 

@@ -41,6 +41,7 @@ def settings(seed, run, size):
         "slot_nbytes": dice.choice((4096, 4096, 8192, 20_480, 65_536, 262_144)),
         "nslots": dice.choice((4, 4, 8)),
         "whisper_nbytes": dice.choice((-1, 0, 48, 64, 1000, 4096)),
+        "lane_nbytes": dice.choice((4096, 32_768, 262_144)),
         "one_shot_nbytes": dice.choice((-1, -1, 0, 3000, 100_000)),
         "spin_us": dice.choice((-1, -1, 0, 5, 200)),
         "tick_ms": dice.choice((20, 20, 1)),
@@ -606,6 +607,66 @@ class Burst:
         return wanted
 
 
+# ---- point to point --------------------------------------------------------------------------------------------------
+
+
+@kind
+class Shift:
+    """All ranks at once send so many places on and receive from as many before, longer than the lane or not."""
+
+    @staticmethod
+    def draw(dice):
+        case = draw_movement(dice, by=dice.random.randrange(dice.size))
+        case.tag = dice.choose(0, 1, 2**31 - 1)
+        return case
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        out = case.lay_out(np.zeros_like(x))
+        to, source = (comm.rank + case.by) % case.size, (comm.rank - case.by) % case.size
+        message = comm.sendrecv(x, to, out, source, tag=case.tag, out_tag=case.tag)
+        assert (message.source, message.tag, message.count) == (source, case.tag, case.count)
+        return [out]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content((rank - case.by) % case.size, case.count)]
+
+
+@kind
+class Letters:
+    """From everyone to everyone, some with each tag, received in another order than sent."""
+
+    @staticmethod
+    def draw(dice):
+        counts = tuple(dice.count("uint16") // dice.choose(1, 9) for _ in range(dice.choose(1, 2, 5)))
+        order = tuple(dice.random.sample(range(len(counts)), len(counts)))
+        return dice.case(dtype="uint16", counts=counts, order=order, layout=dice.layout())
+
+    @staticmethod
+    def run(comm, case):
+        sent = [
+            comm.isend(case.lay_out(case.content(comm.rank, count, salt=tag)), to, tag)
+            for tag, count in enumerate(case.counts)
+            for to in range(case.size)
+        ]
+        got = []
+        for tag in case.order:
+            for source in range(case.size):
+                out = case.lay_out(np.zeros(case.counts[tag], np.uint16))
+                message = comm.recv(out, source, tag)
+                assert (message.source, message.tag, message.count) == (source, tag, case.counts[tag])
+                got.append(out)
+        for request in sent:
+            request.wait()
+        return got
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(r, case.counts[tag], salt=tag) for tag in case.order for r in range(case.size)]
+
+
 # ---- what is made of collectives -------------------------------------------------------------------------------------
 
 
@@ -630,7 +691,7 @@ class Asynchronous:
             else:
                 works.append(comm.broadcast(x, root=case.root, async_op=True))
         between = comm.all_reduce(case.content(comm.rank, 3, salt=99), op="min")
-        return [work.result() for work in works[:: case.order]] + [between]
+        return [*(work.result() for work in works[:: case.order]), between]
 
     @staticmethod
     def model(case, rank):
@@ -639,12 +700,12 @@ class Asynchronous:
             xs = case.inputs(count, salt=i)
             whole = (reduce_model(xs, "bxor"), np.concatenate(xs), xs[case.root])[i % 3]
             wanted.append(whole)
-        return wanted[:: case.order] + [reduce_model(case.inputs(3, salt=99), "min")]
+        return [*wanted[:: case.order], reduce_model(case.inputs(3, salt=99), "min")]
 
 
 @kind
 class Background:
-    """Asynchronous work with calls made at once in between, in callbacks too; waited for in any order, or not at all."""
+    """Asynchronous work, calls made at once in between, in callbacks too; waited for in any order, or not at all."""
 
     @staticmethod
     def draw(dice):

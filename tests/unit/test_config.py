@@ -16,6 +16,7 @@ GOOD = {
     "slot_nbytes": st.integers(1, 1 << 20).map(lambda n: 4096 * n),
     "nslots": st.sampled_from((4, 8)),
     "whisper_nbytes": st.integers(-1, 4096),
+    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n),
     "one_shot_nbytes": st.integers(-1, 1 << 40),
     "timeout": st.none() | st.floats(0, allow_nan=False),
     "spin_us": st.just(-1.0) | st.floats(0, 1e9),
@@ -28,6 +29,7 @@ BAD = {
     "slot_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n % 4096),
     "nslots": st.integers().filter(lambda n: n not in (4, 8)),
     "whisper_nbytes": st.integers(max_value=-2) | st.integers(4097),
+    "lane_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n & (n - 1)),
     "one_shot_nbytes": st.integers(max_value=-2),
     "timeout": st.floats(max_value=0, exclude_max=True) | st.just(float("nan")),
     "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
