@@ -3,10 +3,10 @@
     python -m pytest bench/bench_collectives.py
     python -m pytest bench/bench_collectives.py --benchmark-disable     once each, to see that it runs
 
-One round is a barrier, some calls in a row, and a barrier, so it ends when the slowest rank has ended. Ranks are pinned,
-one to a processor as far as there are enough. How far apart two processors are decides more than anything else, and on a
-virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two barriers took between
-the ranks just before it. That answers are right is for ``tests/``.
+One round is a barrier, some calls in a row, and a barrier, so it ends when the slowest rank has ended. Ranks are
+pinned, one to a processor as far as there are enough. How far apart two processors are decides more than anything else,
+and on a virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two barriers
+took between the ranks just before it. That answers are right is for ``tests/``.
 """
 
 import os
