@@ -20,14 +20,20 @@ import shmring
 
 CPUS = sorted(os.sched_getaffinity(0))
 
+
+def share(comm, x):
+    """The part of ``x`` that is this rank's, in place."""
+    return x.reshape(comm.size, -1)[comm.rank]
+
+
 CALLS = {
     "all_reduce": lambda comm, x: comm.all_reduce(x, op="max"),
     "broadcast": lambda comm, x: comm.broadcast(x),
     "reduce": lambda comm, x: comm.reduce(x, op="max"),
-    "all_gather": lambda comm, x: comm.all_gather(x[: x.size // comm.size], x),
+    "all_gather": lambda comm, x: comm.all_gather(share(comm, x), x),
     "reduce_scatter": lambda comm, x: comm.reduce_scatter(x.reshape(comm.size, -1), op="max"),
     "all_to_all": lambda comm, x: comm.all_to_all(x.reshape(comm.size, -1)),
-    "gather": lambda comm, x: comm.gather(x[: x.size // comm.size]),
+    "gather": lambda comm, x: comm.gather(share(comm, x)),
     "barrier": lambda comm, x: comm.barrier(),
 }
 KINDS = list(CALLS)
