@@ -479,7 +479,7 @@ class Burst:
 
 @kind
 class Background:
-    """Asynchronous work with calls made at once in between, in callbacks too; waited for in any order, or not at all."""
+    """Asynchronous work, with calls made at once in between, in callbacks too; waited for in any order."""
 
     @staticmethod
     def draw(dice):
