@@ -22,3 +22,4 @@ cdef int give_back(object keeper) except -1
 cdef bint is_copy(object keeper) noexcept
 cdef object empty_like_array(object x, tuple shape)
 cdef tuple shape_of(object x)
+cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1

@@ -442,6 +442,16 @@ cdef tuple shape_of(object x):
     return tuple([tensor.shape[d] for d in range(tensor.ndim)])
 
 
+cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1:
+    """``x`` may be ``out`` exactly ``place`` bytes in (the in-place form); any other overlap would read what was
+    already overwritten."""
+    cdef char *a = <char *> x.data
+    cdef char *b = <char *> out.data
+    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
+        return 0
+    raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 def _name(x):

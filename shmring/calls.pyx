@@ -8,8 +8,10 @@ it was.
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.string cimport memset
 
-from shmring.arrays cimport array_t, empty_like_array, give_back, shape_of, source_array, target_array
+from shmring.arrays cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
+                             target_array)
 from shmring.collectives cimport errand_t, prepare_errand, run_errand
+from shmring.counts cimport (all_gather_rows, all_to_all_rows, gather_rows, reduce_scatter_rows, scatter_rows)
 from shmring.engine cimport Engine
 from shmring.folding cimport number_of_callable, prepare_fold
 from shmring.prepared cimport Prepared, do, prepare
@@ -68,16 +70,6 @@ cdef inline int check_same(array_t *x, array_t *out, size_t times, size_t parts)
     if out.count * parts != x.count * times:
         raise ValueError(f"out has {out.count} elements; for x with {x.count} it must have {x.count * times // parts}")
     return 0
-
-
-cdef inline int check_overlap(array_t *x, array_t *out, size_t place) except -1:
-    """``x`` may be ``out`` exactly ``place`` bytes in (the in-place form); any other overlap would read what was
-    already overwritten."""
-    cdef char *a = <char *> x.data
-    cdef char *b = <char *> out.data
-    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
-        return 0
-    raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------
@@ -227,7 +219,7 @@ cdef class Calls:
                 check_overlap(&a, &b, 0)
         return self.perform(KIND_REDUCE, &a, &b, root, op, timeout_ns, held, kept, result, async_op)
 
-    def reduce_scatter(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
 
         Parameters
@@ -236,7 +228,13 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape S, optional
             A new array by default. It may be ``x[rank]``; any other overlap is refused.
-        op, timeout, async_op
+        op : str, ufunc or callable
+            As in `all_reduce`.
+        counts : sequence of int, optional
+            Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(sum(counts), *S)``, and ``out`` ``(counts[rank], *S)``; in place it is those rows of ``x``. Not with a
+            callable ``op``.
+        timeout, async_op
             As in `all_reduce`.
 
         Returns
@@ -255,6 +253,8 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        if counts is not None:
+            return reduce_scatter_rows(self.engine, x, out, counts, op, timeout_ns, async_op)
         held = source_array(x, &a)
         result = self.one_share(x) if out is None else out
         kept = target_array(result, &b)
@@ -358,7 +358,7 @@ cdef class Calls:
         kept = source_array(x, &a) if is_root else target_array(x, &a)
         return self.perform(KIND_BROADCAST, &a, &a, root, None, timeout_ns, None, kept, x, async_op)
 
-    def all_gather(self, x, out=None, *, timeout=..., async_op=False):
+    def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on every rank.
 
         Parameters
@@ -367,6 +367,9 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape (size, *S), optional
             A new array by default. ``x`` may be ``out[rank]``; any other overlap is refused.
+        counts : sequence of int, optional
+            Rows (of the first axis) from each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(counts[rank], *S)`` and ``out`` ``(sum(counts), *S)``.
         timeout, async_op
             As in `all_reduce`.
 
@@ -386,6 +389,8 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        if counts is not None:
+            return all_gather_rows(self.engine, x, out, counts, timeout_ns, async_op)
         held = source_array(x, &a)
         result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
         kept = target_array(result, &b)
@@ -393,7 +398,7 @@ cdef class Calls:
         check_overlap(&a, &b, self.rank * a.nbytes)
         return self.perform(KIND_ALL_GATHER, &a, &b, NO_ROOT, None, timeout_ns, held, kept, result, async_op)
 
-    def gather(self, x, out=None, *, int root=0, timeout=..., async_op=False):
+    def gather(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
 
         Parameters
@@ -403,6 +408,8 @@ cdef class Calls:
         out : array of shape (size, *S), optional
             On the root; a new array by default. Ignored on the others.
         root : int
+        counts : sequence of int, optional
+            As in `all_gather`.
         timeout, async_op
             As in `all_reduce`.
 
@@ -423,6 +430,8 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
+        if counts is not None:
+            return gather_rows(self.engine, x, out, counts, root, timeout_ns, async_op)
         result = kept = None
         held = source_array(x, &a)
         b = a
@@ -433,7 +442,7 @@ cdef class Calls:
             check_overlap(&a, &b, self.rank * a.nbytes)
         return self.perform(KIND_GATHER, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
 
-    def scatter(self, x, out=None, *, int root=0, timeout=..., async_op=False):
+    def scatter(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
 
         Parameters
@@ -444,6 +453,9 @@ cdef class Calls:
             Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``;
             the others must give one, since they cannot know S.
         root : int
+        counts : sequence of int, optional
+            Rows (of the first axis) for each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
+            ``(sum(counts), *S)`` and ``out`` ``(counts[rank], *S)``.
         timeout, async_op
             As in `all_reduce`.
 
@@ -464,6 +476,8 @@ cdef class Calls:
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
+        if counts is not None:
+            return scatter_rows(self.engine, x, out, counts, root, timeout_ns, async_op)
         held = None
         if is_root:
             held = source_array(x, &a)
@@ -483,7 +497,7 @@ cdef class Calls:
             a.nbytes = b.nbytes * self.size
         return self.perform(KIND_SCATTER, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
 
-    def all_to_all(self, x, out=None, *, timeout=..., async_op=False):
+    def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
 
         Parameters
@@ -492,6 +506,12 @@ cdef class Calls:
             Equal shape and element type on all ranks.
         out : array of shape (size, *S), optional
             A new array by default. It may be ``x``; any other overlap is refused.
+        counts : sequence of int, optional
+            Rows (of the first axis of ``x``, shape ``(sum(counts), *S)``) to each rank, zeros allowed; each rank has
+            its own. All ranks give counts, or none. One small collective more, in which ranks tell each other.
+        out_counts : sequence of int, optional
+            With ``counts``: rows from each rank, ``out`` having shape ``(sum(out_counts), *S)``. What a rank expects
+            and what the others send must agree. None: whatever they send.
         timeout, async_op
             As in `all_reduce`.
 
@@ -511,6 +531,10 @@ cdef class Calls:
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
+        if counts is not None:
+            return all_to_all_rows(self.engine, x, out, counts, out_counts, timeout_ns, async_op)
+        if out_counts is not None:
+            raise ValueError("out_counts goes with counts, the rows to each rank")
         held = source_array(x, &a)
         self.one_share_shape(x)
         result = empty_like_array(x, shape_of(x)) if out is None else out

@@ -1,5 +1,5 @@
 # Collectives: what each of them means, as a talk (small) or a journey (large).
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays cimport array_t
 from shmring.engine cimport Engine
@@ -15,6 +15,8 @@ ctypedef struct errand_t:
     journey_t journey
 
 
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, errand_t *errand)
 cdef Program prepare_errand(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
                             errand_t *errand)
 cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout_ns) except -1

@@ -9,10 +9,15 @@ The caller has checked the arguments.
 
 from libc.string cimport memset
 
+from shmring.agreement cimport refuse_result, travel_shared
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER,
-                                NO_OP, NO_ROOT, pack_signature)
+                                KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
+                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
 from shmring.plan.choose import choose
+from shmring.signature import MAX_COUNT
+
+# A signature has room for counts below this.
+cdef uint64_t COUNTS = MAX_COUNT + 1
 
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
@@ -23,6 +28,11 @@ cdef inline void open_talk(talk_t *t, int kind, int op, int root, array_t *x, ch
     t.signature = pack_signature(kind, op, x.dtype, root, x.count)
     t.words = words
     t.nbytes = nbytes
+
+
+cdef inline char *content(array_t *x) noexcept:
+    """What ``x`` says: never NULL, also of an array of nothing, which some frameworks place at NULL."""
+    return <char *> x.data if x.data != NULL else <char *> b""
 
 
 cdef inline void hear_all(talk_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
@@ -51,17 +61,30 @@ cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
 
 cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
                           reduce_kernel kernel, errand_t *errand):
-    """The large way: the plan for these sizes, made once. ``nbytes``: what the plan counts, a vector or one block of
-    it."""
+    """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
+    if x.count >= COUNTS:
+        raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
+    cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
+                                       kernel, errand)
+    errand.journey.kind = kind
+    errand.journey.root = root
+    errand.journey.nbytes = nbytes
+    return program
+
+
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, errand_t *errand):
+    """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
     cdef journey_t *j = &errand.journey
     cdef Program program
-    key = (kind, nbytes, x.itemsize, root)
+    key = (name, nbytes, x.itemsize, root)
     found = e.programs.get(key)
     if found is None:
         found = e.remember(key, Program(choose(name, e.c.circle.rank, e.c.circle.size, nbytes, x.itemsize,
                                                root=max(root, 0), limits=e.limits)))
     program = found
-    j.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    j.signature = signature
+    j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
@@ -83,9 +106,11 @@ cdef Program barrier(Engine e, errand_t *errand):
 
 cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
     cdef talk_t *t = &errand.talk
+    if e.sharing is not None:
+        refuse_result(e, x, out)
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     fold_into(t, out, kernel)
     return None
@@ -96,7 +121,7 @@ cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce
     cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, errand)
-    open_talk(t, KIND_REDUCE, op, root, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(t, e, 0, x.nbytes)
         fold_into(t, out, kernel)
@@ -108,7 +133,7 @@ cdef Program broadcast(Engine e, array_t *x, int root, errand_t *errand):
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_BROADCAST, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    open_talk(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     if not is_root:
         hear_one(t, root, 0, x.nbytes)
         place_into(t, x, 0)
@@ -119,7 +144,7 @@ cdef Program all_gather(Engine e, array_t *x, array_t *out, errand_t *errand):
     cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, errand)
-    open_talk(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     place_into(t, out, x.nbytes)
     return None
@@ -129,7 +154,7 @@ cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_k
     cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, e.c.circle.rank * out.nbytes, out.nbytes)
     fold_into(t, out, kernel)
     return None
@@ -140,7 +165,7 @@ cdef Program gather(Engine e, array_t *x, array_t *out, int root, errand_t *erra
     cdef talk_t *t = &errand.talk
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_GATHER, NO_OP, root, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(t, e, 0, x.nbytes)
         place_into(t, out, x.nbytes)
@@ -153,7 +178,7 @@ cdef Program scatter(Engine e, array_t *x, array_t *out, int root, errand_t *err
     cdef bint is_root = e.c.circle.rank == root
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_SCATTER, NO_OP, root, x, <char *> x.data if is_root else NULL, x.nbytes)
+    open_talk(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     hear_one(t, root, e.c.circle.rank * out.nbytes, out.nbytes)
     place_into(t, out, 0)
     return None
@@ -164,7 +189,7 @@ cdef Program all_to_all(Engine e, array_t *x, array_t *out, errand_t *errand):
     cdef size_t part = x.nbytes // e.c.circle.size
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, errand)
-    open_talk(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, e.c.circle.rank * part, part)
     place_into(t, out, part)
     return None
@@ -176,7 +201,7 @@ cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, re
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
     if x.nbytes > e.whisper_limit:
         return plan_journey(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, kind, op, NO_ROOT, x, <char *> x.data, x.nbytes)
+    open_talk(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     t.last = e.c.circle.rank + inclusive
     fold_into(t, out, kernel)
@@ -213,4 +238,6 @@ cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout
     """Do it. The caller has entered the engine."""
     if program is None:
         return e.talk(&errand.talk, timeout_ns)
+    if e.sharing is not None and errand.journey.kind != KIND_NONE:
+        return travel_shared(e, program, &errand.journey, timeout_ns)
     return e.travel(program, &errand.journey, timeout_ns)

@@ -39,6 +39,8 @@ class Config:
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_type(field.name, type(field.default))
         if self.slot_nbytes < 4096 or self.slot_nbytes % 4096:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096")
         if self.nslots not in (4, 8):
@@ -49,8 +51,23 @@ class Config:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
-        if not self.tick_ms > 0:
-            raise ValueError(f"tick_ms={self.tick_ms}: must be positive")
+        if self.one_shot_nbytes < -1:
+            raise ValueError(f"one_shot_nbytes={self.one_shot_nbytes}: must be bytes from 0 up, or -1 for automatic")
+        if not (self.spin_us == -1 or 0 <= self.spin_us <= 1e9):
+            raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
+        if not 0 < self.tick_ms <= 60_000:
+            raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
+        if self.streaming not in (-1, 0, 1):
+            raise ValueError(f"streaming={self.streaming}: must be 1, 0, or -1 for automatic")
+
+    def _check_type(self, name: str, kind: type) -> None:
+        value = getattr(self, name)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return
+        if name == "timeout" and value is None:
+            return
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise TypeError(f"{name}={value!r}: must be of type {kind.__name__}")
 
     def changed(self, **overrides) -> Config:
         """A copy with other settings; unknown ones are a ``TypeError``, values out of range a ``ValueError``."""
@@ -74,12 +91,12 @@ class Config:
 
 
 def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) -> Config:
-    """The defaults, changed by the environment, changed by ``overrides`` (those that are not None).
+    """The defaults, changed by the environment, changed by ``overrides``.
 
     Raises
     ------
     TypeError
-        An unknown setting.
+        An unknown setting, or an argument of another type.
     ValueError
         A value out of range, or an environment variable that is not of the field's type.
     """

@@ -42,6 +42,8 @@ def diagnose(record: Record, rank: int, name: str) -> BrokenError:
         theirs = explain(record.theirs) if record.theirs else "another call"
         text = (f"{where}ranks disagree: rank {record.by} called {explain(record.mine)}, "
                 f"rank {record.about} called {theirs} (round {record.round})")
+        if record.reason:
+            text = f"{where}ranks disagree in {explain(record.mine)}: {record.reason}"
         return MismatchError(text, (record.by, record.about))
     text = f"{where}rank {record.by} aborted" + (f": {record.reason}" if record.reason else "")
     return AbortedError(text, record.by)

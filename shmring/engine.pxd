@@ -22,6 +22,7 @@ cdef class Engine:
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
+    cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is
@@ -41,5 +42,6 @@ cdef class Engine:
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef object diagnose(self)
+    cdef int disagree(self, int about, uint64_t signature, str reason) except -1
     cdef void say_goodbye(self) noexcept
     cdef int look_after_signals(self, uint64_t signature) except -1

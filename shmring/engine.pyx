@@ -284,6 +284,13 @@ cdef class Engine:
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
+    cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
+        """Raise a mismatch that all ranks found alike in what they told each other. The caller has entered."""
+        text = reason.encode("utf-8", "replace")
+        report_trouble(&self.c.circle, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
+        self.trouble = self.diagnose()
+        raise copy.copy(self.trouble)
+
     def abort(self, str reason):
         """Tell all peers, at once, that this communicator is over; see `Communicator.abort`."""
         if self.is_closed or self.is_inherited:
@@ -298,6 +305,11 @@ cdef class Engine:
     def is_broken(self):
         """Whether trouble was met here, or a peer has reported some."""
         return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
+
+    @property
+    def nonce(self):
+        """A text that the ranks of this communicator share and nobody else has."""
+        return self.segments[0].header.nonce.hex()
 
     def left_ranks(self):
         """The ranks that have closed."""

@@ -13,8 +13,13 @@ ctypedef struct journey_t:
     int loop
     int step
     int64_t iteration
+    int kind                       # what the plan is for, which a signature need not say
+    int root
+    size_t nbytes                  # what the plan counts: a vector or one block of it
     char *in_base
     char *out_base
+    char **ins                     # by rank: the others' buffers as they lie here; read by mapped plans only
+    char **outs
     reduce_kernel kernel
     size_t itemsize
     bint out_streaming

@@ -16,9 +16,9 @@ cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogi
     if o.space == SLOT:
         round = j.base + <uint64_t> (o.round + j.iteration * o.round_step)
         return e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes + offset
-    if o.space == IN:
-        return j.in_base + offset
-    return j.out_base + offset
+    if o.rank != e.circle.rank:     # in a mapped plan
+        return (j.ins if o.space == IN else j.outs)[o.rank] + offset
+    return (j.in_base if o.space == IN else j.out_base) + offset
 
 
 cdef inline bint streams(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:

@@ -53,7 +53,7 @@ ctypedef struct lanes_t:
     uint64_t piece_nbytes          # the longest piece: several are under way at once, so that both sides copy
     int nwanted                    # how many ask for what comes next from anybody
     uint64_t changes               # how often a thread has changed what another one dozes for
-    bint *streaming                # of the engine: non-temporal stores into the own outbox
+    uint64_t streaming_nbytes      # pieces from this size up are stored past the cache
 
 
 # ---- one lane, without waiting ----

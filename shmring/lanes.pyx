@@ -108,9 +108,10 @@ cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
 cdef inline void put_bytes(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
     cdef uint64_t index = o.filled & (l.ring_nbytes - 1)
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
-    copy_bytes(o.bytes + index, o.source + o.done, first, l.streaming[0])
+    cdef bint streaming = nbytes >= l.streaming_nbytes
+    copy_bytes(o.bytes + index, o.source + o.done, first, streaming)
     if nbytes > first:
-        copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, l.streaming[0])
+        copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, streaming)
     o.filled += whole_lines(nbytes)
 
 

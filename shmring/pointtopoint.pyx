@@ -14,7 +14,7 @@ import threading
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -22,8 +22,8 @@ from shmring.arrays cimport array_t, fast_array, give_back, source_array, target
 from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
-from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self, run_lanes,
-                            start_message, take_message)
+from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
+                            run_lanes, start_message, take_message)
 from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
 from shmring.mapping cimport Mapping
 from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
@@ -45,6 +45,7 @@ cdef enum:               # kinds of requests
 cdef enum:
     OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back
+    STREAMING_NBYTES = 256       # pieces from this size up are stored past the cache (docs/point-to-point.md has why)
     FIRST_TICK_NS = 1000000
 
 
@@ -323,7 +324,7 @@ cdef class PointToPoint:
         self.turn = threading.Semaphore(0)
         self.news = threading.Semaphore(0)
         self.l.circle = &engine.c.circle
-        self.l.streaming = &engine.c.outbox_streaming
+        self.l.streaming_nbytes = UINT64_MAX if engine.config.streaming == 0 else STREAMING_NBYTES
         self.l.ring_nbytes = engine.config.lane_nbytes
         self.l.piece_nbytes = self.l.ring_nbytes // 8
         self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))

@@ -6,9 +6,12 @@
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
 #   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing
 #
+# The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts.
+#
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
 #
-# The packing is exact, so the word is also the explanation: `explain` turns it back into text.
+# The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so the
+# word is also the explanation: `explain` turns it back into text.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -26,6 +29,9 @@ cdef enum:
     KIND_EXSCAN = 11
     KIND_ALL_REDUCE_MANY = 12
     KIND_BROADCAST_MANY = 13
+
+cdef enum:
+    BY_COUNTS = 32
 
 cdef enum:
     NO_OP = 15

@@ -12,7 +12,7 @@ MAX_COUNT = (1 << 36) - 1
 
 def explain(signature: int) -> str:
     """The call a signature stands for, e.g. ``all_reduce(sum, float32 x 1024)``."""
-    kind = signature >> 58
+    kind = signature >> 58 & ~BY_COUNTS
     op = signature >> 54 & 15
     dtype = signature >> 50 & 15
     root = (signature >> 36 & 0x3FFF) - 1
@@ -27,7 +27,7 @@ def explain(signature: int) -> str:
         layout = signature >> 21 & (1 << 29) - 1
         parts += [f"{what} x {count & (1 << 21) - 1}", f"layout {layout:x}"]
         return f"{KINDS[kind]}({', '.join(parts)})"
-    parts.append(f"{what} x {count}")
+    parts.append(f"{what}, counts of digest {count:09x}" if signature >> 58 & BY_COUNTS else f"{what} x {count}")
     if root >= 0:
         parts.append(f"root={root}")
     return f"{KINDS[kind]}({', '.join(parts)})"

@@ -5,6 +5,12 @@ from shmring.reduce cimport reduce_kernel
 from shmring.rounds cimport engine_t
 from shmring.wait cimport patience_t
 
+# What is wanted of one rank's words, and where it goes.
+ctypedef struct part_t:
+    size_t offset
+    size_t nbytes
+    size_t place
+
 # One small collective, as data: what this rank says, whom it hears, which part of their words it takes, and whether
 # these are folded or placed side by side.
 ctypedef struct talk_t:
@@ -19,6 +25,7 @@ ctypedef struct talk_t:
     size_t count                   # elements to fold
     char *out
     size_t stride                  # placing: distance between the parts of two ranks in out
+    part_t *parts                  # placing: by rank, where parts differ; NULL: as said above
     # progress
     int heard
     bint spoken

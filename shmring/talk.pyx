@@ -27,8 +27,11 @@ cdef inline void speak(engine_t *e, talk_t *t) noexcept nogil:
 cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
     """Look once. READY: the wanted part of that rank's words is in e.sources[who]."""
     cdef shmring_whisper *slot
+    cdef size_t offset = t.offset, nbytes = t.part_nbytes
+    if t.parts != NULL:
+        offset, nbytes = t.parts[who].offset, t.parts[who].nbytes
     if who == e.circle.rank:
-        e.sources[who] = t.words + t.offset
+        e.sources[who] = t.words + offset
         return READY
     slot = slot_of(e, who, t.round)
     if not has_arrived(slot, t.round):
@@ -36,7 +39,7 @@ cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
     if slot.first.signature != t.signature:
         disagree(e, who, t.round, t.signature)
         return TROUBLE
-    e.sources[who] = read_whisper(slot, t.round, t.offset, t.part_nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
+    e.sources[who] = read_whisper(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
     return READY if e.sources[who] != NULL else UNREADY
 
 
@@ -61,14 +64,17 @@ cdef int listen(engine_t *e, talk_t *t, int looks) noexcept nogil:
 cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
     cdef int j
     cdef char *place
+    cdef size_t nbytes = t.part_nbytes
     if t.kernel != NULL:
         if t.last > t.first:
             t.kernel(t.out, e.sources + t.first, t.last - t.first, t.count)
     else:
         for j in range(t.first, t.last):
             place = t.out + (j - t.first) * t.stride
-            if place != e.sources[j] and t.part_nbytes:
-                memcpy(place, e.sources[j], t.part_nbytes)
+            if t.parts != NULL:
+                place, nbytes = t.out + t.parts[j].place, t.parts[j].nbytes
+            if place != e.sources[j] and nbytes:
+                memcpy(place, e.sources[j], nbytes)
     if not t.spoken:
         finish(e, t.round + 1)
         return

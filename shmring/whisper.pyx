@@ -49,6 +49,8 @@ cdef const char *read_whisper(shmring_whisper *slot, uint64_t round, size_t offs
     cdef size_t n
     if offset + nbytes <= SHMRING_FIRST_NBYTES:
         return <const char *> slot.first.payload + offset
+    if nbytes == 0:
+        return scratch      # nothing, at the end of a whisper: the line behind it never comes
     if offset < SHMRING_FIRST_NBYTES:
         n = SHMRING_FIRST_NBYTES - offset
         memcpy(into, slot.first.payload + offset, n)

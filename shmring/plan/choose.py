@@ -32,6 +32,7 @@ BUILDERS: dict[tuple[str, str], Builder] = {
     ("broadcast", "mapped"): mapped.broadcast,
     ("all_gather", "staged"): movement.all_gather,
     ("all_gather", "mapped"): mapped.all_gather,
+    ("all_gather", "mapped_shared"): mapped.all_gather_shared,
     ("gather", "staged"): movement.gather,
     ("gather", "mapped"): mapped.gather,
     ("scatter", "staged"): movement.scatter,
@@ -68,13 +69,14 @@ def algorithm(
     *,
     mapped: bool = False,
     in_place: bool = False,
+    one_result: bool = False,
 ) -> str:
     """The name of the algorithm that `choose` takes."""
     if kind not in KINDS:
         raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
     # Blocks of an all-to-all in place swap under their readers, and prefixes have no mapped form.
     if mapped and (kind, "mapped") in BUILDERS and not (kind == "all_to_all" and in_place):
-        return "mapped"
+        return "mapped_shared" if one_result else "mapped"
     if kind not in ("all_reduce", "reduce"):
         return "staged"
     if not isinstance(nbytes, int):
@@ -100,6 +102,7 @@ def choose(
     costs: Costs = DEFAULT_COSTS,
     mapped: bool = False,
     in_place: bool = False,
+    one_result: bool = False,
 ) -> Plan:
     """The plan of one rank for a collective.
 
@@ -119,8 +122,10 @@ def choose(
         Whether all buffers are shared arrays that every rank maps.
     in_place : bool
         Whether the ranks work in place. Matters to all_to_all on shared arrays only; equal on all ranks.
+    one_result : bool
+        Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``mapped``.
     """
-    name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place)
+    name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place, one_result=one_result)
     if kind in ROOTED:
         return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)
     return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)

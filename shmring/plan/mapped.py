@@ -85,6 +85,28 @@ def all_gather(
     return _framed(kind, rank, size, work, places[rank])
 
 
+def all_gather_shared(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[int],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    root: int = 0,
+) -> Plan:
+    """All-gather with one result for all, in the OUT of ``root``: everyone stores its block, 2pm bytes.
+
+    The inputs are reached by their owners alone, so they need not be shared.
+    """
+    kind = "all_gather"
+    sizes, places = blocks_of(nbytes, size)
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), places[rank])
+    own: list[Step] = []
+    if sizes[rank]:
+        own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
+    return _framed(kind, rank, size, own, None)._replace(algorithm="mapped_shared")
+
+
 def gather(
     rank: int,
     size: int,
@@ -145,6 +167,15 @@ def all_to_all(
         if sizes[r]
     ]
     return _framed(kind, rank, size, work, None)
+
+
+def entered(plan: Plan) -> Plan:
+    """The same plan for ranks that have all just heard from one another: the exit round alone is left."""
+    if not plan.mapped:
+        return plan
+    steps = [s for loop in plan.loops for s in loop.steps if not (isinstance(s, (Publish, Await)) and s.round == ENTRY)]
+    moved = [s if isinstance(s, (Copy, Reduce)) else s._replace(round=ENTRY) for s in steps]
+    return plan._replace(rounds=1, loops=(Loop(1, tuple(moved)),))
 
 
 def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int, ...], in_place: int | None) -> Plan:

@@ -39,6 +39,7 @@ FORMULAS: dict[tuple[str, str], Formula] = {
     ("broadcast", "mapped"): Formula("2(p-1)s", lambda p: 2 * (p - 1)),
     ("all_gather", "staged"): Formula("2p²m", lambda p: 2 * p * p),
     ("all_gather", "mapped"): Formula("2p(p-1)m", lambda p: 2 * p * (p - 1)),
+    ("all_gather", "mapped_shared"): Formula("2pm", lambda p: 2 * p),
     ("gather", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),
     ("gather", "mapped"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
     ("scatter", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),

@@ -59,6 +59,12 @@ def test_the_pipeline_computes_what_one_process_would(size):
 
 
 @pytest.mark.parametrize("size", [2, 4])
+def test_shared_arrays_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
+    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
+
+
+@pytest.mark.parametrize("size", [2, 4])
 def test_overlap_sums_in_the_background(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
     assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in said
@@ -71,6 +77,13 @@ def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
     assert "all_gather" in said
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_variable_counts_runs_under_the_launcher(size):
+    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
+    assert f"rows from each rank: {list(range(1, size + 1))}" in said
+    assert f"{10 * size} words came" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
         "groups.py",
@@ -81,7 +94,9 @@ def test_every_example_is_run_here():
         "ping_pong.py",
         "pipeline.py",
         "shrink_and_go_on.py",
+        "shared_arrays.py",
         "spawn_sum.py",
+        "variable_counts.py",
     }
 
 

@@ -1,7 +1,8 @@
 """Operations of every kind, drawn by lot: what `test_mixed` runs.
 
-A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an operation
-follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn alone.
+A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an
+operation follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn
+alone.
 
 A new kind of operation is a class of three functions, marked ``@kind``:
 
@@ -40,6 +41,7 @@ def settings(seed, run, size):
         "slot_nbytes": dice.choice((4096, 4096, 8192, 20_480, 65_536, 262_144)),
         "nslots": dice.choice((4, 4, 8)),
         "whisper_nbytes": dice.choice((-1, 0, 48, 64, 1000, 4096)),
+        "lane_nbytes": dice.choice((4096, 32_768, 262_144)),
         "one_shot_nbytes": dice.choice((-1, -1, 0, 3000, 100_000)),
         "spin_us": dice.choice((-1, -1, 0, 5, 200)),
         "tick_ms": dice.choice((20, 20, 1)),
@@ -418,6 +420,137 @@ class AllToAll:
         return [np.stack([x[rank] for x in case.inputs(case.size, case.count)])]
 
 
+# ---- blocks that differ ----------------------------------------------------------------------------------------------
+
+
+def draw_counts(dice, **more):
+    """Rows of 0 to 3 dimensions for every rank."""
+    dtype = more.pop("dtype", None) or dice.dtype()
+    row = dice.choose((), (), (3,), (2, 5), (1,))
+    most = min(dice.nbytes(), 1 << 17) // NUMPY_DTYPES[dtype].itemsize // int(np.prod(row)) // dice.choose(1, dice.size)
+    return dice.case(dtype=dtype, row=row, counts=dice.counts(most), place=dice.choose("in", "out", "new"),
+                     layout=dice.layout(), **more)
+
+
+def own_rows(case, rank):
+    """Where the rows of a rank lie among those of all."""
+    begin = sum(case.counts[:rank])
+    return slice(begin, begin + case.counts[rank])
+
+
+@kind
+class AllGatherCounts:
+    """Everyone gets the rows of all; or the root alone."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_counts(dice, root=dice.choose(None, None, dice.root()))
+
+    @staticmethod
+    def run(comm, case):
+        x = case.content(comm.rank, case.counts[comm.rank], *case.row)
+        out = None
+        if case.place != "new" and case.root in (None, comm.rank):
+            out = case.lay_out(np.zeros((sum(case.counts), *case.row), x.dtype))
+        if out is not None and case.place == "in" and case.layout == "plain":
+            out[own_rows(case, comm.rank)] = x
+            x = out[own_rows(case, comm.rank)]
+        else:
+            x = case.lay_out(x)
+        if case.root is None:
+            return [comm.all_gather(x, out, counts=case.counts)]
+        return [comm.gather(x, out, root=case.root, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        if case.root not in (None, rank):
+            return [None]
+        return [np.concatenate([case.content(r, n, *case.row) for r, n in enumerate(case.counts)])]
+
+
+@kind
+class ScatterCounts:
+    """The root deals out rows."""
+
+    @staticmethod
+    def draw(dice):
+        return draw_counts(dice, root=dice.root())
+
+    @staticmethod
+    def run(comm, case):
+        own = np.zeros((case.counts[comm.rank], *case.row), pool_of(case.dtype).dtype)
+        if comm.rank != case.root:
+            return [comm.scatter(None, case.lay_out(own), root=case.root, counts=case.counts)]
+        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
+        out = {"in": x[own_rows(case, comm.rank)], "out": case.lay_out(own), "new": None}[case.place]
+        if case.place == "in" and case.layout != "plain":
+            out = None  # a view of what is not contiguous stands for no block of its copy
+        return [comm.scatter(x, out, root=case.root, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(case.root, sum(case.counts), *case.row)[own_rows(case, rank)]]
+
+
+@kind
+class ReduceScatterCounts:
+    """Everyone gets the sum of its rows."""
+
+    @staticmethod
+    def draw(dice):
+        op = dice.choose(*OPS)
+        return draw_counts(dice, op=op, dtype=dice.dtype(op))
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
+        own = x[own_rows(case, comm.rank)]
+        out = {"in": own, "out": case.lay_out(np.zeros_like(own)), "new": None}[case.place]
+        if case.place == "in" and case.layout != "plain":
+            out = None
+        return [comm.reduce_scatter(x, out, op=case.op, counts=case.counts)]
+
+    @staticmethod
+    def model(case, rank):
+        return [reduce_model(case.inputs(sum(case.counts), *case.row), case.op)[own_rows(case, rank)]]
+
+
+@kind
+class AllToAllCounts:
+    """Each pair has its own number of rows; the receiver knows it or not."""
+
+    @staticmethod
+    def draw(dice):
+        case = draw_counts(dice, knows=dice.choose(True, False))
+        most = max(case.counts)
+        case.matrix = tuple(dice.counts(most // case.size + 1) for _ in range(case.size))
+        if case.place == "in":
+            case.matrix = tuple(
+                tuple(case.matrix[min(i, j)][max(i, j)] for j in range(case.size)) for i in range(case.size)
+            )
+        return case
+
+    @staticmethod
+    def run(comm, case):
+        sent, got = case.matrix[comm.rank], tuple(line[comm.rank] for line in case.matrix)
+        x = case.lay_out(case.content(comm.rank, sum(sent), *case.row))
+        out = None
+        if case.place == "in":
+            out = x
+        elif case.place == "out":
+            out = case.lay_out(np.zeros((sum(got), *case.row), x.dtype))
+        knows = case.knows or case.place == "in"
+        return [comm.all_to_all(x, out, counts=sent, out_counts=got if knows else None)]
+
+    @staticmethod
+    def model(case, rank):
+        blocks = []
+        for r, line in enumerate(case.matrix):
+            begin = sum(line[:rank])
+            blocks.append(case.content(r, sum(line), *case.row)[begin : begin + line[rank]])
+        return [np.concatenate(blocks)]
+
+
 @kind
 class Barrier:
     """Nothing but the round."""
@@ -474,12 +607,105 @@ class Burst:
         return wanted
 
 
-# ---- calls in other forms --------------------------------------------------------------------------------------------
+# ---- point to point --------------------------------------------------------------------------------------------------
+
+
+@kind
+class Shift:
+    """All ranks at once send so many places on and receive from as many before, longer than the lane or not."""
+
+    @staticmethod
+    def draw(dice):
+        case = draw_movement(dice, by=dice.random.randrange(dice.size))
+        case.tag = dice.choose(0, 1, 2**31 - 1)
+        return case
+
+    @staticmethod
+    def run(comm, case):
+        x = case.lay_out(case.content(comm.rank, case.count))
+        out = case.lay_out(np.zeros_like(x))
+        to, source = (comm.rank + case.by) % case.size, (comm.rank - case.by) % case.size
+        message = comm.sendrecv(x, to, out, source, tag=case.tag, out_tag=case.tag)
+        assert (message.source, message.tag, message.count) == (source, case.tag, case.count)
+        return [out]
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content((rank - case.by) % case.size, case.count)]
+
+
+@kind
+class Letters:
+    """From everyone to everyone, some with each tag, received in another order than sent."""
+
+    @staticmethod
+    def draw(dice):
+        counts = tuple(dice.count("uint16") // dice.choose(1, 9) for _ in range(dice.choose(1, 2, 5)))
+        order = tuple(dice.random.sample(range(len(counts)), len(counts)))
+        return dice.case(dtype="uint16", counts=counts, order=order, layout=dice.layout())
+
+    @staticmethod
+    def run(comm, case):
+        sent = [
+            comm.isend(case.lay_out(case.content(comm.rank, count, salt=tag)), to, tag)
+            for tag, count in enumerate(case.counts)
+            for to in range(case.size)
+        ]
+        got = []
+        for tag in case.order:
+            for source in range(case.size):
+                out = case.lay_out(np.zeros(case.counts[tag], np.uint16))
+                message = comm.recv(out, source, tag)
+                assert (message.source, message.tag, message.count) == (source, tag, case.counts[tag])
+                got.append(out)
+        for request in sent:
+            request.wait()
+        return got
+
+    @staticmethod
+    def model(case, rank):
+        return [case.content(r, case.counts[tag], salt=tag) for tag in case.order for r in range(case.size)]
+
+
+# ---- what is made of collectives -------------------------------------------------------------------------------------
+
+
+@kind
+class Asynchronous:
+    """Several under way at once, waited for in some order, one that blocks among them."""
+
+    @staticmethod
+    def draw(dice):
+        return dice.case(dtype="int32", counts=tuple(dice.count("int32") // 4 for _ in range(dice.choose(1, 3, 6))),
+                         root=dice.root(), order=dice.choose(1, -1), layout=dice.layout())
+
+    @staticmethod
+    def run(comm, case):
+        works = []
+        for i, count in enumerate(case.counts):
+            x = case.lay_out(case.content(comm.rank, count, salt=i))
+            if i % 3 == 0:
+                works.append(comm.all_reduce(x, op="bxor", async_op=True))
+            elif i % 3 == 1:
+                works.append(comm.all_gather(x, counts=[count] * comm.size, async_op=True))
+            else:
+                works.append(comm.broadcast(x, root=case.root, async_op=True))
+        between = comm.all_reduce(case.content(comm.rank, 3, salt=99), op="min")
+        return [*(work.result() for work in works[:: case.order]), between]
+
+    @staticmethod
+    def model(case, rank):
+        wanted = []
+        for i, count in enumerate(case.counts):
+            xs = case.inputs(count, salt=i)
+            whole = (reduce_model(xs, "bxor"), np.concatenate(xs), xs[case.root])[i % 3]
+            wanted.append(whole)
+        return [*wanted[:: case.order], reduce_model(case.inputs(3, salt=99), "min")]
 
 
 @kind
 class Background:
-    """Asynchronous work, with calls made at once in between, in callbacks too; waited for in any order."""
+    """Asynchronous work, calls made at once in between, in callbacks too; waited for in any order, or not at all."""
 
     @staticmethod
     def draw(dice):
@@ -575,6 +801,50 @@ class Planned:
     @staticmethod
     def model(case, rank):
         return [reduce_model(case.inputs(case.count, salt=i), case.op) for i in range(case.times)]
+
+
+@kind
+class Objects:
+    """Pickles with arrays in them, small and large."""
+
+    @staticmethod
+    def draw(dice):
+        return dice.case(dtype="float64", count=dice.count("float64"), root=dice.root(), way=dice.choose("all", "root"))
+
+    @staticmethod
+    def run(comm, case):
+        mine = {"rank": comm.rank, "x": case.content(comm.rank, case.count), "text": "é" * (case.count % 100)}
+        got = comm.all_gather_object(mine) if case.way == "all" else comm.broadcast_object(mine, root=case.root)
+        every = got if case.way == "all" else [got]
+        assert all(one["text"] == mine["text"] for one in every)
+        return [value for one in every for value in (np.array(one["rank"]), one["x"])]
+
+    @staticmethod
+    def model(case, rank):
+        ranks = range(case.size) if case.way == "all" else [case.root]
+        return [value for r in ranks for value in (np.array(r), case.content(r, case.count))]
+
+
+@kind
+class Groups:
+    """A group of some of the ranks, made, used and left."""
+
+    @staticmethod
+    def draw(dice):
+        colors = tuple(dice.choose(0, 1) for _ in range(dice.size))
+        return dice.case(dtype="int64", count=dice.count("int64") // 4, colors=colors, worth=dice.random.random() < 0.2)
+
+    @staticmethod
+    def run(comm, case):
+        if not case.worth:  # a meeting costs as much as hundreds of the other operations
+            return [comm.all_reduce(case.content(comm.rank, case.count), op="bxor")]
+        with comm.split(case.colors[comm.rank]) as group:
+            return [group.all_reduce(case.content(comm.rank, case.count), op="bxor")]
+
+    @staticmethod
+    def model(case, rank):
+        members = [r for r in range(case.size) if not case.worth or case.colors[r] == case.colors[rank]]
+        return [reduce_model([case.content(r, case.count) for r in members], "bxor")]
 
 
 @kind

@@ -30,9 +30,10 @@ def take_part(comm, seed, run, indices):
             carry_out(comm, case)
         except Exception as error:
             repeat = f"SHMRING_MIXED_ONLY={run}:{{}} pytest tests/stress/test_mixed.py --seed {seed} -k '[{comm.size}]'"
+            where = f"operation {index} of run {run}, seed {seed}"
             raise AssertionError(
-                f"rank {comm.rank} of {comm.size}: {type(error).__name__} in operation {index} of run {run}, seed {seed}"
-                f"\n  {error}\n  {case}\n  {settings(seed, run, comm.size)}\n"
+                f"rank {comm.rank} of {comm.size}: {type(error).__name__} in {where}\n"
+                f"  {error}\n  {case}\n  {settings(seed, run, comm.size)}\n"
                 f"repeat it alone:         {repeat.format(index)}\n"
                 f"repeat what led to it:   {repeat.format(f'0-{index}')}"
             ) from error

@@ -25,9 +25,11 @@ FLOORS = {
         topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing ring whisper signature rounds journey talk program plan/ lanes",
-    "engine": "meeting diagnosis engine collectives assembly",
-    "abilities": "work prepared folding calls coalescing persistent pointtopoint messages objects groups",
+    "parts": "packing ring directory whisper signature rounds journey talk program plan/ lanes",
+    "engine": "meeting diagnosis engine agreement collectives assembly",
+    "abilities": """
+        work prepared folding counts calls coalescing persistent pointtopoint messages objects groups sharedarrays
+    """,
     "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
 }

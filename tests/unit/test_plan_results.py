@@ -85,7 +85,10 @@ def test_slots_too_small_for_a_line_per_rank_are_packed_tighter_or_refused(kind,
         verify([call], planner(algorithm, limits), limits, lowest, seed)
 
 
-@pytest.mark.parametrize(("kind", "algorithm", "place"), [form for form in FORMS if form[0] in BLOCKS or form[:2] == ("reduce_scatter", "staged")])
+UNEVEN = [form for form in FORMS if form[0] in BLOCKS or form[:2] == ("reduce_scatter", "staged")]
+
+
+@pytest.mark.parametrize(("kind", "algorithm", "place"), UNEVEN)
 def test_blocks_may_differ_in_size_and_be_empty(kind, algorithm, place, seed):
     rng = random.Random(f"{seed} {kind} {algorithm} {place}")
     for size in (1, 2, 3, 4, 6):

@@ -167,6 +167,38 @@ def test_a_segment_is_private_reserved_zero_and_seen_by_whoever_attaches(name):
             assert peer.is_live()
 
 
+def test_a_sparse_end_has_no_memory_before_it_is_reserved(name):
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with create(name, NBYTES + 40_960, sparse_nbytes=40_960, kind=RING) as mine:
+        status = os.stat(path_of(name))
+        assert (status.st_size, status.st_blocks * 512) == (NBYTES + 40_960, NBYTES)
+        mine.announce()
+        with attach(name) as peer:
+            mine.unlink()
+            mine.reserve(NBYTES + 8192, 4096)
+            memoryview(mine.mapping)[NBYTES + 8192] = 7
+            assert memoryview(peer.mapping)[NBYTES + 8192] == 7
+            assert os.fstat(mine._spare).st_blocks * 512 == NBYTES + 4096
+            with pytest.raises(ClosedError):
+                peer.reserve(NBYTES, 4096)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(ClosedError):
+        mine.reserve(NBYTES, 4096)
+
+
+def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkeypatch):
+    def full(call):
+        if call == "posix_fallocate":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with create(name, NBYTES + 4096, sparse_nbytes=4096, kind=RING) as mine:
+        monkeypatch.setattr(names, "fault", full)
+        with pytest.raises(OutOfSharedMemoryError):
+            mine.reserve(NBYTES, 4096)
+        monkeypatch.undo()
+        mine.reserve(NBYTES, 4096)
+
+
 def test_nobody_attaches_before_the_creator_announces(name):
     assert try_attach(name) is None
     with pytest.raises(SegmentError, match="there is no such segment"):

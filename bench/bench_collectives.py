@@ -1,0 +1,111 @@
+"""Collectives from Python to Python: time per call by kind, size and number of ranks.
+
+    python -m pytest bench/bench_collectives.py
+    python -m pytest bench/bench_collectives.py --benchmark-disable     once each, to see that it runs
+
+One round is a barrier, some calls in a row, and a barrier, so it ends when the slowest rank has ended. Ranks are pinned,
+one to a processor as far as there are enough. How far apart two processors are decides more than anything else, and on a
+virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two barriers took between
+the ranks just before it. That answers are right is for ``tests/``.
+"""
+
+import os
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+import shmring
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+CALLS = {
+    "all_reduce": lambda comm, x: comm.all_reduce(x, op="max"),
+    "broadcast": lambda comm, x: comm.broadcast(x),
+    "reduce": lambda comm, x: comm.reduce(x, op="max"),
+    "all_gather": lambda comm, x: comm.all_gather(x[: x.size // comm.size], x),
+    "reduce_scatter": lambda comm, x: comm.reduce_scatter(x.reshape(comm.size, -1), op="max"),
+    "all_to_all": lambda comm, x: comm.all_to_all(x.reshape(comm.size, -1)),
+    "gather": lambda comm, x: comm.gather(x[: x.size // comm.size]),
+    "barrier": lambda comm, x: comm.barrier(),
+}
+KINDS = list(CALLS)
+SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
+
+
+def calls_per_round(nbytes):
+    """Enough for the clock, not so many that a large case takes for ever."""
+    return max(1, min(500, (8 << 20) // (nbytes + 4096)))
+
+
+def play(comm, kind, nbytes, times):
+    """One round on one rank."""
+    x = np.zeros(max(comm.size, nbytes // 4), np.float32)
+    call = CALLS[kind]
+    comm.barrier()
+    for _ in range(times):
+        call(comm, x)
+    comm.barrier()
+
+
+def follow(comm):
+    """What the other ranks do: rounds, as rank 0 announces them, until it announces none."""
+    while True:
+        order = np.zeros(3, np.int64)
+        comm.broadcast(order)
+        if order[2] == 0:
+            comm.close()
+            return
+        play(comm, KINDS[order[0]], int(order[1]), int(order[2]))
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def comm(request):
+    """Rank 0; the others are forked and follow."""
+    session, affinity, children = uuid.uuid4().hex, os.sched_getaffinity(0), []
+    for rank in range(1, request.param):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.sched_setaffinity(0, {CPUS[rank % len(CPUS)]})
+                follow(shmring.init(rank=rank, size=request.param, session=session))
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    os.sched_setaffinity(0, {CPUS[0]})
+    with shmring.init(rank=0, size=request.param, session=session) as comm:
+        yield comm
+        comm.broadcast(np.zeros(3, np.int64))
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
+    os.sched_setaffinity(0, affinity)
+
+
+def lead(comm, kind, nbytes, times):
+    """One round on rank 0, the others following."""
+    comm.broadcast(np.array([KINDS.index(kind), nbytes, times]))
+    play(comm, kind, nbytes, times)
+
+
+def round_trip_us(comm):
+    """Two barriers, in microseconds: there and back between the ranks."""
+    start = time.perf_counter()
+    lead(comm, "barrier", 8, 200)
+    return 1e6 * (time.perf_counter() - start) / 100
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_collective(comm, benchmark, kind, nbytes):
+    """Microseconds a call: ``us_each`` in the extra information."""
+    if kind == "barrier" and nbytes != SIZES[0]:
+        pytest.skip("a barrier has no size")
+    times = calls_per_round(nbytes)
+    benchmark.group = f"{kind}, {nbytes} bytes"
+    benchmark.extra_info.update(ranks=comm.size, nbytes=nbytes, kernel=shmring.kernels()["chosen"],
+                                round_trip_us=round(round_trip_us(comm), 3))
+    benchmark.pedantic(lead, args=(comm, kind, nbytes, times), rounds=15, warmup_rounds=2)
+    if benchmark.stats:
+        benchmark.extra_info["us_each"] = 1e6 * benchmark.stats.stats.median / times

@@ -1,0 +1,52 @@
+# The directory of a communicator's shared arrays: from an address to whose array it lies in and where, and back.
+from libc.stdint cimport uint32_t, uint64_t
+
+cdef enum:
+    NOWHERE = 0
+
+# Where an array begins, in words that every rank understands.
+ctypedef struct place_t:
+    uint32_t allocation     # its number, from 1 on; NOWHERE: in no shared array
+    uint32_t owner          # the rank in whose segment
+    uint64_t offset         # bytes into its data
+
+ctypedef struct range_t:    # one segment as this process maps it
+    char *start
+    char *end
+    uint32_t allocation
+    uint32_t owner
+
+ctypedef struct entry_t:
+    uint32_t allocation
+    char **bases            # by rank: where its data begins here
+    void *object            # the Allocation, borrowed: it takes itself out before it goes
+
+
+cdef class Directory:
+    cdef range_t *ranges    # by address
+    cdef entry_t *entries   # by number
+    cdef int nranges
+    cdef int nentries
+    cdef int capacity       # of both
+
+    cdef int add(self, Allocation allocation) except -1
+    cdef void remove(self, Allocation allocation) noexcept
+    cdef range_t *range_at(self, const void *address) noexcept
+    cdef place_t place_of(self, const void *address, size_t nbytes) noexcept
+    cdef entry_t *entry_of(self, uint32_t allocation) noexcept
+
+
+cdef class Allocation:
+    cdef Directory directory
+    cdef readonly list segments
+    cdef readonly int number
+    cdef readonly int size
+    cdef readonly size_t nbytes
+    cdef readonly bint is_result    # one segment for all ranks
+    cdef bint is_listed
+    cdef char **bases
+
+
+cdef class Area:
+    cdef readonly Allocation allocation
+    cdef readonly int rank

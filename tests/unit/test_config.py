@@ -1,0 +1,140 @@
+"""Settings: defaults, environment, arguments; what is refused, and how."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shmring.config import Config, configure
+
+FIELDS = {field.name: type(field.default) for field in fields(Config)}
+INTEGERS = [name for name, kind in FIELDS.items() if kind is int]
+
+# Every setting with the values it may have.
+GOOD = {
+    "slot_nbytes": st.integers(1, 1 << 20).map(lambda n: 4096 * n),
+    "nslots": st.sampled_from((4, 8)),
+    "whisper_nbytes": st.integers(-1, 4096),
+    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n),
+    "one_shot_nbytes": st.integers(-1, 1 << 40),
+    "timeout": st.none() | st.floats(0, allow_nan=False),
+    "spin_us": st.just(-1.0) | st.floats(0, 1e9),
+    "tick_ms": st.floats(0, 60_000, exclude_min=True),
+    "streaming": st.sampled_from((-1, 0, 1)),
+    "allow_pickle": st.booleans(),
+}
+
+BAD = {
+    "slot_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n % 4096),
+    "nslots": st.integers().filter(lambda n: n not in (4, 8)),
+    "whisper_nbytes": st.integers(max_value=-2) | st.integers(4097),
+    "lane_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n & (n - 1)),
+    "one_shot_nbytes": st.integers(max_value=-2),
+    "timeout": st.floats(max_value=0, exclude_max=True) | st.just(float("nan")),
+    "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
+    | st.floats(1e9, exclude_min=True),
+    "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
+    "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+}  # fmt: skip
+
+
+def test_every_setting_is_tested_here():
+    assert set(GOOD) == set(FIELDS)
+    assert set(BAD) == set(FIELDS) - {"allow_pickle"}
+
+
+def test_without_environment_and_arguments_the_defaults_hold():
+    assert configure({}) == Config()
+    assert configure({"PATH": "/bin", "SHMRING_KERNEL": "avx2", "SHMRING_OTHER": "x"}) == Config()
+
+
+@given(st.fixed_dictionaries({}, optional=GOOD))
+def test_arguments_and_environment_set_the_same(chosen):
+    environ = {f"SHMRING_{name.upper()}": str(value) for name, value in chosen.items()}
+    by_environment, by_argument = configure(environ), configure({}, **chosen)
+    assert by_environment == by_argument
+    assert all(getattr(by_argument, name) == value for name, value in chosen.items())
+    assert all(getattr(by_argument, name) == getattr(Config(), name) for name in set(FIELDS) - set(chosen))
+    assert {name: type(value) for name, value in vars(by_environment).items() if value is not None} == {
+        name: kind for name, kind in FIELDS.items() if getattr(by_environment, name) is not None
+    }
+
+
+@given(st.fixed_dictionaries(GOOD), st.fixed_dictionaries(GOOD))
+def test_arguments_win_over_the_environment(outside, inside):
+    environ = {f"SHMRING_{name.upper()}": str(value) for name, value in outside.items()}
+    assert configure(environ, **inside) == Config(**inside)
+
+
+@given(st.data(), st.sampled_from(sorted(BAD)))
+def test_values_out_of_range_are_refused_by_name(data, name):
+    value = data.draw(BAD[name])
+    with pytest.raises(ValueError, match=rf"^{name}=.*must be"):
+        configure({}, **{name: value})
+    with pytest.raises(ValueError, match=name):
+        configure({f"SHMRING_{name.upper()}": str(value)})
+
+
+@given(st.sampled_from(sorted(FIELDS)), st.text("abcxyz+-. ", min_size=0, max_size=6))
+def test_text_that_is_no_value_is_refused_with_its_variable(name, text):
+    with pytest.raises(ValueError, match=f"SHMRING_{name.upper()}="):
+        configure({f"SHMRING_{name.upper()}": text})
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("value", ["4096", b"8", [8], 8 + 0j])
+def test_values_of_another_type_are_refused_by_name(name, value):
+    with pytest.raises(TypeError, match=f"^{name}="):
+        configure({}, **{name: value})
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [8.0, True, None])
+def test_integers_are_not_floats_truths_or_none(name, value):
+    with pytest.raises(TypeError, match=f"^{name}=.*int"):
+        configure({}, **{name: value})
+
+
+@pytest.mark.parametrize("text", ["none", "None", "NONE"])
+def test_a_timeout_of_none_is_for_ever(text):
+    assert configure({"SHMRING_TIMEOUT": text}).timeout is None
+    assert configure({"SHMRING_TIMEOUT": "5"}, timeout=None).timeout is None
+    assert configure({"SHMRING_TIMEOUT": text}, timeout=7).timeout == 7
+
+
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - {"timeout"}))
+def test_nothing_but_the_timeout_can_be_none(name):
+    with pytest.raises(ValueError, match=f"SHMRING_{name.upper()}='none'"):
+        configure({f"SHMRING_{name.upper()}": "none"})
+
+
+@pytest.mark.parametrize(("text", "value"), [("0", False), ("1", True), ("false", False), ("True", True)])
+def test_truths_are_read_as_words_and_digits(text, value):
+    assert configure({"SHMRING_ALLOW_PICKLE": text}).allow_pickle is value
+
+
+def test_an_unknown_setting_is_refused_with_the_known_ones():
+    with pytest.raises(TypeError, match=r"unknown setting 'slots'; known: slot_nbytes, .*allow_pickle"):
+        configure({}, slots=3)
+    with pytest.raises(TypeError, match="unknown setting 'colour'"):
+        Config().changed(colour=1, slot_nbytes=4096)
+
+
+def test_a_config_cannot_be_changed_in_place():
+    with pytest.raises(FrozenInstanceError):
+        Config().nslots = 4
+    assert Config().changed(nslots=4).nslots == 4
+
+
+@given(st.integers(1, 4096), st.integers(-1, 4096))
+def test_a_whisper_always_fits_its_slot(size, whisper_nbytes):
+    limit = Config(whisper_nbytes=whisper_nbytes).whisper_limit(size)
+    assert 0 <= limit <= 4096
+    assert limit == whisper_nbytes or whisper_nbytes == -1
+
+
+@given(st.integers(1, 64), st.floats(0.5, 64))
+def test_crowded_ranks_do_not_spin(size, processors):
+    assert (Config().spin_ns(size, processors) > 0) == (size <= processors)
+    assert Config(spin_us=1.5).spin_ns(size, processors) == 1500
