@@ -27,6 +27,8 @@ from shmring.errors import ClosedError
 from shmring.signature import explain
 from shmring.unraisable import report_unraisable
 
+LAST_CALLBACK_S = 1.0  # how long the end of the program waits for a callback that is running
+
 
 class Work:
     """A collective under way: submitted, and made in the background while the caller does something else.
@@ -255,6 +257,21 @@ class Progress:
         if engine is not None and self._busy and not (self.is_inherited or engine.is_closed or engine.is_broken):
             engine.abort(reason)
 
+    def leave(self) -> None:
+        """At the end of the interpreter: a program that did not wait for its work cannot be waited for.
+
+        Soon the interpreter ends this thread wherever it is, be it with the lock in its hands. So it is to end by
+        itself before; and if a callback keeps it from that, at least nobody may ask for the lock any more.
+        """
+        engine = self._engine()
+        if self.is_inherited or engine is None:
+            return
+        self.abort("exited while asynchronous work was pending")
+        self._engine = weakref.ref(engine)  # without `retire`, which asks for it
+        self.retire()
+        if self._thread is not None:
+            self._thread.join(LAST_CALLBACK_S)
+
     def disown(self) -> None:
         """After fork, in the child: there is no thread, and the lock is as some thread of the parent held it."""
         self.is_inherited = True
@@ -380,11 +397,10 @@ def _disown_all() -> None:
         progress.disown()
 
 
-def _abort_all() -> None:
-    """A program that ends without waiting for its work cannot be waited for; the other ranks hear why."""
+def _leave_all() -> None:
     for progress in list(_all):
-        progress.abort("exited while asynchronous work was pending")
+        progress.leave()
 
 
 os.register_at_fork(after_in_child=_disown_all)
-atexit.register(_abort_all)  # after the engine's, hence run before it
+atexit.register(_leave_all)  # after the engine's, hence run before it

@@ -531,6 +531,46 @@ def test_a_program_that_ends_with_work_in_flight_ends_and_tells_the_others(tmp_p
     assert "Fatal" not in done.stderr
 
 
+LEAVE_IN_EVERY_WAY = """
+import atexit, os, sys, threading
+
+
+def look():
+    print("left:", [thread.name for thread in threading.enumerate() if thread.name.startswith("shmring ")])
+
+
+atexit.register(look)       # before shmring's own, hence run after them
+import numpy as np
+import shmring
+
+for turn in range(20):
+    if (pid := os.fork()) == 0:
+        sys.setswitchinterval(1e-6)
+        comms = [shmring.init(rank=0, size=1, session=f"{sys.argv[1]}{turn}-{i}") for i in range(4)]
+        for comm in comms:
+            work = comm.all_reduce(np.ones(3), async_op=True)
+            if turn % 4 == 1:
+                work.wait()
+            if turn % 4 == 2:
+                work.add_done_callback(lambda w: None)
+            if turn % 4 == 3:
+                comm.close()
+        sys.exit()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path):
+    # It would end one with a lock in its hands, and then ask for that lock.
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE_IN_EVERY_WAY)
+    command = [sys.executable, str(script), f"leave{os.getpid()}-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(done.stdout.splitlines()) == {"left: []"}
+    assert done.stderr == ""
+
+
 def submit_from_threads(comm):
     works = []
 
