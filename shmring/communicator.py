@@ -2,13 +2,13 @@
 
 from shmring.coalescing import Coalescing
 from shmring.groups import GroupCalls
-from shmring.messages import MessageCalls
+from shmring.objectmessages import ObjectMessageCalls
 from shmring.objects import ObjectCalls
 from shmring.persistent import Persistent
 from shmring.sharedarrays import SharedArrayCalls
 
 
-class Communicator(MessageCalls, Coalescing, Persistent, ObjectCalls, GroupCalls, SharedArrayCalls):
+class Communicator(ObjectMessageCalls, Coalescing, Persistent, ObjectCalls, GroupCalls, SharedArrayCalls):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 
     One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in

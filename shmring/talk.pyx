@@ -75,17 +75,16 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
                 place, nbytes = t.out + t.parts[j].place, t.parts[j].nbytes
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
-    if not t.spoken:
+    if not t.spoken or t.last - t.first < e.circle.size:
         finish(e, t.round + 1)
         return
-    # Our counter's store needs no fence of its own: who waits for this credit has heard our word in this very
-    # round and is nslots - 1 rounds ahead before it can sleep for it; a sleeper looks again at every tick.
+    # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
+    # free. And nobody sleeps for our count to pass this round: that takes having heard our word and being nslots - 1
+    # rounds further. So the count goes without a fence.
+    e.free_until = t.round + e.nslots
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in wait.pyx
     store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in wait.pyx)
     e.next_round = t.round + 1
-    if t.last - t.first == e.circle.size:
-        # Having heard everyone's word of this round, we know that everyone is through with all rounds before it.
-        e.free_until = t.round + e.nslots
 
 
 cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:

@@ -28,7 +28,8 @@ FLOORS = {
     "parts": "packing ring directory whisper signature rounds journey talk program plan/ lanes",
     "engine": "meeting diagnosis engine agreement collectives assembly",
     "abilities": """
-        work prepared folding counts calls coalescing persistent pointtopoint messages objects groups sharedarrays
+        work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
+        sharedarrays
     """,
     "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
