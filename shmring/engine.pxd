@@ -23,6 +23,7 @@ cdef class Engine:
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
+    cdef bint learns_stores              # config.streaming leaves it to experience
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is

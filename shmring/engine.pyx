@@ -27,6 +27,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
                              shmring_whisper)
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
 from shmring.mapping cimport Mapping
+from shmring.stores cimport ON_TRIAL, judge, next_call
 from shmring.talk cimport go_on_talking, start_talk
 from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
                            report_trouble, rouse_everyone)
@@ -34,7 +35,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_t
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, SegmentError
 from shmring.plan.limits import Limits
-from shmring.topology import usable_processors
+from shmring.topology import last_level_nbytes, usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -44,6 +45,7 @@ cdef enum:
     PAGE = 4096
     BRIEF_LOOKS = 64             # about a microsecond with the GIL held
     BRIEF_LOOKS_CROWDED = 2
+    TELLING_NBYTES = 262144      # smaller calls say little about larger ones: short bursts fit in store buffers
     MOST_PROGRAMS = 256          # a few KiB each; a program that calls with ever new sizes must not grow
 
 _CAUSES = {
@@ -173,8 +175,9 @@ cdef class Engine:
         c.circle.yields = 4 if size <= processors else 16
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
         c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
-        c.output_streaming_nbytes = UINT64_MAX
+        c.output_streaming_nbytes = last_level_nbytes() or UINT64_MAX
         _engines.add(self)
 
     def __dealloc__(self):
@@ -231,8 +234,16 @@ cdef class Engine:
         j.base = self.c.next_round
         j.loop = j.step = 0
         j.iteration = 0
+        j.outbox_streaming = self.c.outbox_streaming
+        j.on_trial = False
+        j.busy_ns = 0
+        if self.learns_stores and program.learns:
+            j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
-        return self.go_on(NULL, program, j, timeout_ns)
+        self.go_on(NULL, program, j, timeout_ns)
+        if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
+            self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
+        return 0
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
         cdef patience_t patience

@@ -23,6 +23,9 @@ ctypedef struct journey_t:
     reduce_kernel kernel
     size_t itemsize
     bint out_streaming
+    bint outbox_streaming
+    bint on_trial                  # then the time in copies and folds is added up
+    int64_t busy_ns
 
 
 cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil

@@ -3,7 +3,7 @@
 from shmring.program cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, step_t)
 from shmring.reduce cimport copy_bytes, reduce_into
 from shmring.rounds cimport await_round, claim, finish, publish, release
-from shmring.wait cimport READY
+from shmring.wait cimport READY, now_ns
 
 
 cdef enum:
@@ -22,7 +22,7 @@ cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogi
 
 
 cdef inline bint streams(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
-    return e.outbox_streaming if o.space == SLOT else j.out_streaming
+    return j.outbox_streaming if o.space == SLOT else j.out_streaming
 
 
 cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
@@ -58,10 +58,15 @@ cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
 
 cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexcept nogil:
     cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
-    if s.code == COPY:
-        copy(e, j, s)
-    elif s.code == REDUCE:
-        fold(e, j, s)
+    cdef int64_t started
+    if s.code == COPY or s.code == REDUCE:
+        started = now_ns() if j.on_trial else 0
+        if s.code == COPY:
+            copy(e, j, s)
+        else:
+            fold(e, j, s)
+        if j.on_trial:
+            j.busy_ns += now_ns() - started
     elif s.code == CLAIM:
         return claim(e, round, patience)
     elif s.code == PUBLISH:

@@ -1,6 +1,8 @@
 # Programs: plans compiled to structs that the engine executes without the interpreter.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from shmring.stores cimport stores_t
+
 cdef enum:
     IN = 0
     OUT = 1
@@ -45,6 +47,8 @@ cdef class Program:
     cdef int nloops
     cdef uint64_t rounds
     cdef readonly object plan
+    cdef stores_t stores
+    cdef bint learns                     # every rank writes and reads, so its own time tells what its stores cost
     cdef list blocks
 
     cdef int compile_step(self, step_t *s, object step) except -1

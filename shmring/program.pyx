@@ -8,6 +8,10 @@ from shmring.blocks cimport allocate
 
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
+# Collectives in which all ranks do alike. In the others one rank writes and others read: the writer's own time would
+# not tell what its stores cost the readers.
+SYMMETRIC = frozenset({"all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "scan", "exscan"})
+
 
 cdef class Program:
     """A plan (`shmring.plan.steps.Plan`) in the form that `journey.pyx` executes."""
@@ -17,6 +21,7 @@ cdef class Program:
         self.plan = plan
         self.blocks = []
         self.rounds = plan.rounds
+        self.learns = plan.size > 1 and not plan.mapped and plan.kind in SYMMETRIC
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.nloops = len(loops)
         self.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Cache", "Node", "Topology", "allowed_processors", "discover", "processor_quota", "usable_processors"]
+__all__ = [
+    "Cache",
+    "Node",
+    "Topology",
+    "allowed_processors",
+    "discover",
+    "last_level_nbytes",
+    "processor_quota",
+    "usable_processors",
+]
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,12 @@ def usable_processors(sysfs: str = "/sys", procfs: str = "/proc") -> float:
     allowed = float(len(allowed_processors(procfs)))
     quota = processor_quota(sysfs, procfs)
     return allowed if quota is None else min(allowed, quota)
+
+
+def last_level_nbytes(sysfs: str = "/sys", procfs: str = "/proc") -> int:
+    """Bytes of the last-level cache of the first allowed processor; 0 if not known."""
+    caches = _caches(Path(sysfs), allowed_processors(procfs)[:1])
+    return caches[-1].nbytes if caches else 0
 
 
 def processor_quota(sysfs: str = "/sys", procfs: str = "/proc") -> float | None:

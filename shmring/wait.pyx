@@ -2,8 +2,8 @@
 
 A rank waits for counters of other ranks to reach a number. It spins with pauses for some tens of microseconds, offering
 its processor to others every microsecond or two (next to no spinning where ranks outnumber processors: the awaited peer
-needs this very core), yields a few times, then sleeps on its own semaphore in ticks, looking after the living at each tick. A rank that moves a counter makes no system call
-unless a sleeper has said that it waits for just that.
+needs this very core), yields a few times, then sleeps on its own semaphore in ticks, looking after the living at each
+tick. A rank that moves a counter makes no system call unless a sleeper has said that it waits for just that.
 """
 
 from libc.stdint cimport INT64_MAX
@@ -273,8 +273,9 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if now_ns() >= patience.spin_until_ns:
             patience.stage = YIELD
         else:
-            sched_yield()     # the awaited rank may want this very processor; where nobody does, it costs a fraction
-                              # of the microsecond that has been waited already
+            # The awaited rank may want this very processor. Where nobody does, it costs a fraction of the microsecond
+            # that has been waited already.
+            sched_yield()
     if patience.stage == YIELD:
         for _i in range(c.yields):
             sched_yield()

@@ -25,7 +25,7 @@ FLOORS = {
         topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing ring directory whisper signature rounds journey talk program plan/ lanes",
+    "parts": "packing ring directory whisper signature rounds stores journey talk program plan/ lanes",
     "engine": "meeting diagnosis engine agreement collectives assembly",
     "abilities": """
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
