@@ -594,6 +594,23 @@ cdef class Calls:
 
     # ---- life ----
 
+    def stats(self):
+        """What this rank's engine has chosen, and what it learned.
+
+        Returns
+        -------
+        dict
+            ``rounds`` so far; the largest whisper, slots, spin budget in force; the size from which outputs are stored
+            past the cache; and ``programs``, one for each kind and size of large call that is remembered: its
+            algorithm, bytes, rounds, calls, how it stores into the outbox, and the microseconds spent in copies and
+            reductions in the last trials of both ways of storing (through the cache, past it).
+
+        Notes
+        -----
+        Not collective; costs nothing to the calls.
+        """
+        return self.engine.stats()
+
     def abort(self, reason=""):
         """End this communicator for all ranks, at once.
 

@@ -277,6 +277,32 @@ cdef class Engine:
         self.programs[key] = program
         return program
 
+    def stats(self):
+        """What was chosen here, and why; see `Calls.stats`."""
+        cdef Program program
+        programs = []
+        for key, program in self.programs.items():
+            if program.plan.size > 1:
+                programs.append({
+                    "kind": program.plan.kind,
+                    "algorithm": program.plan.algorithm,
+                    "nbytes": key[1],
+                    "rounds": program.rounds,
+                    "calls": program.stores.calls if program.learns else None,
+                    "stores": "past the cache" if (program.stores.streams if program.learns and self.learns_stores
+                                                   else self.c.outbox_streaming) else "through the cache",
+                    "trial_us": tuple(ns / 1e3 for ns in program.stores.least_ns[:2]) if program.learns else None,
+                })
+        return {
+            "rounds": self.c.next_round,
+            "whisper_nbytes": self.whisper_limit,
+            "slot_nbytes": self.c.slot_nbytes,
+            "nslots": self.c.nslots,
+            "spin_us": self.c.circle.spin_ns / 1e3,
+            "past_cache_nbytes": self.c.output_streaming_nbytes,
+            "programs": programs,
+        }
+
     # ---- trouble ----
 
     cdef object diagnose(self):  # no-cython-lint

@@ -11,6 +11,9 @@ past its cache among others that do not would learn nothing. Only the time in co
 waits: ranks that come late for reasons of their own must not decide it.
 """
 
+from libc.string cimport memset
+
+
 cdef enum:
     PERIOD = 512       # calls; a trial costs at most a few call times of it
     FIRST = 1          # the very first call of all is cold
@@ -37,3 +40,23 @@ cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil:
         return False
     s.streams = s.least_ns[1] < s.least_ns[0]
     return True
+
+
+def replay(costs):
+    """What would be done in calls that cost ``(through the cache, past it)`` nanoseconds each; for tests.
+
+    Returns
+    -------
+    list of tuple
+        For each call whether it stored past the cache and whether it was a trial.
+    """
+    cdef stores_t s
+    cdef bint streams = False, is_trial
+    memset(&s, 0, sizeof(s))
+    made = []
+    for cost in costs:
+        is_trial = next_call(&s, &streams) == ON_TRIAL
+        if is_trial:
+            judge(&s, streams, cost[streams])
+        made.append((streams, is_trial))
+    return made

@@ -235,3 +235,25 @@ def one_sided(comm):
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_a_root_that_runs_ahead_overwrites_nothing(n):
     run_ranks(n, one_sided)
+
+
+def look_at_stats(comm, streaming):
+    x = np.ones(100_000)
+    for _ in range(10):
+        comm.all_reduce(x, op="max")
+    stats = comm.stats()
+    (program,) = stats["programs"]
+    assert (program["kind"], program["nbytes"]) == ("all_reduce", x.nbytes)
+    assert stats["rounds"] >= 10 * program["rounds"]
+    if streaming < 0:
+        assert program["calls"] == 10
+        assert all(us > 0 for us in program["trial_us"])
+        quicker = ("through the cache", "past the cache")[program["trial_us"][1] < program["trial_us"][0]]
+        assert program["stores"] == quicker
+    else:
+        assert program["stores"] == ("through the cache", "past the cache")[streaming]
+
+
+@pytest.mark.parametrize("streaming", [-1, 0, 1])
+def test_stats_tell_what_was_chosen_and_why(streaming):
+    run_ranks(2, look_at_stats, streaming, init={"streaming": streaming})
