@@ -9,6 +9,7 @@ and on a virtual machine it changes while the program runs: ``round_trip_us`` be
 took between the ranks just before it. That answers are right is for ``tests/``.
 """
 
+import functools
 import os
 import time
 import uuid
@@ -27,14 +28,14 @@ def share(comm, x):
 
 
 CALLS = {
-    "all_reduce": lambda comm, x: comm.all_reduce(x, op="max"),
-    "broadcast": lambda comm, x: comm.broadcast(x),
-    "reduce": lambda comm, x: comm.reduce(x, op="max"),
-    "all_gather": lambda comm, x: comm.all_gather(share(comm, x), x),
-    "reduce_scatter": lambda comm, x: comm.reduce_scatter(x.reshape(comm.size, -1), op="max"),
-    "all_to_all": lambda comm, x: comm.all_to_all(x.reshape(comm.size, -1)),
-    "gather": lambda comm, x: comm.gather(share(comm, x)),
-    "barrier": lambda comm, x: comm.barrier(),
+    "all_reduce": lambda comm, x, y: comm.all_reduce(x, op="max"),
+    "broadcast": lambda comm, x, y: comm.broadcast(x),
+    "reduce": lambda comm, x, y: comm.reduce(x, op="max"),
+    "all_gather": lambda comm, x, y: comm.all_gather(share(comm, x), x),
+    "reduce_scatter": lambda comm, x, y: comm.reduce_scatter(x.reshape(comm.size, -1), share(comm, y), op="max"),
+    "all_to_all": lambda comm, x, y: comm.all_to_all(x.reshape(comm.size, -1), y),
+    "gather": lambda comm, x, y: comm.gather(share(comm, x), y),
+    "barrier": lambda comm, x, y: comm.barrier(),
 }
 KINDS = list(CALLS)
 SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -42,16 +43,22 @@ SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 
 def calls_per_round(nbytes):
     """Enough for the clock, not so many that a large case takes for ever."""
-    return max(1, min(500, (8 << 20) // (nbytes + 4096)))
+    return max(8, min(500, (8 << 20) // (nbytes + 4096)))
+
+
+@functools.cache
+def arrays(nbytes, size):
+    """Two arrays, made once: missing pages would take longer than the calls."""
+    return np.ones(max(size, nbytes // 4), np.float32), np.ones(max(size, nbytes // 4), np.float32)
 
 
 def play(comm, kind, nbytes, times):
     """One round on one rank."""
-    x = np.zeros(max(comm.size, nbytes // 4), np.float32)
+    x, y = arrays(nbytes, comm.size)
     call = CALLS[kind]
     comm.barrier()
     for _ in range(times):
-        call(comm, x)
+        call(comm, x, y)
     comm.barrier()
 
 
@@ -98,8 +105,8 @@ def lead(comm, kind, nbytes, times):
 def round_trip_us(comm):
     """Two barriers, in microseconds: there and back between the ranks."""
     start = time.perf_counter()
-    lead(comm, "barrier", 8, 200)
-    return 1e6 * (time.perf_counter() - start) / 100
+    lead(comm, "barrier", 8, 4000)
+    return 1e6 * (time.perf_counter() - start) / 2000
 
 
 @pytest.mark.parametrize("nbytes", SIZES)

@@ -27,7 +27,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
                              shmring_whisper)
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
 from shmring.mapping cimport Mapping
-from shmring.stores cimport ON_TRIAL, judge, next_call
+from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
 from shmring.talk cimport go_on_talking, start_talk
 from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
                            report_trouble, rouse_everyone)
@@ -272,6 +272,7 @@ cdef class Engine:
         return 0
 
     cdef object remember(self, tuple key, Program program):
+        program.stores.tries = tries_for(program.rounds, self.c.nslots)
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program

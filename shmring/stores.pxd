@@ -1,8 +1,9 @@
 # Stores: whether a rank writes its outbox through its cache or past it, learned from what its calls cost.
 from libc.stdint cimport int64_t, uint64_t
 
-# What one program has learned. All zero at first.
+# What one program has learned. Zero at first but for `tries`.
 ctypedef struct stores_t:
+    uint64_t tries                 # calls to try each way in
     uint64_t calls                 # made with this program
     int64_t least_ns[2]            # least time in steps in this period's trials: through the cache, past it
     bint streams                   # what was decided
@@ -12,5 +13,6 @@ cdef enum verdict_t:
     ON_TRIAL = 1       # this call is to be timed
 
 
+cdef uint64_t tries_for(uint64_t rounds, uint64_t nslots) noexcept nogil
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil
 cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil

@@ -3,8 +3,8 @@
 Between cores that share a cache, ordinary stores leave the data where the reader finds it. Between cores that do not,
 each ordinary store must first fetch the line from the other core, and non-temporal stores are several times as fast
 (``docs/benchmarks.md``). The system does not tell which it is, and on a virtual machine it changes while the program
-runs. So it is tried: in every period of calls of one kind and size the first few are made in both ways, and the rest in
-the way that was quicker.
+runs. So it is tried: in every period of calls of one kind and size some are made in both ways, and the rest in the way
+that was quicker.
 
 Which calls are trials follows from their number alone, so all ranks try the same at the same time: one rank that stored
 past its cache among others that do not would learn nothing. Only the time in copies and reductions counts, not that in
@@ -15,17 +15,24 @@ from libc.string cimport memset
 
 
 cdef enum:
-    PERIOD = 512       # calls; a trial costs at most a few call times of it
-    FIRST = 1          # the very first call of all is cold
-    TRIES = 2          # of each way; the first finds the other way's lines, so the lesser counts
+    PERIOD = 128       # tries: where one way takes four times as long as the other, trials take 2 % of the time
+
+
+cdef uint64_t tries_for(uint64_t rounds, uint64_t nslots) noexcept nogil:
+    """How often each way must be tried in a period, for a program of so many rounds.
+
+    Until all slots have been written this way their lines lie where the other way has left them. Two calls after that
+    count, the quicker one of them.
+    """
+    return 2 + nslots // max(rounds, <uint64_t> 1)
 
 
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:
     """Count a call and say how to make it."""
-    cdef uint64_t place = s.calls % PERIOD
+    cdef uint64_t place = s.calls % (PERIOD * s.tries)
     s.calls += 1
-    if FIRST <= place < FIRST + 2 * TRIES:
-        streams[0] = place >= FIRST + TRIES
+    if s.tries <= place < 3 * s.tries:      # not the very first calls: those find the memory cold
+        streams[0] = place >= 2 * s.tries
         return ON_TRIAL
     streams[0] = s.streams
     return SETTLED
@@ -33,16 +40,16 @@ cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:
 
 cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil:
     """Take a trial's time; True if it was the last of the period and `streams` is decided anew."""
-    cdef uint64_t place = (s.calls - 1) % PERIOD - FIRST
-    if place % TRIES == 0 or busy_ns < s.least_ns[streams]:
+    cdef uint64_t place = (s.calls - 1) % (PERIOD * s.tries) % s.tries
+    if place + 2 <= s.tries or busy_ns < s.least_ns[streams]:
         s.least_ns[streams] = busy_ns
-    if place + 1 < 2 * TRIES:
+    if not streams or place + 1 < s.tries:
         return False
     s.streams = s.least_ns[1] < s.least_ns[0]
     return True
 
 
-def replay(costs):
+def replay(costs, uint64_t tries=2):
     """What would be done in calls that cost ``(through the cache, past it)`` nanoseconds each; for tests.
 
     Returns
@@ -53,6 +60,7 @@ def replay(costs):
     cdef stores_t s
     cdef bint streams = False, is_trial
     memset(&s, 0, sizeof(s))
+    s.tries = tries
     made = []
     for cost in costs:
         is_trial = next_call(&s, &streams) == ON_TRIAL

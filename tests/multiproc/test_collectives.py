@@ -239,14 +239,14 @@ def test_a_root_that_runs_ahead_overwrites_nothing(n):
 
 def look_at_stats(comm, streaming):
     x = np.ones(100_000)
-    for _ in range(10):
+    for _ in range(40):
         comm.all_reduce(x, op="max")
     stats = comm.stats()
     (program,) = stats["programs"]
     assert (program["kind"], program["nbytes"]) == ("all_reduce", x.nbytes)
-    assert stats["rounds"] >= 10 * program["rounds"]
+    assert stats["rounds"] >= 40 * program["rounds"]
     if streaming < 0:
-        assert program["calls"] == 10
+        assert program["calls"] == 40
         assert all(us > 0 for us in program["trial_us"])
         quicker = ("through the cache", "past the cache")[program["trial_us"][1] < program["trial_us"][0]]
         assert program["stores"] == quicker
