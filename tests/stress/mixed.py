@@ -804,6 +804,46 @@ class Planned:
 
 
 @kind
+class Shared:
+    """Arrays in shared memory, whole or a slice that begins elsewhere on each rank; on some ranks private ones."""
+
+    @staticmethod
+    def draw(dice):
+        case = draw_reduction(dice, root=dice.root(), way=dice.choose("reduce", "gather", "broadcast", "result"))
+        case.private = dice.choose(0, 0, dice.random.randrange(1 << dice.size))
+        case.begins = [dice.choose(0, 0, 1, 7) for _ in range(dice.size)]
+        return case
+
+    @staticmethod
+    def run(comm, case):
+        shape = (comm.size, case.count) if case.way == "gather" else (case.count,)
+        dtype = pool_of(case.dtype).dtype
+        n, begin = int(np.prod(shape)), case.begins[comm.rank]
+        arrays = [comm.empty((n + 7,), dtype)[begin : begin + n].reshape(shape) for _ in range(2)]
+        if case.private >> comm.rank & 1:
+            arrays = [np.empty(shape, dtype) for _ in arrays]
+        x, out = arrays
+        mine = case.content(comm.rank, case.count)
+        if case.way == "gather":
+            out[comm.rank] = mine
+            return comm.all_gather(out[comm.rank], out).copy()
+        x[...] = mine
+        if case.way == "broadcast":
+            return comm.broadcast(x, root=case.root).copy()
+        if case.way == "result":
+            result = comm.shared_result(shape, dtype, root=case.root)
+            return comm.all_reduce(x, result, op=case.op).copy()
+        return comm.all_reduce(x, None if case.place == "in" else out, op=case.op).copy()
+
+    @staticmethod
+    def model(case, rank):
+        xs = case.inputs(case.count)
+        if case.way == "gather":
+            return np.stack(xs)
+        return xs[case.root] if case.way == "broadcast" else reduce_model(xs, case.op)
+
+
+@kind
 class Objects:
     """Pickles with arrays in them, small and large."""
 
