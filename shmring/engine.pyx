@@ -25,7 +25,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
                              SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
                              shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
                              shmring_whisper)
-from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, is_dead
+from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
 from shmring.talk cimport go_on_talking, start_talk
@@ -359,7 +359,7 @@ cdef class Engine:
         if self.is_closed or self.is_inherited:
             self.refuse()
         return [j for j in range(self.c.circle.size)
-                if load_acquire_u32(&self.c.circle.outbox[j].left) or is_dead(self.c.circle.life[j]) != ALIVE]
+                if load_acquire_u32(&self.c.circle.outbox[j].left) or life_state(self.c.circle.life[j]) != ALIVE]
 
     def assure(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""

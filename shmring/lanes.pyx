@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from shmring.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
                               load_relaxed_u64, store_relaxed_u64, store_release_u64)
 from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, sem_t)
-from shmring.lifeline cimport DEAD, is_dead
+from shmring.lifeline cimport DEAD, life_state
 from shmring.reduce cimport copy_bytes
 from shmring.wait cimport READY, TROUBLE, UNREADY, in_trouble, is_reported, now_ns, report_trouble
 
@@ -324,7 +324,7 @@ cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil:
         if j == c.rank or not (awaited or l.nwanted):
             continue
         has_left = load_acquire_u32(&c.outbox[j].left)
-        if only_dead if has_left else is_dead(c.life[j]) != DEAD:
+        if only_dead if has_left else life_state(c.life[j]) != DEAD:
             continue
         if has_news(l, j):      # what it had said before it went
             return False

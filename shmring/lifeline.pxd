@@ -18,7 +18,7 @@ cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil
 cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil
 
 # ALIVE, DEAD or DROPPED: one load of a word that all observers share. Microseconds where the owner has method 2.
-cdef int is_dead(shmring_lifeline *life) noexcept nogil
+cdef int life_state(shmring_lifeline *life) noexcept nogil
 
 # Differs between a process that has held a life and its forked children: what is owned by one process remembers it, and
 # so knows for the price of a load, where getpid() is a system call, that it was inherited.

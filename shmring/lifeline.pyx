@@ -38,7 +38,7 @@ cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil:
     drop_life(life)
 
 
-cdef int is_dead(shmring_lifeline *life) noexcept nogil:
+cdef int life_state(shmring_lifeline *life) noexcept nogil:
     return probe_life(life)
 
 
@@ -119,7 +119,7 @@ def hold(buffer, Py_ssize_t offset=0):
         with nogil:
             error = hold_lifeline(life)
         if error:
-            owner = f"; process {life.pid} holds it" if is_dead(life) == ALIVE else ""
+            owner = f"; process {life.pid} holds it" if life_state(life) == ALIVE else ""
             # EBUSY has no class of its own in Python; EAGAIN's says what is meant.
             kind = BlockingIOError if owner else OSError
             raise kind(error, f"cannot hold the lifeline: {os.strerror(error)}{owner}")
@@ -163,7 +163,7 @@ def probe(buffer, Py_ssize_t offset=0):
     try:
         life = life_at(view.buf, view.len, offset)
         with nogil:
-            state = is_dead(life)
+            state = life_state(life)
         return Life(("alive", "dead", "dropped")[state], life.pid, life.start_time, life.pid_ns, life.method)
     finally:
         PyBuffer_Release(&view)

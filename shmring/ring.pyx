@@ -28,7 +28,7 @@ from shmring.atomics cimport (
     store_release_u64,
 )
 from shmring.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, shmring_ring, shmring_ring_role
-from shmring.lifeline cimport ALIVE, DEAD, drop_lifeline, fork_generation, hold_lifeline, is_dead
+from shmring.lifeline cimport ALIVE, DEAD, drop_lifeline, fork_generation, hold_lifeline, life_state
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 
@@ -136,7 +136,7 @@ cdef int ring_end_state(shmring_ring_role *role) noexcept nogil:
         return state
     if not load_acquire_u32(&role.taken):
         return END_ABSENT
-    cdef int life = is_dead(&role.life)
+    cdef int life = life_state(&role.life)
     if life == ALIVE:
         return END_HERE
     # It may have closed, and then died or let go, since the first look. Dropped but not closed: it is just arriving.

@@ -12,7 +12,7 @@ from libc.string cimport strncpy
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
                               load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
 from shmring.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
-from shmring.lifeline cimport DEAD, is_dead
+from shmring.lifeline cimport DEAD, life_state
 
 
 cdef extern from "sleep.h" nogil:
@@ -187,7 +187,7 @@ cdef bint is_reported(circle_t *c) noexcept nogil:
     cdef int j
     if state != 0 and state != 2:
         j = <int> (state >> 8) - 1
-        if j < c.size and j != c.rank and is_dead(c.life[j]) == DEAD:
+        if j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
             record.cause = SHMRING_LOST
             record.by = record.about = j
             store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
@@ -212,7 +212,7 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
             if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
                 report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")
                 return True
-        elif is_dead(c.life[j]) == DEAD and not has_reached(c, what, j, need):
+        elif life_state(c.life[j]) == DEAD and not has_reached(c, what, j, need):
             report_trouble(c, SHMRING_LOST, j, need, c.outbox[c.rank].current, c.outbox[j].current, b"")
             return True
     return False
