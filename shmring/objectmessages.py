@@ -14,7 +14,7 @@ import numpy as np
 
 from shmring.errors import MessageError, ObjectError
 from shmring.messages import MessageCalls
-from shmring.packing import empty_enclosures, pack, unpack
+from shmring.packing import empty_enclosures, pack, require_pickle, unpack
 from shmring.pointtopoint import ANY_SOURCE, ANY_TAG
 
 _LETTER = np.dtype([("letter", "u1")])
@@ -50,7 +50,7 @@ class ObjectMessageCalls(MessageCalls):
         -----
         Blocks while the lane to ``dst`` is full. One message for the pickle stream, one for each large buffer.
         """
-        self._admit_objects()
+        require_pickle(self.config.allow_pickle)
         try:
             parcel = pack(obj)
         except Exception as error:
@@ -93,7 +93,7 @@ class ObjectMessageCalls(MessageCalls):
         Blocks until the object is there. Unpickling runs what the sender put into it. One thread at a time may receive
         objects from one source with one tag.
         """
-        self._admit_objects()
+        require_pickle(self.config.allow_pickle)
         message = self.probe(src, tag, timeout=timeout)
         if message.dtype is not None:
             raise MessageError(
@@ -112,10 +112,6 @@ class ObjectMessageCalls(MessageCalls):
         except Exception as error:
             text = f"the object from rank {message.source} cannot be made here: {type(error).__name__}: {error}"
             raise ObjectError(text, message.source) from error
-
-    def _admit_objects(self) -> None:
-        if not self.config.allow_pickle:
-            raise ValueError("this communicator was made with allow_pickle=False: objects are refused")
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmring.errors import MismatchError, ObjectError
-from shmring.packing import Parcel, empty_enclosures, pack, unpack
+from shmring.packing import Parcel, empty_enclosures, pack, require_pickle, unpack
 
 # Five lines of a whisper. Most objects that are sent for their meaning, not their mass, fit.
 LABEL_NBYTES = 256
@@ -305,8 +305,7 @@ class ObjectCalls:
         """Refuse, before anything is sent, what the first collective would refuse, or a later one too late."""
         if timeout is not ... and timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout={timeout!r}: must be seconds from 0 up, or None to wait for ever")
-        if not self.config.allow_pickle:
-            raise ValueError("made with allow_pickle=False, this communicator neither sends nor receives objects")
+        require_pickle(self.config.allow_pickle)
 
     def _checked_root(self, root) -> int:
         root = operator.index(root)

@@ -34,6 +34,12 @@ class Parcel(NamedTuple):
         return self.letter.nbytes + sum(enclosure.nbytes for enclosure in self.enclosures)
 
 
+def require_pickle(allowed: bool) -> None:
+    """Refuse what needs pickle on a communicator that was made without it."""
+    if not allowed:
+        raise ValueError("made with allow_pickle=False, this communicator neither sends nor receives objects")
+
+
 def pack(obj: object) -> Parcel:
     """Pack an object. It must not be changed before the parcel has been sent.
 

@@ -40,7 +40,6 @@ ctypedef struct patience_t:
 cdef int64_t now_ns() noexcept nogil
 cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil
 cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogil
-cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil
 cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil
 cdef void wake_waiters(circle_t *c) noexcept nogil
 cdef void rouse_everyone(circle_t *c) noexcept nogil

@@ -67,16 +67,6 @@ cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogi
     return True
 
 
-cdef int spin_briefly(circle_t *c, int what, int whom, uint64_t need, int looks) noexcept nogil:
-    """What may be done with the GIL held: a few looks, no clock, no system call."""
-    cdef int _i
-    for _i in range(looks):
-        if is_ready(c, what, whom, need):
-            return READY
-        cpu_pause()
-    return UNREADY
-
-
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
 # A sleeper's word says what it waits for, so that only whoever completes it wakes it:
