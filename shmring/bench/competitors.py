@@ -32,10 +32,18 @@ class Stage:
 
     size: int
     processors: tuple[tuple[int, ...], ...] | None
-    crowded: bool
-    """More ranks than processors: who waits has to make room."""
-    threads: int
-    """Processors for each rank."""
+    nprocessors: int
+    """How many there are for all ranks."""
+
+    @property
+    def crowded(self) -> bool:
+        """More ranks than processors: who waits has to make room."""
+        return self.size > self.nprocessors
+
+    @property
+    def threads(self) -> int:
+        """Processors for each rank."""
+        return 1 if self.processors is not None else max(1, self.nprocessors // self.size)
 
 
 Commands = Iterable[tuple[list[str], dict[str, str]]]
@@ -76,7 +84,7 @@ class Competitor:
         return {
             "size": stage.size,
             "processors": bound,
-            "crowded": stage.crowded,
+            "nprocessors": stage.nprocessors,
             "threads": stage.threads,
             "folder": str(folder),
             **self.task,

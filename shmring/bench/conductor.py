@@ -236,11 +236,12 @@ class _Round:
 
     def _slice(self, player: _Player) -> bool:
         result = self._result(player)
-        warmup = max(2, result.times // 4) if result.times > 1 else 1
+        # Caches hold what the others left, and processors that have slept are slow at first: for milliseconds.
+        warmup = (result.times + 1) // 2
         if player.name == CEILING:
             trips = player.team.ask(self.settings.patience, do="round_trip", times=TRIPS)[0]["ns"]
             if trips:
-                self.row.trip_ns.append(max(trips))  # the way to the farthest
+                self.row.trip_ns.append(max(trips))  # to the farthest
         result.us.append(self._time(player, "call", result.times, warmup))
         if self.settings.rewrite and player.name != CEILING:
             result.rewrite_us.append(self._time(player, "rewrite", result.times, warmup))

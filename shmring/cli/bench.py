@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZES",
         help="bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: %(default)s)",
     )
-    add("--seconds", type=_seconds, default=1.0, metavar="S", help="for each row, 5 cycles at least (default: 1)")
+    add("--seconds", type=_seconds, default=2.0, metavar="S", help="for each row, 5 cycles at least (default: 2)")
     add("--cycles", type=_positive, metavar="N", help="this many turns of everybody in each row, instead of seconds")
-    add("--slice", type=_seconds, metavar="MS", help="milliseconds of each turn (default: 3; 20 if ranks share processors)")
+    add("--slice", type=_seconds, metavar="MS", help="milliseconds of each turn, after half as many to warm up (default: 10; 30 if ranks share processors)")
     add("--rewrite", action="store_true", help="every rank rewrites its input before each call, and that is counted in")
     add("--shared", action="store_true", help="arrays in shared memory take part")
     add("--plan", action="store_true", help="persistent plans take part")
@@ -107,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         seconds=args.seconds,
         cycles=args.cycles,
-        slice_s=(args.slice or (20 if stage.crowded else 3)) / 1e3,
+        slice_s=(args.slice or (30 if stage.crowded else 10)) / 1e3,
         rewrite=args.rewrite,
         patience=args.patience,
         seed=args.seed,
@@ -148,19 +148,15 @@ def _chosen(found: list[field.Competitor], args: argparse.Namespace) -> list[fie
 def _stage(ranks: int, bind: str) -> field.Stage:
     """Where the ranks go."""
     allowed = sorted(allowed_processors())
-    crowded = ranks > len(allowed)
-    threads = max(1, len(allowed) // ranks)
-    if bind == "none" or (bind == "auto" and crowded):
-        return field.Stage(ranks, None, crowded, threads)
-    if bind == "auto":
-        return field.Stage(ranks, tuple((one,) for one in allowed[:ranks]), False, 1)
+    if bind == "none" or (bind == "auto" and ranks > len(allowed)):
+        return field.Stage(ranks, None, len(allowed))
     try:
-        chosen = [int(one) for one in bind.split(",")]
+        chosen = allowed[:ranks] if bind == "auto" else [int(one) for one in bind.split(",")]
     except ValueError:
         raise ValueError(f"--bind {bind}: auto, none, or a list of processors") from None
     if len(chosen) != ranks or set(chosen) - set(allowed):
         raise ValueError(f"--bind {bind}: one processor for each of {ranks} ranks is needed, out of {allowed}")
-    return field.Stage(ranks, tuple((one,) for one in chosen), len(set(chosen)) < ranks, 1)
+    return field.Stage(ranks, tuple((one,) for one in chosen), len(set(chosen)))
 
 
 def _pythons(texts: list[str]) -> dict[str, str]:

@@ -35,7 +35,8 @@ def serve(control: Control, rank: int) -> None:
     if task["processors"]:
         os.sched_setaffinity(0, task["processors"])  # before any library sees the machine
     try:
-        player = Player(task, StartLine(page, rank, task["size"], task["crowded"]), rank)
+        line = StartLine(page, rank, task["size"], crowded=task["size"] > task["nprocessors"])
+        player = Player(task, line, rank)
         control.answer(version=player.backend.version)
         while (order := control.order())["do"] != "quit":
             control.answer(**getattr(player, order.pop("do"))(**order))
