@@ -37,7 +37,8 @@ class Settings:
     slice_s: float
     rewrite: bool
     patience: float
-    seed: int
+    """Seconds that a competitor may be silent; thrice that while it starts."""
+    seed: int = 0
     min_cycles: int = 5
 
 
@@ -196,13 +197,12 @@ class _Round:
         return self.row.results.setdefault(player.name, Result())
 
     def _prepare(self, player: _Player) -> bool:
-        result = self._result(player)
+        row, settings, result = self.row, self.settings, self._result(player)
         if not player.team.is_up:
             if player.failures >= MOST_FAILURES:
                 self._fail(player, f"given up after {player.failures} failures, the last: {player.problem}")
                 return False
-            player.team.start()
-        row, settings = self.row, self.settings
+            player.team.start(3 * settings.patience)
         order = {"op": row.op, "dtype": row.dtype, "nbytes": row.nbytes, "rewrite": settings.rewrite}
         if player.name == CEILING:
             order.update(op="copy", rewrite=False)
