@@ -1,4 +1,4 @@
-"""The conductor: one row after the other, in each row slices of all competitors in turn, and who is not timed sleeps."""
+"""The conductor: row after row, in each slices of all competitors in turn; who is not timed sleeps."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class Result:
 
     us: list[float] = field(default_factory=list)
     rewrite_us: list[float] = field(default_factory=list)
+    version: str = ""
+    """As the competitor named itself while running."""
     statement: str = ""
     problem: str = ""
     times: int = 1
@@ -83,30 +85,33 @@ def run(
     settings: Settings,
     on_row: Callable[[Row], None],
     on_step: Callable[[str, float], None],
-) -> tuple[list[Row], dict[str, str]]:
+) -> None:
     """Time all competitors; nothing of them is left when this returns or raises.
 
-    Returns
-    -------
-    rows : list of Row
-        One for each collective and size, each given to ``on_row`` as soon as it is complete.
-    versions : dict
-        By competitor, as it named itself while running.
+    Parameters
+    ----------
+    competitors, stage, settings
+        Who, where, and what.
+    on_row : callable
+        Given each row, one for each collective and size, as soon as it is complete.
+    on_step : callable
+        Told before each row what it will be, and which part of all is done.
+
+    Notes
+    -----
+    To be called from the main thread: SIGTERM and SIGHUP end it in an orderly way, too.
     """
     tasks = [(op, n) for op in settings.ops for n in ([0] if op in figures.WITHOUT_SIZE else settings.sizes)]
-    rows = []
     with _scene() as folder:
         teams = [Team(one, stage, folder / f"{number}") for number, one in enumerate([ceiling(), *competitors])]
         players = [_Player(team) for team in teams]
         try:
             for number, (op, nbytes) in enumerate(tasks):
                 on_step(f"{op} {figures.size_text(nbytes)}", number / len(tasks))
-                rows.append(_Round(players, settings, Row(op, settings.dtype, stage.size, nbytes)).play())
-                on_row(rows[-1])
+                on_row(_Round(players, settings, Row(op, settings.dtype, stage.size, nbytes)).play())
         finally:
             for team in teams:
                 team.end()
-    return rows, {team.competitor.name: team.version for team in teams}
 
 
 @contextlib.contextmanager
@@ -153,7 +158,6 @@ class _Round:
         self.row = row
         self.players = players
         self.random = random.Random(f"{settings.seed} {row.op} {row.nbytes}")
-        self.times: dict[str, int] = {}
 
     def play(self) -> Row:
         ready = [player for player in self.players if self._try(player, self._prepare)]
@@ -203,6 +207,7 @@ class _Round:
                 self._fail(player, f"given up after {player.failures} failures, the last: {player.problem}")
                 return False
             player.team.start(3 * settings.patience)
+        result.version = player.team.version
         order = {"op": row.op, "dtype": row.dtype, "nbytes": row.nbytes, "rewrite": settings.rewrite}
         if player.name == CEILING:
             order.update(op="copy", rewrite=False)

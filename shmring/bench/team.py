@@ -148,7 +148,9 @@ class Team:
             except TimeoutError:
                 for launcher in self._launchers:
                     if launcher.poll():
-                        raise TeamFailure(f"its launcher {describe_status(launcher.returncode)}{self._said()}") from None
+                        raise TeamFailure(
+                            f"its launcher {describe_status(launcher.returncode)}{self._said()}"
+                        ) from None
                 if time.monotonic() > deadline:
                     raise TeamFailure(f"its ranks did not come in time{self._said()}") from None
                 continue

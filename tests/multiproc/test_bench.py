@@ -65,7 +65,9 @@ def test_rewriting_is_counted_in_and_timed_alone():
 @pytest.mark.torch
 def test_gloo_takes_part_where_torch_is():
     pytest.importorskip("torch")
-    report = bench("--sizes", "8,64Ki", "--cycles", "2", "--slice", "1", "--peers", "gloo", "--op", "all_reduce,barrier")
+    report = bench(
+        "--sizes", "8,64Ki", "--cycles", "2", "--slice", "1", "--peers", "gloo", "--op", "all_reduce,barrier"
+    )
     assert all(row["results"]["gloo"]["verified"] for row in report["rows"])
 
 
@@ -174,7 +176,8 @@ def settings(**changes):
 def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_nobody(how):
     before = set(os.listdir("/dev/shm"))
     ours = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
-    rows, _ = run([rogue(how), ours], Stage(2, None, 2), settings(), lambda row: None, lambda what, done: None)
+    rows = []
+    run([rogue(how), ours], Stage(2, None, 2), settings(), rows.append, lambda what, done: None)
     results = rows[0].results
     assert REASONS[how] in results[how].problem
     assert results[how].us == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from shmring.bench import machine
 
 from .backend import Backend as Base
@@ -11,7 +12,7 @@ SMALL = 64 << 10  # bytes; smaller copies are made several at a time, so that Py
 
 
 class Backend(Base):
-    """A rank that copies. It stages nothing, waits for nobody and calls no library: nothing that communicates is faster."""
+    """A rank that copies. It stages nothing and waits for nobody: nothing that communicates is faster."""
 
     def __init__(self, task: dict, line, rank: int) -> None:
         super().__init__(task, line, rank)
@@ -29,4 +30,4 @@ class Backend(Base):
         """Nanoseconds there and back from rank 0 to each other rank in turn; nothing on the others."""
         if self.rank >= self._players:
             return []
-        return machine.round_trips(self._words, self.rank, self._players, times)
+        return list(machine.round_trips(self._words, self.rank, self._players, times))
