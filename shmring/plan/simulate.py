@@ -326,7 +326,7 @@ class Machine:
             if dst.rank != rank:
                 raise Misuse(f"rank {rank} writes into the outbox of rank {dst.rank}")
             if at + len(value) > plan.said_nbytes:
-                raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, of which {plan.said_nbytes} are its")
+                raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, past its {plan.said_nbytes}")
             if self.claimed[rank] < round or self.published[rank].value > round:
                 state = f"claimed to {self.claimed[rank]}, published {self.published[rank].value}"
                 raise Misuse(f"rank {rank} writes round {round}: {state}")

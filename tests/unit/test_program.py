@@ -1,7 +1,6 @@
 """Programs: where what is said in a round lies in its slot."""
 
 import pytest
-
 from shmring.program import places_in_slot
 
 
