@@ -30,6 +30,7 @@ cdef enum:
 cdef enum:
     LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
     FIRST_TICK_NS = 1000000
+    LONGEST_SPIN_NS = 1000000    # without a look at the living, the clock and signals, whatever the budget
 
 
 cdef int64_t now_ns() noexcept nogil:
@@ -242,7 +243,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
     Called without the GIL. READY, TROUBLE, or UNREADY after a tick or a signal: the caller then lets Python
     handle signals and calls again with the same patience.
     """
-    cdef int64_t started
+    cdef int64_t started, now, look_at_ns = 0
     cdef int _i
     if is_ready(c, what, whom, need):
         return READY
@@ -260,8 +261,15 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
             cpu_pause()
         if in_trouble(c):
             return TROUBLE
-        if now_ns() >= patience.spin_until_ns:
+        now = now_ns()
+        if look_at_ns == 0:
+            look_at_ns = now + LONGEST_SPIN_NS
+        if now >= patience.spin_until_ns:
             patience.stage = YIELD
+        elif now >= look_at_ns:
+            if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
+                return TROUBLE
+            return UNREADY
         else:
             # The awaited rank may want this very processor. Where nobody does, it costs a fraction of the microsecond
             # that has been waited already.

@@ -68,6 +68,33 @@ def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
         print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
 
 
+def raise_lookup_error(*_):
+    raise LookupError
+
+
+def spin_while(comm, way):
+    if comm.rank == 0:
+        say("going")
+        time.sleep(1000)
+    signal.signal(signal.SIGUSR2, raise_lookup_error)
+    with pytest.raises({"death": PeerLostError, "clock": CollectiveTimeoutError, "signal": LookupError}[way]):
+        comm.barrier()
+    say("through")
+
+
+@pytest.mark.parametrize("way", ["death", "clock", "signal"])
+def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_signals(way):
+    gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
+    gang.heard("going", [0])
+    time.sleep(0.1)
+    if way != "clock":
+        gang.signal(int(way == "signal"), signal.SIGKILL if way == "death" else signal.SIGUSR2)
+    gang.heard("through", [1])
+    if way != "death":
+        gang.kill(0)
+    assert gang.outcomes()[1].ok, gang.outcomes()[1]
+
+
 def stay_behind(comm, count):
     x = np.ones(count)
     if comm.rank == comm.size - 1:
