@@ -25,6 +25,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
                              SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
                              shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
                              shmring_whisper)
+from shmring.faults cimport fault_point
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
@@ -240,6 +241,7 @@ cdef class Engine:
         if self.learns_stores and program.learns:
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
+        fault_point("travel")
         self.go_on(NULL, program, j, timeout_ns)
         if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
             self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
@@ -371,9 +373,12 @@ cdef class Engine:
     # ---- the end ----
 
     cdef void say_goodbye(self) noexcept:
+        fault_point("leave")
         store_release_u32(&self.c.own.left, 1)
+        fault_point("left")
         rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
         drop_lifeline(self.c.circle.life[self.c.circle.rank])
+        fault_point("dropped")
 
     def close(self):
         """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""

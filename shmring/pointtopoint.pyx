@@ -22,6 +22,7 @@ from shmring.arrays cimport array_t, fast_array, give_back, source_array, target
 from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
+from shmring.faults cimport fault_point
 from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
                             run_lanes, start_message, take_message)
 from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
@@ -523,6 +524,7 @@ cdef class PointToPoint:
         config = self.engine.config
         self.engine.segments[self.rank].reserve(lane_offset(config, self.size, peer), lane_nbytes(config))
         o.is_open = True
+        fault_point("open")
         # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
         store_release_u64(&o.own.opened, 1)
         return 0

@@ -8,6 +8,7 @@ which only grow, say all. A rank writes its slot once all others have consumed w
 from libc.stdint cimport UINT64_MAX
 
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64, store_release_u64
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_MISMATCH
 from shmring.signature cimport short_signature
 from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_trouble, wait_until, wake_waiters
@@ -16,6 +17,7 @@ from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
     """Wait until the own slot of ``round`` may be written."""
     cdef int outcome
+    fault_point("claim")
     if round < e.free_until:
         return READY
     outcome = wait_until(&e.circle, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
@@ -37,14 +39,18 @@ cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogi
     cdef int slot = round & (e.nslots - 1)
     e.own.said[slot] = signature
     e.own.signature[slot] = short_signature(signature, round)
+    fault_point("publish")
     # SYNC published (meets: has_reached in wait.pyx). The slot and the signature before the count that announces them.
     store_release_u64(&e.own.published, round + 1)
+    fault_point("published")
     wake_waiters(&e.circle)
 
 
 cdef void release(engine_t *e, uint64_t round) noexcept nogil:
+    fault_point("release")
     # SYNC consumed (meets: has_reached in wait.pyx). Our reads before the count that allows overwriting.
     store_release_u64(&e.own.consumed, round + 1)
+    fault_point("released")
     wake_waiters(&e.circle)
 
 
@@ -54,10 +60,13 @@ cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
     A rank that said nothing passes its rounds all the same, so that a peer that waits for one of them, being in another
     collective, finds the signature of an older round there and not silence.
     """
+    fault_point("finish")
     if load_relaxed_u64(&e.own.published) < end:
         store_release_u64(&e.own.published, end)      # SYNC published
     store_relaxed_u64(&e.own.current, 0)              # before the count: is_elsewhere in wait.pyx
+    fault_point("finishing")
     store_release_u64(&e.own.consumed, end)           # SYNC consumed
+    fault_point("finished")
     wake_waiters(&e.circle)
     e.next_round = end
 
@@ -65,8 +74,9 @@ cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
 cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
                      patience_t *patience) noexcept nogil:
     """Wait until ``whom`` has published ``round`` of the collective that began at round ``base``."""
-    cdef int outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
-    cdef int j
+    cdef int outcome, j
+    fault_point("await")
+    outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
     if outcome != READY:
         return outcome
     for j in range(e.circle.size):
@@ -81,6 +91,7 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
     if whom == EVERYONE and e.free_until < base + e.nslots:
         # Everyone is in this collective, hence through with all before it: no need to read a consumed counter.
         e.free_until = base + e.nslots
+    fault_point("awaited")
     return READY
 
 
