@@ -97,5 +97,5 @@ cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience
             j.iteration += 1
         j.iteration = 0
         j.loop += 1
-    finish(e, j.base + program.rounds)
+    finish(e, j.base + program.rounds, j.signature)
     return READY

@@ -38,7 +38,8 @@ cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
 cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
     cdef int slot = round & (e.nslots - 1)
     e.own.said[slot] = signature
-    e.own.signature[slot] = short_signature(signature, round)
+    e.own.before[slot] = e.history
+    e.own.signature[slot] = short_signature(signature ^ e.history, round)
     fault_point("publish")
     # SYNC published (meets: has_reached in wait.pyx). The slot and the signature before the count that announces them.
     store_release_u64(&e.own.published, round + 1)
@@ -54,7 +55,7 @@ cdef void release(engine_t *e, uint64_t round) noexcept nogil:
     wake_waiters(&e.circle)
 
 
-cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
+cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     """End a collective, whose rounds are all below ``end``: each published and released, said or unsaid.
 
     A rank that said nothing passes its rounds all the same, so that a peer that waits for one of them, being in another
@@ -69,6 +70,7 @@ cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
     fault_point("finished")
     wake_waiters(&e.circle)
     e.next_round = end
+    remember_call(e, signature)
 
 
 cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
@@ -84,7 +86,7 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
             continue
         # Once a collective and peer: all later rounds follow from the same signature. The word shares the line of
         # the count we just read.
-        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature, round):
+        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
             disagree(e, j, round, signature)
             return TROUBLE
         e.agreed[j] = base + 1
@@ -95,10 +97,27 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
     return READY
 
 
-cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
-    """Report that ``peer`` did something else in ``round``. What it did stays readable: we have not consumed it."""
+cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
+    """What that rank did in ``round``, in one word; 0 if it passed it in silence, or has overwritten it by now."""
     cdef int slot = round & (e.nslots - 1)
-    cdef uint64_t theirs = e.circle.outbox[peer].said[slot]
-    if e.circle.outbox[peer].signature[slot] != short_signature(theirs, round):
-        theirs = 0      # it passed this round in silence; the word is older
-    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
+    cdef shmring_outbox *box = e.circle.outbox[who]
+    cdef uint64_t word = box.said[slot]
+    return word if box.signature[slot] == short_signature(word ^ box.before[slot], round) else 0
+
+
+cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
+    """Report that ``peer`` did something else in ``round``, which stays readable as we have not consumed it; or before.
+
+    Two roots wait for nobody, so they may find out later, by their histories, that each took itself for the only one.
+    """
+    cdef uint64_t theirs = word_of(e, peer, round), ours, word, at = round
+    if theirs != mine:
+        report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
+        return
+    while at > 0 and round - at < <uint64_t> e.nslots - 1:
+        at -= 1
+        ours, word = word_of(e, e.circle.rank, at), word_of(e, peer, at)
+        if ours != 0 and word != 0 and ours != word:
+            report_trouble(&e.circle, SHMRING_MISMATCH, peer, at, ours, word, b"")
+            return
+    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"not about this call, but one before it")

@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
-from shmring.rounds cimport claim, disagree, finish, publish
+from shmring.rounds cimport claim, disagree, finish, publish, remember_call
 from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until
 from shmring.whisper cimport has_arrived, read_whisper, write_whisper
 
@@ -21,7 +21,7 @@ cdef inline shmring_whisper *slot_of(engine_t *e, int who, uint64_t round) noexc
 
 cdef inline void speak(engine_t *e, talk_t *t) noexcept nogil:
     fault_point("speak")
-    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature, t.words, t.nbytes)
+    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
     fault_point("whispered")
     publish(e, t.round, t.signature)
     t.spoken = True
@@ -39,7 +39,7 @@ cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
     slot = slot_of(e, who, t.round)
     if not has_arrived(slot, t.round):
         return UNREADY
-    if slot.first.signature != t.signature:
+    if slot.first.signature != t.signature ^ e.history:
         disagree(e, who, t.round, t.signature)
         return TROUBLE
     e.sources[who] = read_whisper(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
@@ -81,7 +81,7 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
     if not t.spoken or t.last - t.first < e.circle.size:
-        finish(e, t.round + 1)
+        finish(e, t.round + 1, t.signature)
         return
     # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
     # free. And nobody sleeps for our count to pass this round: that takes having heard our word and being nslots - 1
@@ -91,6 +91,7 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
     fault_point("concluding")
     store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in wait.pyx)
     e.next_round = t.round + 1
+    remember_call(e, t.signature)
     fault_point("concluded")
 
 
