@@ -9,9 +9,9 @@ import copy
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
+from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -147,7 +147,9 @@ cdef class Engine:
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
                              one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
         self.programs = {}
-        self.turn = threading.Semaphore(0)
+        # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
+        # it locked for ever.
+        self.turn = SimpleQueue()
         c.circle.rank = rank
         c.circle.size = size
         c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
@@ -200,7 +202,7 @@ cdef class Engine:
                 raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
             if self.is_closed or self.trouble is not None:
@@ -212,7 +214,7 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     def refuse(self):
         if self.is_inherited:
@@ -390,7 +392,7 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.is_busy:
                 self.nwaiting += 1
-                self.turn.acquire()
+                self.turn.get()
                 self.nwaiting -= 1
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")

@@ -1,6 +1,7 @@
 """What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -306,6 +307,45 @@ def share_between_threads(comm):
 
 def test_threads_of_a_rank_take_turns():
     run_ranks(2, share_between_threads)
+
+
+class EnoughError(Exception):
+    pass
+
+
+def contend_though_interrupted(comm, seed):
+    def ring(*_):
+        raise EnoughError
+
+    stop = threading.Event()
+
+    def call():
+        while not stop.is_set():
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+
+    moment = random.Random(seed)
+    signal.signal(signal.SIGALRM, ring)
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(1500):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 300e-6))
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    comm.barrier()
+
+
+def test_threads_take_turns_though_signal_handlers_raise_anywhere(seed):
+    run_ranks(1, contend_though_interrupted, seed)
 
 
 def fork_inside(comm):
