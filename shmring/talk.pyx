@@ -133,6 +133,7 @@ cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept no
             if hear(e, t, t.heard) != READY:
                 disagree(e, t.heard, t.round, t.signature)
                 return TROUBLE
+        fault_point("heard")
         t.heard += 1
     conclude(e, t)
     return READY
