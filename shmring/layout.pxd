@@ -84,6 +84,7 @@ cdef extern from "layout.h" nogil:
         sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
+        uint64_t before[14]
         uint64_t current
         shmring_abort abort
 

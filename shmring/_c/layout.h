@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 1u
+#define SHMRING_LAYOUT_VERSION 2u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -123,7 +123,8 @@ typedef struct {
     SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
     SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
+    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
+    uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;

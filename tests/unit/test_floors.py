@@ -17,9 +17,9 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes version unraisable atomics layout
+        errors dtypes version unraisable atomics layout faults
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
-        _c/dlpack_abi.h
+        _c/dlpack_abi.h _c/faults.h
     """,
     "machine": """
         topology environment processes config blocks
