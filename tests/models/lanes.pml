@@ -2,8 +2,8 @@
  * bytes with a cell for each. A cell announces itself by its number, stored last; the receiver says in one counter how
  * many cells it has taken, from which the sender also knows which bytes are free again.
  *
- * Here: NCELLS cells of one word each beside the number, a ring of NBYTES bytes, pieces of one byte. Message m has m % 3
- * pieces, none meaning that it travels in its cell. The sender knows of room only what the counter tells. The receiver
+ * Here: NCELLS cells of one word each beside the number, a ring of NBYTES bytes, pieces of one byte. Of four
+ * cells two carry their payload themselves. The sender knows of room only what the counter tells. The receiver
  * must find in each cell and in each byte just what was put there. With DEATH the sender may be killed at each step: the
  * receiver takes what was announced and ends.
  *
@@ -21,7 +21,7 @@
 #endif
 
 #define NCELLS 2
-#define NBYTES 2
+#define NBYTES 1
 #define NCOUNT 6                   /* cells in all */
 #define NPROCS 2
 #define SEQ(n) ((n) % NCELLS)
@@ -30,8 +30,8 @@
 #define TAKEN (2 * NCELLS + NBYTES)
 #define NWORDS (2 * NCELLS + NBYTES + 1)
 
-/* Every third cell carries its payload itself, the others a byte of a piece. */
-#define is_whole(n) ((n) % 3 == 0)
+/* Two cells that carry their payload themselves, two with a byte of a piece, and so on. */
+#define is_whole(n) ((n) % 4 < 2)
 #if MUTATION == 5
 #define NUMBER(n) 1
 #else

@@ -2,7 +2,7 @@
  *
  * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits all others' and reads them. In round r
  * rank i says r * NRANKS + i + 1, and whoever reads must find just that: not an older round, not a newer one. With ROOT
- * only rank 0 speaks: it awaits nobody and runs ahead as far as claims let it. Waits are awaited here; how one sleeps is
+ * all speak in round 0 and then only rank 0: it awaits nobody and runs ahead as far as claims let it. Waits are awaited here; how one sleeps is
  * waiting.pml's. With DEATH a rank may be killed at each step: the others either get on or, the awaited one being dead
  * and its counter too small, leave; nobody waits for ever, and what is read is still right.
  *
@@ -14,7 +14,7 @@
  *   5  the short cut of await_round: having awaited everybody in round r one may write up to round r + NSLOTS - 1; here
  *      one more is written
  *   6  (DEATH) the living are not looked after
- *   7  a rank that says nothing in a round does not release it
+ *   7  a rank that is not the root does not release
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -70,7 +70,7 @@ proctype rank(byte me) {
         may_die();
 #ifdef ROOT
         if
-        :: me == 0 ->
+        :: me == 0 || round == 0 ->
 #endif
             if
             :: round >= free_until ->                                   /* claim */
@@ -113,7 +113,7 @@ proctype rank(byte me) {
         :: j < NRANKS ->
 #ifdef ROOT
             if
-            :: j != me && j == 0 ->
+            :: j != me && (j == 0 || round == 0) ->
 #else
             if
             :: j != me ->
@@ -133,15 +133,21 @@ proctype rank(byte me) {
             j++
         :: else -> break
         od;
-#ifndef ROOT
-#if MUTATION == 5
-        free_until = round + NSLOTS + 1;
-#else
-        free_until = round + NSLOTS;
+#ifdef ROOT
+        if
+        :: round == 0 ->
 #endif
+#if MUTATION == 5
+            free_until = round + NSLOTS + 1;
+#else
+            free_until = round + NSLOTS;
+#endif
+#ifdef ROOT
+        :: else
+        fi;
 #endif
 #if MUTATION == 7
-        if :: me != 0 && round % 2 == 1 :: else -> store_release(CONSUMED(me), round + 1) fi;
+        if :: me != 0 :: else -> store_release(CONSUMED(me), round + 1) fi;
 #elif MUTATION != 2
         store_release(CONSUMED(me), round + 1);                         /* release */
 #endif

@@ -35,8 +35,8 @@ MODELS = {
         mutations(1, 2, 3, 4, 5, 7) + mutations(1, 2, way=[TSO]) + mutations(6, way=[DEATH]),
     ),
     "outbox": (
-        [[], [DEATH], [ROOT], [ROOT, DEATH], ["-DNRANKS=3", "-DNROUNDS=3"], ["-DNRANKS=3", ROOT]],
-        mutations(1, 2, 4, 5) + mutations(3, 7, way=[ROOT]) + mutations(6, way=[DEATH]),
+        [[], [DEATH], [ROOT], [ROOT, DEATH], ["-DNRANKS=3", "-DNROUNDS=3", TSO], ["-DNRANKS=3", "-DNROUNDS=3", ROOT]],
+        mutations(1, 4) + mutations(2, 3, 5, 7, way=[ROOT]) + mutations(6, way=[DEATH]),
     ),
     "trouble": (
         [[], [DEATH], [STOP]],

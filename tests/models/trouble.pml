@@ -33,6 +33,12 @@ bit is_dead[NRANKS], is_stopped[NRANKS];
 byte told_cause[NRANKS], told_about[NRANKS];
 byte writers;
 
+#ifdef STOP
+#define may_stop() if :: me == 1 -> is_stopped[me] = 1; goto gone :: skip fi
+#else
+#define may_stop() skip
+#endif
+
 inline complete(cause, about) {
     store_relaxed(CAUSE, cause);
     store_relaxed(ABOUT, about + 1);
@@ -69,12 +75,6 @@ inline report(cause, about) {
     :: else
     fi
 }
-
-#ifdef STOP
-#define may_stop() if :: me == 1 -> is_stopped[me] = 1; goto gone :: skip fi
-#else
-#define may_stop() skip
-#endif
 
 proctype rank(byte me) {
     bit mortal = (me == 1), won;
