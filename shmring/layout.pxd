@@ -17,6 +17,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
+    const uint32_t SHMRING_REGRETS
 
     ctypedef struct shmring_lifeline:
         uint32_t word

@@ -19,7 +19,13 @@
 #define SHMRING_HEADER_NBYTES 4096u
 
 /* What a segment is for; an attacher says which kind it expects. */
-enum shmring_kind { SHMRING_OUTBOX = 1, SHMRING_RING = 2, SHMRING_ARRAY = 3, SHMRING_CHANNEL = 4 };
+enum shmring_kind {
+    SHMRING_OUTBOX = 1,
+    SHMRING_RING = 2,
+    SHMRING_ARRAY = 3,
+    SHMRING_CHANNEL = 4,
+    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (meeting.py) */
+};
 
 /* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
