@@ -26,7 +26,7 @@ FLOORS = {
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": "packing ring directory whisper signature rounds stores journey talk program plan/ lanes",
-    "engine": "meeting diagnosis engine agreement collectives assembly",
+    "engine": "meeting diagnosis engine agreement collectives survey thresholds assembly",
     "abilities": """
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
         sharedarrays
