@@ -75,7 +75,6 @@ class Channel:
         config = configure()
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
         self.tick_ns = int(config.tick_ms * 1e6)
-        self._in_use = 1 if key is not None else 2
 
     @property
     def title(self) -> str:
@@ -91,10 +90,9 @@ class Channel:
         with self.memory.alone():
             yield True
 
-    def leave(self, role: str) -> None:
-        """An end of this process has closed: the memory goes with the last of them."""
-        self._in_use -= 1
-        if not self._in_use:
+    def leave(self) -> None:
+        """The end that was opened with this name has closed: let go of the name, which goes with the last that does so."""
+        if self.key is not None:
             self.memory.unlink()
 
     def __reduce__(self) -> tuple:
@@ -137,7 +135,7 @@ def open_named(key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full
 def _agreeing(found: Channel, dtype: np.dtype | None, when_full: str) -> Channel:
     if (found.dtype, found.when_full) == (dtype, when_full):
         return found
-    found.leave("")
+    found.leave()
     raise SegmentError(
         f"{found.title} is open with dtype={found.dtype}, when_full={found.when_full!r}, "
         f"not dtype={dtype}, when_full={when_full!r}"

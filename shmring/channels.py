@@ -109,7 +109,7 @@ def open_channel(
     try:
         return _ends(memory)[role == "receiver"].take()
     except BaseException:
-        memory.leave(role)
+        memory.leave()
         raise
 
 

@@ -36,7 +36,6 @@ cdef class End:
     cdef int drops
 
     cdef int attach(self, bint again) noexcept
-    cdef int refresh(self) except -1
     cdef void leave(self, bint in_good_order) noexcept
 
     cdef int prepare(self) except -1

@@ -58,15 +58,11 @@ cdef class End:
         self.watch.spin_ns = channel.spin_ns
         self.watch.tick_ns = channel.tick_ns
         self.drops = WHEN_FULL.index(channel.when_full)
-        self.refresh()
 
     # ---- what the two sides do differently ----
 
     cdef int attach(self, bint again) noexcept:
         return RING_FOREIGN
-
-    cdef int refresh(self) except -1:
-        return 0
 
     cdef void leave(self, bint in_good_order) noexcept:
         pass
@@ -94,6 +90,7 @@ cdef class End:
 
     cdef int prepare(self) except -1:
         """Whatever is in the way of a call: not taken yet, closed, inherited, another thread in it."""
+        cdef int code = RING_FOREIGN
         if self.is_closed:
             raise ClosedError(f"this {self.role} is closed")
         if self.is_taken and self.generation != fork_generation():
@@ -117,7 +114,6 @@ cdef class End:
         self.watch.own.bell.asleep = 0     # the last holder may have died in its sleep
         self.generation = fork_generation()
         self.is_taken = True
-        self.refresh()
         return 0
 
     cdef int require_idle(self) except -1:
@@ -209,7 +205,7 @@ cdef class End:
         if is_own:
             self.leave(in_good_order)
         self.is_taken = False
-        self.channel.leave(self.role)
+        self.channel.leave()
         return 0
 
     def __enter__(self):

@@ -61,7 +61,6 @@ cdef void give_back(borrowed_t *b) noexcept:
 # ---- lent ------------------------------------------------------------------------------------------------------------
 
 @cython.final
-@cython.internal
 cdef class Span:
     """Exports memory while it is lent, keeps its owner alive, and counts who looks at it."""
 

@@ -8,7 +8,7 @@ waits. Positions stay below 2^63 (`format_ring` begins at 0).
 from libc.stdint cimport uint32_t
 
 from shmring.atomics cimport compare_swap_u64, load_acquire_u64, store_release_u64
-from shmring.frames cimport FILLER, kind_of, nwords_of
+from shmring.frames cimport FILLER, PIECE, kind_of, nwords_of
 from shmring.ring cimport RING_CORRUPT
 
 
@@ -45,7 +45,9 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil:
 
 cdef void give_up_claim(consumer_t *c) noexcept nogil:
     # Fillers that were passed over stay behind: they are nothing.
-    store_release_u64(&c.ring.head, unclaimed(load_acquire_u64(&c.ring.head)))
+    cdef uint64_t head = load_acquire_u64(&c.ring.head)
+    if head != unclaimed(head):     # else it may move under our hands
+        store_release_u64(&c.ring.head, unclaimed(head))
 
 
 cdef inline bint is_free(producer_t *p, uint64_t nslots) noexcept nogil:
@@ -95,5 +97,5 @@ cdef int overtake_frames(producer_t *p, uint64_t nslots, uint64_t *overtaken) no
         if length > p.tail - p.cached_head:
             return RING_CORRUPT
         if move_head(p, length):
-            overtaken[0] += kind_of(word) != FILLER
+            overtaken[0] += FILLER < kind_of(word) < PIECE
     return 1

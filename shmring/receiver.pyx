@@ -21,7 +21,7 @@ from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport claim_next, give_up_claim
-from shmring.ring cimport RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer
+from shmring.ring cimport RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
 from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
 
@@ -39,6 +39,7 @@ cdef enum:
 
 cdef enum:
     ENCLOSURE_ALIGNMENT = 16
+    QUIET_MAX = 64                 # messages taken before they are given back together
     LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is let go of while copying
 
 UINT8 = np.dtype(np.uint8)
@@ -68,6 +69,7 @@ cdef class Receiver(End):
         return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again)
 
     cdef void leave(self, bint in_good_order) noexcept:
+        self.unclaim()
         ring_close_consumer(&self.c, in_good_order)
         ring_bell(&self.watch, self.watch.others.until)
 
@@ -192,12 +194,31 @@ cdef class Receiver(End):
         messages = [self.recv(timeout)]
         try:
             while len(messages) < most:
-                messages.append(self.recv(0))
+                if self.is_clear():
+                    self.append_bytes(messages, min(most - len(messages), QUIET_MAX))
+                if len(messages) < most:
+                    messages.append(self.recv(0))
         except ObjectError as error:
             self.failure = error       # the others will be raised again by themselves
         except (queue.Empty, EndOfStreamError, PeerLostError, SegmentError):
             pass
         return messages
+
+    cdef int append_bytes(self, list messages, Py_ssize_t most) except -1:
+        """Receive what is bytes and there, given back by one store."""
+        cdef frame_t f
+        cdef uint64_t count = 0
+        try:
+            while <Py_ssize_t>count < most and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
+                messages.append(PyBytes_FromStringAndSize(f.bytes, f.nbytes))
+                self.c.head += f.nwords
+                count += 1
+        finally:
+            if count:
+                store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + count)
+                ring_release(&self.c, 0)
+                ring_bell(&self.watch, self.c.head)
+        return 0
 
     def peek(self, timeout=None):
         """Lend the next message where it lies, to read it in place.
@@ -256,7 +277,7 @@ cdef class Receiver(End):
             self.leave_message(&self.frame)
 
     def poll(self, timeout=0):
-        """Whether `recv` would not have to wait for a message to begin.
+        """Whether `recv` would not have to wait.
 
         Parameters
         ----------
@@ -359,7 +380,7 @@ cdef class Receiver(End):
         return self.take(&f)
 
     cdef void unclaim(self) noexcept:
-        if self.drops == DROPS_OLDEST:
+        if self.drops == DROPS_OLDEST and self.lease is None:
             give_up_claim(&self.c)
 
     # ---- what a message is ----
@@ -384,7 +405,7 @@ cdef class Receiver(End):
             meta_nbytes = WORD_NBYTES
         if ndim != 1 or code == OTHER_DTYPE:
             meta_nbytes += ndim * WORD_NBYTES
-        padded = -(-text_nbytes // WORD_NBYTES) * WORD_NBYTES
+        padded = (text_nbytes + WORD_NBYTES - 1) // WORD_NBYTES * WORD_NBYTES
         if text_nbytes < 0 or meta_nbytes + padded > present:
             raise self.corrupt()
         if code == OTHER_DTYPE:
@@ -440,7 +461,7 @@ cdef class Receiver(End):
         letter, at, enclosures = content[:letter_nbytes], letter_nbytes, []
         try:
             for nbytes in enclosed_sizes(letter):
-                at = -(-at // ENCLOSURE_ALIGNMENT) * ENCLOSURE_ALIGNMENT
+                at = (at + ENCLOSURE_ALIGNMENT - 1) // ENCLOSURE_ALIGNMENT * ENCLOSURE_ALIGNMENT
                 enclosures.append(content[at:at + nbytes])
                 at += nbytes
             return unpack(letter, enclosures)

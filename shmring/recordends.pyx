@@ -255,7 +255,7 @@ cdef class RecordSender(End):
 
     def __len__(self):
         """Records sent and not yet received: a hint, there may be fewer a moment later."""
-        return self.p.capacity - max(<int64_t>0, ring_free(&self.p, self.p.capacity)) if self.is_taken else 0
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
 
     @property
     def dtype(self):

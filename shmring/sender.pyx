@@ -35,6 +35,7 @@ cnp.import_array()
 cdef enum:
     PIECE_NBYTES = 128 << 10       # of a long message: both ends copy at the same time, within the second-level cache
     ENCLOSURE_ALIGNMENT = 16
+    QUIET_MAX = 64                 # messages put in before they are announced together
 
 cdef char[ENCLOSURE_ALIGNMENT] ZEROS      # as C leaves them
 
@@ -69,7 +70,7 @@ cdef class Sender(End):
         if code == 0:
             self.longest = longest_frame(self.p.capacity)
             self.piece = min(<uint64_t>PIECE_NBYTES, self.longest // 2 // WORD_NBYTES * WORD_NBYTES)
-            self.must_cut = self.ring.sent.messages != 0
+            self.must_cut = self.p.tail != 0
         return code
 
     cdef void leave(self, bint in_good_order) noexcept:
@@ -208,8 +209,13 @@ cdef class Sender(End):
     cdef object load_unusual(self, object x, message_t *m):
         """Arrays that are not plain: strided, foreign, or of a type that has no number."""
         cdef array_t a
-        keeper = source_array(x, &a, True)
-        word, meta = word_and_meta(a.dtype if a.dtype >= 0 else dtype_of(x), shape_of(x))
+        if isinstance(x, np.ndarray):
+            keeper = np.asarray(x, order="C")
+            word, meta = word_and_meta(x.dtype, x.shape)
+            a.data, a.nbytes = cnp.PyArray_DATA(keeper), cnp.PyArray_NBYTES(keeper)
+        else:
+            keeper = source_array(x, &a)
+            word, meta = word_and_meta(a.dtype, shape_of(x))
         begin(m, word)
         add_part(m, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))
         add_part(m, a.data, a.nbytes)
@@ -308,6 +314,7 @@ cdef class Sender(End):
         if meta_nbytes + WORD_NBYTES > self.piece and kind_of(m.load.word) == ARRAY:
             raise ValueError(f"the shape and type of this array take {meta_nbytes} bytes: too much for so small a channel")
         self.open(0, 0, timeout_ns)      # waits its turn, and raises what must be raised before anything is sent
+        ring_abort(&self.p)
         m.length = m.load.nbytes
         m.load.parts[0].address = <const char *>&m.length
         m.load.parts[0].nbytes = WORD_NBYTES
@@ -394,18 +401,38 @@ cdef class Sender(End):
         PeerLostError, TypeError, ValueError
             As in `send`. Those before the one concerned were sent.
         """
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns()
-        cdef int64_t count = 0, unannounced = 0, needed
-        cdef uint64_t pending = 0, tail
+        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0
+        cdef int64_t count = 0, needed, left
+        cdef uint64_t quiet = 0      # how many were put in and not announced yet
         cdef char *to
+        cdef message_t m
         self.require_idle()
-        for x in messages:
-            # As `send` does it, but for the announcement: the tail moves on, and is stored once for many.
-            left = timeout_ns if timeout_ns <= 0 else max(<int64_t>0, timeout_ns - (now_ns() - started))
-            try:
-                count += self.send(x, None if left < 0 else left / 1e9)
-            except queue.Full:
-                break
+        try:
+            for x in messages:
+                to = NULL
+                if PyBytes_CheckExact(x) and self.is_clear() and <uint64_t>PyBytes_GET_SIZE(x) <= self.piece:
+                    if quiet < QUIET_MAX and not self.drops:
+                        to = open_frame(&self.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
+                if to != NULL:
+                    memcpy(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
+                    self.p.tail += self.p.reserved      # only here: all of them are announced by one store
+                    self.p.reserved = 0
+                    quiet += 1
+                    count += 1
+                    continue
+                if quiet:
+                    self.announce(quiet)
+                    quiet = 0
+                self.require_idle()
+                keeper = self.load(x, &m)
+                left = timeout_ns if timeout_ns <= 0 else max(<int64_t>0, timeout_ns - (now_ns() - started))
+                try:
+                    count += self.send_load(&m, left)
+                except queue.Full:
+                    break
+        finally:
+            if quiet:
+                self.announce(quiet)
         return count
 
     def reserve(self, shape, dtype=None, timeout=None):
@@ -499,7 +526,7 @@ cdef class Sender(End):
 
     def __len__(self):
         """Messages sent and not yet received: a hint, there may be fewer a moment later."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.received.messages - self.ring.sent.dropped))
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
 
     @property
     def capacity_nbytes(self):
@@ -518,15 +545,11 @@ cdef class Sender(End):
 
     @property
     def dropped_count(self):
-        """int : Messages ever dropped because they did not fit."""
-        return self.ring.sent.dropped
+        """int : Messages ever dropped because they did not fit, or because newer ones did not."""
+        return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
         return f"<shmring.Sender of {self.channel.title}, {self.peer_state() if not self.is_closed else 'closed'} receiver>"
-
-
-cdef object dtype_of(x):
-    return x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype
 
 
 cdef tuple word_and_meta(kind, tuple shape):
@@ -536,7 +559,7 @@ cdef tuple word_and_meta(kind, tuple shape):
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
     text = contents.describe(kind)
-    meta = len(text).to_bytes(WORD_NBYTES, "little") + extents + text + bytes(-len(text) % WORD_NBYTES)
+    meta = len(text).to_bytes(WORD_NBYTES, "little") + extents + text + bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
     return word_of(ARRAY, OTHER_DTYPE, len(shape)), meta
 
 
