@@ -34,6 +34,7 @@ cnp.import_array()
 
 cdef enum:
     PIECE_NBYTES = 128 << 10       # of a long message: both ends copy at the same time, within the second-level cache
+    PIECE_NBYTES_LEAST = 1024
     ENCLOSURE_ALIGNMENT = 16
     QUIET_MAX = 64                 # messages put in before they are announced together
 
@@ -44,6 +45,7 @@ cdef char[ENCLOSURE_ALIGNMENT] ZEROS      # as C leaves them
 ctypedef struct message_t:
     load_t load
     part_t room[4]
+    uint64_t meta_nbytes           # what the receiver must have before it can provide for the rest
     uint64_t length
     uint64_t words[1]
 
@@ -69,7 +71,9 @@ cdef class Sender(End):
         cdef int code = ring_attach_producer(&self.p, self.ring, self.ring_nbytes, again)
         if code == 0:
             self.longest = longest_frame(self.p.capacity)
-            self.piece = min(<uint64_t>PIECE_NBYTES, self.longest // 2 // WORD_NBYTES * WORD_NBYTES)
+            # Several are under way at once, but where they would be so small that their words weigh as much.
+            self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
+                             max(self.longest // 2 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
             self.must_cut = self.p.tail != 0
         return code
 
@@ -196,6 +200,7 @@ cdef class Sender(End):
             begin(m, word_of(ARRAY, a.dtype, cnp.PyArray_NDIM(x)))
             if cnp.PyArray_NDIM(x) != 1:
                 add_part(m, cnp.PyArray_DIMS(x), cnp.PyArray_NDIM(x) * sizeof(cnp.npy_intp))
+            m.meta_nbytes = m.load.nbytes
             add_part(m, a.data, a.nbytes)
             return x
         return self.load_unusual(x, m)
@@ -218,6 +223,7 @@ cdef class Sender(End):
             word, meta = word_and_meta(a.dtype, shape_of(x))
         begin(m, word)
         add_part(m, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))
+        m.meta_nbytes = m.load.nbytes
         add_part(m, a.data, a.nbytes)
         return keeper, meta, x
 
@@ -231,6 +237,7 @@ cdef class Sender(End):
         m.load.parts[0] = m.room[0]
         m.words[0] = cnp.PyArray_NBYTES(buffers[0])
         add_part(m, m.words, WORD_NBYTES)
+        m.meta_nbytes = m.load.nbytes
         for buffer in buffers:
             gap = -at & (ENCLOSURE_ALIGNMENT - 1)
             add_part(m, ZEROS, gap)
@@ -264,7 +271,13 @@ cdef class Sender(End):
             to = self.open(m.load.word, m.load.nbytes, timeout_ns)
             if to == NULL:
                 return False
-            put_load(to, &m.load, m.load.nbytes)
+            if m.load.nbytes <= self.piece:
+                put_load(to, &m.load, m.load.nbytes)
+            else:
+                self.is_busy = True
+                with nogil:
+                    put_load(to, &m.load, m.load.nbytes)
+                self.is_busy = False
             self.announce(1)
         else:
             self.send_long(m, timeout_ns)
@@ -309,10 +322,9 @@ cdef class Sender(End):
         """Stream: a first frame with the length of all, then pieces. What stops it in the middle has it cut."""
         cdef patience_t patience
         cdef int64_t started = now_ns() if timeout_ns >= 0 else 0
-        cdef uint64_t meta_nbytes = m.load.nbytes - m.load.parts[m.load.nparts - 1].nbytes
         cdef int outcome
-        if meta_nbytes + WORD_NBYTES > self.piece and kind_of(m.load.word) == ARRAY:
-            raise ValueError(f"the shape and type of this array take {meta_nbytes} bytes: too much for so small a channel")
+        if m.meta_nbytes + WORD_NBYTES > self.piece:
+            raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for so small a channel")
         self.open(0, 0, timeout_ns)      # waits its turn, and raises what must be raised before anything is sent
         ring_abort(&self.p)
         m.length = m.load.nbytes
@@ -570,6 +582,7 @@ cdef void begin(message_t *m, uint64_t word) noexcept nogil:
     m.load.part = 1
     m.load.offset = 0
     m.load.nbytes = 0
+    m.meta_nbytes = 0
 
 
 cdef void add_part(message_t *m, const void *address, uint64_t nbytes) noexcept nogil:

@@ -70,7 +70,7 @@ typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
-    uint64_t drops;  /* 1: the producer may give up the oldest, and the top bit of head says that one is being read */
+    uint64_t drops; /* 1: the producer may give up the oldest, and head's top bit says that one is being read */
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
     shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
