@@ -159,6 +159,7 @@ cdef class Engine:
         c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
         c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
         c.nslots = config.nslots
+        c.nslots_bits = config.nslots.bit_length() - 1
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
             base = (<Mapping> segments[j].mapping).address
@@ -232,6 +233,7 @@ cdef class Engine:
     cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
         j.base = self.c.next_round
+        j.places, j.place_nbytes = program.places, program.place_nbytes
         j.loop = j.step = 0
         j.iteration = 0
         j.outbox_streaming = self.c.outbox_streaming
@@ -272,7 +274,7 @@ cdef class Engine:
         return 0
 
     cdef object remember(self, tuple key, Program program):
-        program.stores.tries = tries_for(program.rounds, self.c.nslots)
+        program.stores.tries = tries_for(program.rounds, self.c.nslots * program.places)
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program
