@@ -44,7 +44,8 @@ class Config:
     streaming: int = -1
     """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
     past_cache_nbytes: int = -1
-    """Outputs from this size up are stored past the cache; -1: from the size of the last-level cache up."""
+    """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
+    last-level cache."""
     allow_pickle: bool = True
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
