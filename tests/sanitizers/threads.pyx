@@ -12,7 +12,7 @@ from shmring.layout cimport sem_t, shmring_lifeline, shmring_outbox, shmring_whi
 from shmring.ring cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
                            ring_close_producer, ring_commit, ring_control_nbytes, ring_format, ring_is_finished,
                            ring_peek, ring_release, ring_reserve)
-from shmring.rounds cimport await_round, claim, engine_t, finish, publish, release
+from shmring.rounds cimport await_round, claim, engine_t, publish, release
 from shmring.talk cimport go_on_talking, start_talk, talk_t
 from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, be_patient, patience_t
 
@@ -163,7 +163,7 @@ cdef class Group:
         return wrong
 
     def converse(self, int rank, uint64_t ntalks, bint has_root):
-        """So many talks of 20 words each, all to all, or every second one from rank 0 to all; how many words were wrong."""
+        """So many talks of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
         cdef engine_t *e = &self.engines[rank]
         cdef patience_t patience
         cdef talk_t t
