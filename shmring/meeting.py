@@ -48,6 +48,7 @@ def meet(
     size: int,
     nbytes: int,
     sparse_nbytes: int = 0,
+    huge: bool = False,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
@@ -64,6 +65,8 @@ def meet(
         Who this is, and of how many.
     nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
+    huge : bool
+        The same, but each rank's own affair.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
     prepare : callable, optional
@@ -103,6 +106,7 @@ def meet(
         segment_name(session, f"r{rank}"),
         nbytes,
         sparse_nbytes=sparse_nbytes,
+        huge=huge,
         kind=kind,
         rank=rank,
         size=size,
