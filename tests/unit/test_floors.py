@@ -29,7 +29,7 @@ FLOORS = {
     "engine": "meeting diagnosis engine agreement collectives survey thresholds assembly",
     "abilities": """
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
-        sharedarrays
+        sharedarrays explaining
     """,
     "face": "communicator joining launch run __init__",
     "guests": "cli/ __main__",
