@@ -315,6 +315,7 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
+            "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
             "programs": programs,
             **self.thresholds.report(),
         }
