@@ -38,7 +38,7 @@ from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
 from shmring.segment import sweep
-from shmring.topology import last_level_nbytes, usable_processors
+from shmring.topology import usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -146,8 +146,7 @@ cdef class Engine:
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
-        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
-                             one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
+        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
         # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
         # it locked for ever.
@@ -176,15 +175,25 @@ cdef class Engine:
         # Loops over ranks need no case for the own one: it has always come.
         c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
-        processors = usable_processors()
-        c.circle.spin_ns = config.spin_ns(size, processors)
-        c.circle.yields = 4 if size <= processors else 16
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
-        c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.spin_among(usable_processors())
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
-        c.output_streaming_nbytes = last_level_nbytes() or UINT64_MAX
+        c.output_streaming_nbytes = UINT64_MAX
         _engines.add(self)
+
+    def spin_among(self, double processors):
+        """Wait as suits so many ranks on so many processors."""
+        cdef int size = self.c.circle.size
+        self.c.circle.spin_ns = self.config.spin_ns(size, processors)
+        self.c.circle.yields = 4 if size <= processors else 16
+        self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+
+    def go_by(self, thresholds):
+        """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
+        self.thresholds = thresholds
+        self.limits = thresholds.limits
+        self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
@@ -308,8 +317,8 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
-            "past_cache_nbytes": self.c.output_streaming_nbytes,
             "programs": programs,
+            **self.thresholds.report(),
         }
 
     # ---- trouble ----
