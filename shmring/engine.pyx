@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import weakref
+from contextlib import suppress
 from queue import SimpleQueue
 
 cimport cython
@@ -34,8 +35,9 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_t
                            report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import ClosedError, SegmentError
+from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
+from shmring.segment import sweep
 from shmring.topology import usable_processors
 
 
@@ -420,6 +422,10 @@ cdef class Engine:
         for segment in self.segments:
             segment.close()
         self.segments = []
+        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
+            # The dead may have been about to make groups or arrays of which nobody left knows the names.
+            with suppress(OSError):
+                sweep(self.name.partition("/")[0])
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""
