@@ -14,7 +14,7 @@ import threading
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -22,11 +22,12 @@ from shmring.arrays cimport array_t, fast_array, give_back, source_array, target
 from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
-from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
-                            run_lanes, start_message, take_message)
-from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
+from shmring.lanes cimport (LAPS_TO_TRY, doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push,
+                            rouse_self, run_lanes, start_message, take_message, takes_whole)
+from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell,
+                             shmring_lane_end)
 from shmring.mapping cimport Mapping
-from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
+from shmring.wait cimport READY, TROUBLE, UNREADY, now_ns, report_trouble
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
@@ -45,7 +46,6 @@ cdef enum:               # kinds of requests
 cdef enum:
     OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back
-    STREAMING_NBYTES = 256       # pieces from this size up are stored past the cache (docs/point-to-point.md has why)
     FIRST_TICK_NS = 1000000
 
 
@@ -324,9 +324,10 @@ cdef class PointToPoint:
         self.turn = threading.Semaphore(0)
         self.news = threading.Semaphore(0)
         self.l.circle = &engine.c.circle
-        self.l.streaming_nbytes = UINT64_MAX if engine.config.streaming == 0 else STREAMING_NBYTES
-        self.l.ring_nbytes = engine.config.lane_nbytes
-        self.l.piece_nbytes = self.l.ring_nbytes // 8
+        self.l.learns_stores = engine.learns_stores
+        self.l.ring_nbytes = engine.config.lane_limit(size)
+        # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
+        self.l.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
         self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))
         self.l.into = <inlet_t *> allocate(self.blocks, size, sizeof(inlet_t))
         for j in range(size):
@@ -335,6 +336,8 @@ cdef class PointToPoint:
             o.cells = <shmring_cell *> (own + lane_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_lane_end *> (own + ends) + j
+            o.stores.tries = LAPS_TO_TRY
+            o.streams = engine.config.streaming == 1
             o.peers = <shmring_lane_end *> (theirs + ends) + rank
             i = &self.l.into[j]
             i.cells = <shmring_cell *> (theirs + lane_offset(engine.config, size, rank))
@@ -412,16 +415,17 @@ cdef class PointToPoint:
         cdef array_t a
         cdef Request r
         cdef Message message
+        cdef bint has_spun = False
         self.check_peer(peer, True)
         check_tag(tag, True)
         keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
         self.enter()
         try:
-            message = self.recv_at_once(&a, peer, tag, self.engine.c.brief_looks)
-            if message is None:
+            message = self.recv_soon(&a, peer, tag, &has_spun)
+            if message is None or self.l.into[message.source].is_busy:
                 r = request_of(self, RECV, peer, tag, &a, x, keeper)
-                self.start_recv(r)
-                if not self.await_all([r], timeout_ns):
+                self.go_on_receiving(r, message)
+                if not self.await_all([r], timeout_ns, has_spun):
                     self.give_up([r], True)
                 if r.error is not None:
                     raise r.error
@@ -435,7 +439,8 @@ cdef class PointToPoint:
     cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
         cdef array_t a, b
         cdef Request s = None, r
-        cdef Message message
+        cdef Message message = None
+        cdef bint has_spun = False
         self.check_peer(peer, False)
         self.check_peer(source, True)
         check_tag(tag, False)
@@ -450,13 +455,12 @@ cdef class PointToPoint:
             if not self.send_at_once(&a, peer, tag):
                 s = request_of(self, SEND, peer, tag, &a, x, keeper)
                 self.start_send(s)
-                message = None
             else:
-                message = self.recv_at_once(&b, source, out_tag, self.engine.c.brief_looks)
-            if message is None:
+                message = self.recv_soon(&b, source, out_tag, &has_spun)
+            if message is None or self.l.into[message.source].is_busy:
                 r = request_of(self, RECV, source, out_tag, &b, out, kept)
-                self.start_recv(r)
-                if not self.await_all([r] if s is None else [r, s], timeout_ns):
+                self.go_on_receiving(r, message)
+                if not self.await_all([r] if s is None else [r, s], timeout_ns, has_spun):
                     self.give_up([r] if s is None else [r, s], True)
                 if r.error is not None:
                     raise r.error
@@ -515,44 +519,65 @@ cdef class PointToPoint:
         finally:
             self.leave()
 
-    cdef int open_lane(self, int peer) except -1:
-        """Give the lane to ``peer`` its memory."""
+    cdef int open_lane(self, int peer, uint64_t nbytes) except -1:
+        """Give the lane to ``peer`` what memory it still needs for a message of so many bytes."""
         cdef outlet_t *o = &self.l.out[peer]
-        if o.filled_by == NULL:
-            o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
-        config = self.engine.config
-        self.engine.segments[self.rank].reserve(lane_offset(config, self.size, peer), lane_nbytes(config))
-        o.is_open = True
-        # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
-        store_release_u64(&o.own.opened, 1)
+        cdef size_t start = lane_offset(self.engine.config, self.size, peer)
+        cdef size_t cells_nbytes = SHMRING_LANE_NCELLS * sizeof(shmring_cell)
+        segment = self.engine.segments[self.rank]
+        if not o.is_open:
+            if o.filled_by == NULL:
+                o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
+            segment.reserve(start, cells_nbytes)
+            o.is_open = True
+            # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
+            store_release_u64(&o.own.opened, 1)
+        if nbytes > SHMRING_CELL_NBYTES and not o.has_bytes:
+            segment.reserve(start + cells_nbytes, self.l.ring_nbytes)
+            o.has_bytes = True
         return 0
 
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
-        """Send what needs no waiting. What is long is begun as well: then it is the caller's to queue."""
+        """Send what needs no waiting: False if the lane cannot take it to its end now, and nothing of it is in."""
         cdef outlet_t *o = &self.l.out[peer]
         if peer == self.rank:
             return False
-        if not o.is_open:
-            self.open_lane(peer)
-        if o.nqueued or a.nbytes > self.l.piece_nbytes:
+        if not o.is_open or (not o.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
+            self.open_lane(peer, a.nbytes)
+        if o.nqueued or not takes_whole(&self.l, peer, a.nbytes):
             return False
-        start_message(o, a.data, a.nbytes, tag, a.dtype)
+        start_message(&self.l, peer, a.data, a.nbytes, tag, a.dtype)
         if a.nbytes <= BRIEF_NBYTES:
             push(&self.l, peer)
         else:
             with nogil:
                 push(&self.l, peer)
-        if o.is_busy:      # no room; nothing of it is in, since it is one piece
-            o.is_busy = False
-            return False
         return True
 
-    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
-        """The message, if it comes within so many looks and nothing stands before it; else None."""
-        cdef shmring_cell *cell
-        cdef int _look, j, k
+    cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun):
+        """The message, if it comes while spinning pays and nothing stands before it; else None.
+
+        It is in to its end unless the lane is busy with it: then it is the caller's to go on.
+        """
+        cdef Message message
         if self.posted or self.parcels or self.nunderway:
             return None
+        message = self.recv_at_once(a, peer, tag, self.engine.c.brief_looks)
+        if message is None:
+            self.want(peer, 1)
+            with nogil:
+                has_spun[0] = run_lanes(&self.l) == UNREADY
+            self.want(peer, -1)
+            message = self.recv_at_once(a, peer, tag, 1)
+        if message is not None and self.l.into[message.source].is_busy:
+            with nogil:
+                has_spun[0] = run_lanes(&self.l) == UNREADY
+        return message
+
+    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
+        """The message, if it begins within so many looks; what is there of it is in."""
+        cdef shmring_cell *cell
+        cdef int _look, j, k
         for _look in range(looks):
             if peer != ANY:
                 cell = next_cell(&self.l, peer)
@@ -569,11 +594,10 @@ cdef class PointToPoint:
 
     cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell):
         cdef Message message
-        if not is_for(ANY, tag, peer, cell.tag) or cell.nbytes > self.l.piece_nbytes \
-                or not can_hold(a, cell.nbytes, cell.dtype):
+        if not is_for(ANY, tag, peer, cell.tag) or not can_hold(a, cell.nbytes, cell.dtype):
             return None
         message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
-        take_message(&self.l.into[peer], cell, a.data)
+        take_message(&self.l, peer, cell, a.data)
         if message.nbytes <= BRIEF_NBYTES:
             pull(&self.l, peer)
         else:
@@ -599,8 +623,17 @@ cdef class PointToPoint:
         self.nunderway += 1
         o.nqueued += 1
         if o.nqueued == 1:
-            start_message(o, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+            start_message(&self.l, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
             self.move(r.peer, False)
+        return 0
+
+    cdef int go_on_receiving(self, Request r, Message message) except -1:
+        """Queue what ``recv_soon`` did not finish; ``message`` is what it began."""
+        if message is None:
+            return self.start_recv(r)
+        r.message = message
+        self.incoming[message.source] = r
+        self.nunderway += 1
         return 0
 
     cdef int start_recv(self, Request r) except -1:
@@ -644,17 +677,18 @@ cdef class PointToPoint:
 
     cdef void post(self, Request r):
         self.posted.append(r)
-        if r.peer == ANY:
-            self.l.nwanted += 1
-        else:
-            self.l.into[r.peer].nwanted += 1
+        self.want(r.peer, 1)
 
     cdef void unpost(self, Request r):
         self.posted.remove(r)
-        if r.peer == ANY:
-            self.l.nwanted -= 1
+        self.want(r.peer, -1)
+
+    cdef void want(self, int peer, int more) noexcept:
+        """Count who asks for what comes next from that peer, or from anybody."""
+        if peer == ANY:
+            self.l.nwanted += more
         else:
-            self.l.into[r.peer].nwanted -= 1
+            self.l.into[peer].nwanted += more
 
     # ---- what only the interpreter can decide ----
 
@@ -677,7 +711,7 @@ cdef class PointToPoint:
                 did = True
                 if queue:
                     r = queue[0]
-                    start_message(&self.l.out[j], r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+                    start_message(&self.l, j, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
                     self.move(j, False)
             while True:
                 whose = self.incoming[j]
@@ -732,7 +766,7 @@ cdef class PointToPoint:
     cdef int begin(self, int peer, shmring_cell *cell, object whose, void *target) except -1:
         self.incoming[peer] = whose
         self.nunderway += 1
-        take_message(&self.l.into[peer], cell, target)
+        take_message(&self.l, peer, cell, target)
         return self.move(peer, True)
 
     cdef int move(self, int peer, bint inwards) except -1:
@@ -765,7 +799,7 @@ cdef class PointToPoint:
 
     # ---- waiting ----
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns) except -1:
+    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
         """Move and wait until all are over; whether they are, within ``timeout_ns`` (< 0: for ever).
 
         The caller has entered and leaves; between, the turn is given to others.
@@ -792,8 +826,11 @@ cdef class PointToPoint:
                 if outcome == 0:
                     return False
                 continue
-            with nogil:
-                outcome = run_lanes(&self.l)
+            outcome = UNREADY
+            if not has_spun:
+                with nogil:
+                    outcome = run_lanes(&self.l)
+            has_spun = False
             if outcome == READY:
                 continue
             if outcome == TROUBLE:
@@ -896,6 +933,7 @@ cdef class PointToPoint:
         cdef list queue
         cdef inlet_t *i
         cdef outlet_t *o
+        cdef Request first
         if r.kind == SEND:
             queue = self.outgoing[r.peer]
             o = &self.l.out[r.peer]
@@ -908,8 +946,8 @@ cdef class PointToPoint:
             if is_first:
                 o.is_busy = False
                 if queue:
-                    start_message(o, (<Request> queue[0]).a.data, (<Request> queue[0]).a.nbytes,
-                                  (<Request> queue[0]).tag, (<Request> queue[0]).a.dtype)
+                    first = queue[0]
+                    start_message(&self.l, r.peer, first.a.data, first.a.nbytes, first.tag, first.a.dtype)
             return True
         if r in self.posted:
             self.unpost(r)

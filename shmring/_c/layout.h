@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 1u
+#define SHMRING_LAYOUT_VERSION 2u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -168,13 +168,17 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
  * The lane from i to j lies in the outbox of i, who alone writes it: SHMRING_LANE_NCELLS cells, then a ring of bytes. A
  * cell is one cache line and announces itself: its `seq`, the cell's number from 1 on, is stored last (release). A
  * message of at most SHMRING_CELL_NBYTES travels within its cell; a longer one in pieces through the ring of bytes, one
- * cell a piece. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
+ * cell a piece; that cell holds no payload but the piece's `trial`. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
  * Invariants:   sent - taken <= SHMRING_LANE_NCELLS;   bytes of the pieces not taken <= size of the ring of bytes. */
 #define SHMRING_LANE_NCELLS 256u
 #define SHMRING_CELL_NBYTES 40u
+#define SHMRING_LANE_NTRIALS 4u
 
 typedef struct {
-    _Alignas(SHMRING_LINE) uint8_t payload[SHMRING_CELL_NBYTES];
+    _Alignas(SHMRING_LINE) union {
+        uint8_t payload[SHMRING_CELL_NBYTES];
+        uint64_t trial; /* the receiver is to time how long it reads the piece; 0: it is not (lanes.pyx) */
+    };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;
     int32_t dtype; /* position in dtypes.DTYPES; -1: opaque bytes */
@@ -187,6 +191,7 @@ _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 typedef struct {
     SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's lane to this rank */
     uint64_t opened;              /* 1 once this rank's lane to the peer has memory (release) */
+    uint64_t spent_ns[SHMRING_LANE_NTRIALS]; /* reading the pieces of trial t: in [t % that many]; before `taken` */
 } shmring_lane_end;
 
 #endif
