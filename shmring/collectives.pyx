@@ -81,7 +81,7 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     found = e.programs.get(key)
     if found is None:
         found = e.remember(key, Program(choose(name, e.c.circle.rank, e.c.circle.size, nbytes, x.itemsize,
-                                               root=max(root, 0), limits=e.limits)))
+                                               root=max(root, 0), limits=e.limits), e.limits))
     program = found
     j.signature = signature
     j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about

@@ -17,6 +17,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
+    const uint32_t SHMRING_REGRETS
 
     ctypedef struct shmring_lifeline:
         uint32_t word
@@ -27,17 +28,34 @@ cdef extern from "layout.h" nogil:
 
     const uint64_t SHMRING_RING_MAGIC
 
+    ctypedef struct shmring_bell:
+        uint64_t until
+        uint32_t asleep
+        sem_t wake
+
     ctypedef struct shmring_ring_role:
         uint32_t taken
         uint32_t closed
+        uint32_t only
         shmring_lifeline life
+        shmring_bell bell
+
+    ctypedef struct shmring_ring_counts:
+        uint64_t messages
+        uint64_t dropped
+        uint64_t overtaken
+        uint64_t waits
+        uint64_t sleeps
 
     ctypedef struct shmring_ring:
         uint64_t magic
         uint64_t nslots
         uint64_t slot_nbytes
+        uint64_t drops
         uint64_t tail
+        shmring_ring_counts sent
         uint64_t head
+        shmring_ring_counts received
         shmring_ring_role producer
         shmring_ring_role consumer
 
@@ -84,7 +102,9 @@ cdef extern from "layout.h" nogil:
         sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
+        uint64_t before[14]
         uint64_t current
+        uint64_t awaiting
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES

@@ -11,6 +11,22 @@ cdef class MessageCalls(Calls):
     def __cinit__(self, Engine engine, *args, **kwargs):
         self.messages = PointToPoint(engine)
 
+    def stats(self):
+        """What this rank's engine and its lanes have chosen, and what they learned.
+
+        Returns
+        -------
+        dict
+            What `Calls.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went: its
+            bytes, how often they were gone round, how it stores into it, and the microseconds that writing and reading
+            it once took in the last trials of both ways of storing (through the cache, past it).
+
+        Notes
+        -----
+        Not collective; costs nothing to the calls.
+        """
+        return Calls.stats(self) | {"lanes": self.messages.stats()}
+
     def send(self, x, int dst, int tag=0, *, timeout=...):
         """Send an array to one rank.
 

@@ -62,6 +62,7 @@ cdef class PointToPoint:
     cdef bint is_awaited           # a thread dozes
     cdef int nfollowers            # threads that wait for what it will find
     cdef object news
+    cdef bint is_told              # what this rank sleeps for stands in its outbox
 
     # public to the face; each enters and leaves
     cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1
@@ -100,6 +101,6 @@ cdef class PointToPoint:
     cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=*) except -1
     cdef int rest(self, int64_t tick_ns) except -1
     cdef int retake_turn(self) except -1
-    cdef int give_up(self, list requests, bint is_late) except -1
+    cdef int give_up(self, list requests, str raised) except -1
     cdef bint withdraw(self, Request r) except -1
     cdef int break_down(self) except -1

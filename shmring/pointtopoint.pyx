@@ -9,7 +9,7 @@ the turn is free, so a blocked receive shuts out nobody. One thread at a time do
 """
 
 import copy
-import threading
+from queue import Empty, SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -19,15 +19,17 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from shmring.arrays cimport array_t, fast_array, give_back, source_array, target_array
-from shmring.atomics cimport cpu_pause, store_release_u64
+from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
+from shmring.faults cimport fault_point
 from shmring.lanes cimport (LAPS_TO_TRY, doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push,
                             rouse_self, run_lanes, start_message, take_message, takes_whole)
 from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell,
                              shmring_lane_end)
 from shmring.mapping cimport Mapping
-from shmring.wait cimport READY, TROUBLE, UNREADY, now_ns, report_trouble
+from shmring.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
+from shmring.wait cimport READY, TROUBLE, UNREADY, call_of, now_ns, report_trouble
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
@@ -321,8 +323,8 @@ cdef class PointToPoint:
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
-        self.turn = threading.Semaphore(0)
-        self.news = threading.Semaphore(0)
+        self.turn = SimpleQueue()      # as in engine.pyx: no semaphores
+        self.news = SimpleQueue()
         self.l.circle = &engine.c.circle
         self.l.learns_stores = engine.learns_stores
         self.l.ring_nbytes = engine.config.lane_limit(size)
@@ -345,6 +347,23 @@ cdef class PointToPoint:
             i.own = o.own
             i.peers = o.peers
 
+    def stats(self):
+        """What is known of the lanes to other ranks that carried long messages; see `MessageCalls.stats`."""
+        cdef outlet_t *o
+        cdef int j
+        lanes = []
+        for j in range(self.size):
+            o = &self.l.out[j]
+            if o.has_bytes:
+                lanes.append({
+                    "dst": j,
+                    "nbytes": self.l.ring_nbytes,
+                    "laps": (o.filled + self.l.ring_nbytes - 1) // self.l.ring_nbytes,
+                    "stores": "past the cache" if o.streams else "through the cache",
+                    "trial_us": tuple(ns / 1e3 for ns in o.stores.least_ns[:2]) if self.l.learns_stores else None,
+                })
+        return lanes
+
     # ---- turns ----
 
     cdef int enter(self) except -1:
@@ -363,6 +382,10 @@ cdef class PointToPoint:
         return 0
 
     cdef void leave(self) noexcept:
+        if self.is_told:
+            self.is_told = False
+            if not self.engine.is_closed:      # by a signal handler
+                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
         self.give_turn()
         self.engine.nvisitors -= 1
         if self.finished:
@@ -374,7 +397,7 @@ cdef class PointToPoint:
                 raise RuntimeError(f"{self.engine.name}: a call inside a point-to-point call of the same thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
         self.is_busy = True
@@ -384,7 +407,7 @@ cdef class PointToPoint:
     cdef void give_turn(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     # ---- calls: at once if possible ----
 
@@ -406,7 +429,7 @@ cdef class PointToPoint:
                 r = request_of(self, SEND, peer, tag, &a, x, keeper)
                 self.start_send(r)
                 if not self.await_all([r], timeout_ns):
-                    self.give_up([r], True)
+                    self.give_up([r], None)
         finally:
             self.leave()
         return 0
@@ -426,7 +449,7 @@ cdef class PointToPoint:
                 r = request_of(self, RECV, peer, tag, &a, x, keeper)
                 self.go_on_receiving(r, message)
                 if not self.await_all([r], timeout_ns, has_spun):
-                    self.give_up([r], True)
+                    self.give_up([r], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -461,7 +484,7 @@ cdef class PointToPoint:
                 r = request_of(self, RECV, source, out_tag, &b, out, kept)
                 self.go_on_receiving(r, message)
                 if not self.await_all([r] if s is None else [r, s], timeout_ns, has_spun):
-                    self.give_up([r] if s is None else [r, s], True)
+                    self.give_up([r] if s is None else [r, s], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -530,6 +553,7 @@ cdef class PointToPoint:
                 o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
             segment.reserve(start, cells_nbytes)
             o.is_open = True
+            fault_point("open")
             # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
             store_release_u64(&o.own.opened, 1)
         if nbytes > SHMRING_CELL_NBYTES and not o.has_bytes:
@@ -815,7 +839,7 @@ cdef class PointToPoint:
                     break
             else:
                 if self.nfollowers:
-                    self.news.release()
+                    self.news.put(None)
                 return True
             if timeout_ns == 0:
                 with nogil:
@@ -845,11 +869,13 @@ cdef class PointToPoint:
                 is_lost = has_lost_somebody(&self.l, False)
             if is_lost:
                 self.break_down()
+            self.is_told = True
+            store_relaxed_u64(&self.engine.c.own.awaiting, signature_of(requests[0]))
             try:
                 self.rest(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now))
-            except BaseException:
+            except BaseException as error:
                 if not self.engine.is_closed and self.engine.trouble is None:
-                    self.give_up(requests, False)
+                    self.give_up(requests, type(error).__name__)
                 raise
             if self.engine.is_closed or self.engine.trouble is not None:
                 self.engine.refuse()
@@ -874,7 +900,9 @@ cdef class PointToPoint:
                 self.nfollowers += 1
                 self.give_turn()
                 try:
-                    self.news.acquire(timeout=1e-9 * tick_ns)
+                    self.news.get(timeout=1e-9 * max(0, tick_ns))
+                except Empty:
+                    pass
                 finally:
                     self.nfollowers -= 1
             self.engine.nvisitors -= 1
@@ -886,7 +914,7 @@ cdef class PointToPoint:
             if leads:
                 self.is_awaited = False
                 for _i in range(self.nfollowers):
-                    self.news.release()
+                    self.news.put(None)
             self.retake_turn()
         return 0
 
@@ -905,26 +933,27 @@ cdef class PointToPoint:
 
     # ---- giving up ----
 
-    cdef int give_up(self, list requests, bint is_late) except -1:
-        """Undo what a call had begun, because time is up or a signal handler raised.
+    cdef int give_up(self, list requests, str raised) except -1:
+        """Undo what a call had begun, because a signal handler ``raised``, or, if that is None, time is up.
 
         A send whose first half has gone cannot be undone: the peer would take the next message for the second half.
         """
-        cdef Request r
+        cdef Request r, lost = None
         cdef bint undone = True
         for r in requests:
             if not r.is_over and not self.withdraw(r):
                 undone = False
                 lost = r
         if undone:
-            if is_late:
+            if raised is None:
                 raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {awaited(requests)}; "
                                           "nothing changed")
             return 0
-        if is_late:
-            report_trouble(&self.engine.c.circle, SHMRING_LATE, (<Request> lost).peer, 0, 0, 0, b"")
+        if raised is None:
+            report_trouble(&self.engine.c.circle, SHMRING_LATE, lost.peer, 0, signature_of(lost),
+                           call_of(&self.engine.c.circle, lost.peer), b"")
             self.break_down()
-        self.engine.abort("interrupted in the middle of a message")
+        self.engine.abort(f"{raised} in the middle of a message")
         return 0
 
     cdef bint withdraw(self, Request r) except -1:
@@ -974,6 +1003,12 @@ cdef class PointToPoint:
         if self.engine.trouble is None:
             self.engine.trouble = self.engine.diagnose()
         raise copy.copy(self.engine.trouble)
+
+
+cdef uint64_t signature_of(Request r):
+    """What other ranks are told that this one is in, if they ask why it does not come."""
+    cdef int kind = KIND_SEND if r.kind == SEND else KIND_RECV if r.kind == RECV else KIND_PROBE
+    return pack_signature(kind, 0, 0, r.peer, <uint64_t> (r.tag + 1))
 
 
 cdef str awaited(list requests):

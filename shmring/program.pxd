@@ -46,6 +46,8 @@ cdef class Program:
     cdef loop_t *loops
     cdef int nloops
     cdef uint64_t rounds
+    cdef uint64_t places                 # of a slot: a power of two
+    cdef size_t place_nbytes
     cdef readonly object plan
     cdef stores_t stores
     cdef bint learns                     # every rank writes and reads, so its own time tells what its stores cost

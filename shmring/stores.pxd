@@ -13,7 +13,7 @@ cdef enum verdict_t:
     ON_TRIAL = 1       # this call is to be timed
 
 
-cdef uint64_t tries_for(uint64_t rounds, uint64_t nslots) noexcept nogil
+cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil
 cdef bint is_trial(stores_t *s, uint64_t call) noexcept nogil
 cdef bint judge(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil
