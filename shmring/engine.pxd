@@ -10,7 +10,7 @@ from shmring.talk cimport talk_t
 # Where lanes lie in an outbox segment (layout.h), counted from its start.
 cdef size_t lane_ends_offset(config) except? 0
 cdef size_t lane_offset(config, int size, int peer) except? 0
-cdef size_t lane_nbytes(config) except? 0
+cdef size_t lane_nbytes(config, int size) except? 0
 
 
 cdef class Engine:

@@ -83,11 +83,11 @@ cdef size_t lane_ends_offset(config) except? 0:
 cdef size_t lane_offset(config, int size, int peer) except? 0:
     """Where the lane to ``peer`` lies, counted from the start of the segment."""
     cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
-    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config)
+    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config, size)
 
 
-cdef size_t lane_nbytes(config) except? 0:
-    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_nbytes
+cdef size_t lane_nbytes(config, int size) except? 0:
+    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_limit(size)
 
 
 def outbox_nbytes(config, int size):
@@ -97,7 +97,7 @@ def outbox_nbytes(config, int size):
 
 def lanes_nbytes(config, int size):
     """How many of them, at the end, need no memory before the first message: the lanes."""
-    return size * lane_nbytes(config)
+    return size * lane_nbytes(config, size)
 
 
 def prepare_outbox(Mapping mapping):
@@ -258,7 +258,7 @@ cdef class Engine:
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
         fault_point("travel")
         self.go_on(NULL, program, j, timeout_ns)
-        if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
+        if j.on_trial and judge(&program.stores, program.stores.calls - 1, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
             self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
         return 0
 

@@ -104,6 +104,7 @@ cdef extern from "layout.h" nogil:
         uint64_t said[14]
         uint64_t before[14]
         uint64_t current
+        uint64_t awaiting
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES
@@ -125,10 +126,12 @@ cdef extern from "layout.h" nogil:
         shmring_rest_line rest[1]
 
     const uint32_t SHMRING_LANE_NCELLS
+    const uint32_t SHMRING_LANE_NTRIALS
     const uint32_t SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
         uint8_t payload[40]
+        uint64_t trial
         uint64_t nbytes
         int32_t tag
         int32_t dtype
@@ -137,3 +140,4 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_lane_end:
         uint64_t taken
         uint64_t opened
+        uint64_t spent_ns[4]

@@ -236,6 +236,12 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     return False
 
 
+cdef uint64_t call_of(circle_t *c, int j) noexcept nogil:
+    """The signature of what rank ``j`` is in: a collective, else a message it sleeps for, else 0."""
+    cdef uint64_t current = load_acquire_u64(&c.outbox[j].current)
+    return current if current else load_relaxed_u64(&c.outbox[j].awaiting)
+
+
 cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
     cdef int j, about = -1
     if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
@@ -243,8 +249,7 @@ cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t
     for j in range(c.size - 1, -1, -1):
         if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
             about = j
-    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, c.outbox[about].current if about >= 0 else 0,
-                   b"")
+    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, call_of(c, about) if about >= 0 else 0, b"")
     return True
 
 
