@@ -102,13 +102,14 @@ cdef class Receiver(End):
             What is in the ring is no message.
         """
         cdef frame_t f
+        cdef int64_t timeout_ns = -1 if timeout is None else timeout_of(timeout)
         # The way of most messages: nothing is in the way, and one is there that is bytes and lies in one piece.
         if self.is_clear() and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
             message = PyBytes_FromStringAndSize(f.bytes, f.nbytes)
             self.leave_message(&f)
             return message
         self.require_idle()
-        return self.next_message(timeout_of(timeout))
+        return self.next_message(timeout_ns)
 
     def try_recv(self, default=None):
         """Receive the next message if there is one.
@@ -243,7 +244,7 @@ cdef class Receiver(End):
         """
         cdef frame_t f
         self.require_idle()
-        if self.find(&f, timeout_of(timeout)):
+        if self.find(&f, timeout_of(timeout)) == BEGINS:
             if kind_of(f.word) == OBJECT:
                 self.unclaim()
                 raise TypeError("the next message is an object: recv() it")

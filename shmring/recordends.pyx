@@ -350,7 +350,7 @@ cdef class RecordReceiver(End):
         cdef uint64_t n
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
-        n = self.await_records(self.c.capacity if count is None else count, timeout_of(timeout))
+        n = self.await_records(0 if count is None else count, timeout_of(timeout))
         out = np.empty(n, self.channel.dtype)
         self.pop(cnp.PyArray_DATA(out), n)
         return out
@@ -413,8 +413,7 @@ cdef class RecordReceiver(End):
         cdef const char *address
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
-        address = ring_peek(&self.c, self.await_records(self.c.capacity if count is None else count, timeout_of(timeout)),
-                            &found)
+        address = ring_peek(&self.c, self.await_records(0 if count is None else count, timeout_of(timeout)), &found)
         self.lease = lend(self.mapping, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
@@ -474,10 +473,11 @@ cdef class RecordReceiver(End):
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
     cdef uint64_t await_records(self, uint64_t most, int64_t timeout_ns) except 0:
-        """How many may be read, at most ``most``; they are claimed."""
+        """How many may be read, at most ``most`` if that is not 0; they are claimed."""
         cdef int64_t ready
         cdef int outcome
         self.require_idle()
+        most = most or self.c.capacity
         while True:
             ready = claim_next(&self.c) if self.drops == DROPS_OLDEST else ring_ready(&self.c, most)
             if ready < 0:

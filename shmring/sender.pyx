@@ -114,6 +114,7 @@ cdef class Sender(End):
         cdef message_t m
         cdef int64_t needed
         cdef char *to
+        cdef int64_t timeout_ns = -1 if timeout is None else timeout_of(timeout)
         # The way of most messages: they are bytes, nothing is in the way, and there is room.
         if PyBytes_CheckExact(x) and self.is_clear():
             if <uint64_t>PyBytes_GET_SIZE(x) <= self.piece and not is_gone(self.watch.other):
@@ -124,7 +125,7 @@ cdef class Sender(End):
                     return True
         self.require_idle()
         keeper = self.load(x, &m)
-        return self.send_load(&m, timeout_of(timeout))
+        return self.send_load(&m, timeout_ns)
 
     def try_send(self, x):
         """Send bytes or an array if there is room for all of it now.

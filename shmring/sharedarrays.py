@@ -22,6 +22,7 @@ from shmring import names
 from shmring.agreement import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.topology import shmem_huge_pages
 
 # The name of a rank that has just died may look alive for as long as the kernel takes to let go of its files.
 DEATH_GRACE_S = 1.0
@@ -277,7 +278,14 @@ class SharedArrayCalls:
     def _make(self, session: str, nbytes: int, what: str) -> tuple[Segment | None, ShmringError | None]:
         name = segment_name(session, f"r{self.rank}")
         try:
-            own = create(name, HEADER_NBYTES + max(nbytes, 1), kind=ARRAY, rank=self.rank, size=self.size)
+            own = create(
+                name,
+                HEADER_NBYTES + max(nbytes, 1),
+                kind=ARRAY,
+                rank=self.rank,
+                size=self.size,
+                huge=self.engine.config.wants_huge_pages(shmem_huge_pages()),
+            )
         except ShmringError as error:
             return None, error
         own.announce()

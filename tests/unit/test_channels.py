@@ -680,6 +680,7 @@ def test_what_a_peer_scribbles_leads_nowhere():
     for offset, value in ((640 + 0, 0xFFFFFFFF), (640 + 4, 77), (128, 1 << 40), (128, 3)):
         sender, receiver = shmring.channel(1 << 10)
         sender.send(b"12345678")
+        receiver.take()
         memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
         memory[offset : offset + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
         memory[128 + 4 : 128 + 8] = (value >> 32).to_bytes(4, "little") if offset == 128 else memory[132:136]
@@ -697,7 +698,7 @@ def test_the_look_from_outside_tells_who_waits():
     sender.take()
 
     def ours():
-        return [x for x in channels() if x.ring.nslots == 128 and x.ring.consumer.pid == os.getpid()]
+        return [x for x in channels() if x.name == sender.channel.memory.name]
 
     while not ours() or not ours()[0].ring.consumer.asleep:
         time.sleep(0.001)
