@@ -143,7 +143,9 @@ class Team:
             except TimeoutError:
                 for launcher in self._launchers:
                     if launcher.poll():
-                        raise TeamFailure(f"its launcher {describe_status(launcher.returncode)}{self._said()}") from None
+                        raise TeamFailure(
+                            f"its launcher {describe_status(launcher.returncode)}{self._said()}"
+                        ) from None
                 if time.monotonic() > deadline:
                     raise TeamFailure(f"its ranks did not come in {START_PATIENCE_S:.0f} s{self._said()}") from None
                 continue

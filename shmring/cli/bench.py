@@ -48,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seconds", type=_seconds, default=1.0, metavar="S", help="for each row, 5 cycles at least (default: 1)")
     add("--cycles", type=_positive, metavar="N", help="this many turns of everybody in each row, instead of seconds")
-    add("--slice", type=_seconds, metavar="MS", help="milliseconds of each turn (default: 3; 20 if ranks share processors)")
+    add(
+        "--slice",
+        type=_seconds,
+        metavar="MS",
+        help="milliseconds of each turn (default: 3; 20 if ranks share processors)",
+    )
     add("--rewrite", action="store_true", help="every rank rewrites its input before each call, and that is counted in")
     add("--shared", action="store_true", help="arrays in shared memory take part")
     add("--plan", action="store_true", help="persistent plans take part")
@@ -67,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"DeepSpeed's sources, to build its operator from where torch is; also from {DEEPSPEED}",
     )
     add("--bind", default="auto", metavar="WHERE", help="auto, none, or processors by rank: 0,2,4 (default: auto)")
-    add("--patience", type=_seconds, default=30.0, metavar="S", help="before a silent competitor is ended (default: 30)")
+    add(
+        "--patience", type=_seconds, default=30.0, metavar="S", help="before a silent competitor is ended (default: 30)"
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the order of turns (default: 0)")
     add("--long", action="store_true", help="all figures of each competitor, instead of one line for each size")
     add("--json", metavar="FILE", help="write everything there (-: to standard output, and no table)")

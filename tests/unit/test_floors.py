@@ -25,11 +25,14 @@ FLOORS = {
         topology environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing lending ring ringwait ringlook frames overtaking channelmemory inspection directory whisper signature rounds stores journey talk program plan/ lanes",
+    "parts": """
+        packing lending ring ringwait ringlook frames overtaking channelmemory inspection
+        directory whisper signature rounds stores journey talk program plan/ lanes
+    """,
     "engine": "meeting diagnosis engine agreement collectives assembly",
     "abilities": """
-        ends sender receiver recordends work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
-        sharedarrays
+        ends sender receiver recordends work prepared folding counts calls coalescing persistent pointtopoint messages
+        objects objectmessages groups sharedarrays
     """,
     "face": "communicator channels joining launch run __init__",
     "guests": "bench/ cli/ __main__",

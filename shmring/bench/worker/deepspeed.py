@@ -50,6 +50,10 @@ def build(source: str) -> str:
     folder = Path(source)
     sources = [str(folder / "cpu/comm" / name) for name in ("shm_interface.cpp", "shm.cpp")]
     module = cpp_extension.load(
-        NAME, sources, extra_cflags=FLAGS, extra_ldflags=["-fopenmp"], extra_include_paths=[str(folder / "cpu/includes")]
+        NAME,
+        sources,
+        extra_cflags=FLAGS,
+        extra_ldflags=["-fopenmp"],
+        extra_include_paths=[str(folder / "cpu/includes")],
     )
     return module.__file__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 import shmring
 
 from .backend import Backend as Base

@@ -65,7 +65,9 @@ def _deepspeed(source: str) -> dict | None:
             return None
         source = str(Path(spec.submodule_search_locations[0]) / "ops")
     root = Path(source)
-    version = next((f.read_text().strip() for f in (root / "version.txt", root.parent / "version.txt") if f.exists()), "")
+    version = next(
+        (f.read_text().strip() for f in (root / "version.txt", root.parent / "version.txt") if f.exists()), ""
+    )
     try:
         from .deepspeed import build
 

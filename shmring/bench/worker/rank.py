@@ -103,4 +103,3 @@ class Player:
         self.line.meet()  # nobody's input is overwritten while a peer still reads it
         self.timers["once"].timeit(1)
         return self.problem.is_right()
-
