@@ -21,6 +21,7 @@ cdef class Engine:
     cdef readonly str name
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
+    cdef readonly object thresholds      # where the limits come from (shmring.thresholds)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
     cdef bint learns_stores              # config.streaming leaves it to experience

@@ -9,33 +9,36 @@ import copy
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
+from contextlib import suppress
+from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
                              SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
                              shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
                              shmring_whisper)
+from shmring.faults cimport fault_point
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
 from shmring.talk cimport go_on_talking, start_talk
-from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, insist_on_report, patience_t,
                            report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import ClosedError, SegmentError
+from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
-from shmring.topology import last_level_nbytes, usable_processors
+from shmring.segment import sweep
+from shmring.topology import usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -143,10 +146,11 @@ cdef class Engine:
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
-        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
-                             one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
+        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
-        self.turn = threading.Semaphore(0)
+        # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
+        # it locked for ever.
+        self.turn = SimpleQueue()
         c.circle.rank = rank
         c.circle.size = size
         c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
@@ -171,15 +175,25 @@ cdef class Engine:
         # Loops over ranks need no case for the own one: it has always come.
         c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
-        processors = usable_processors()
-        c.circle.spin_ns = config.spin_ns(size, processors)
-        c.circle.yields = 4 if size <= processors else 16
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
-        c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.spin_among(usable_processors())
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
-        c.output_streaming_nbytes = last_level_nbytes() or UINT64_MAX
+        c.output_streaming_nbytes = UINT64_MAX
         _engines.add(self)
+
+    def spin_among(self, double processors):
+        """Wait as suits so many ranks on so many processors."""
+        cdef int size = self.c.circle.size
+        self.c.circle.spin_ns = self.config.spin_ns(size, processors)
+        self.c.circle.yields = 4 if size <= processors else 16
+        self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+
+    def go_by(self, thresholds):
+        """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
+        self.thresholds = thresholds
+        self.limits = thresholds.limits
+        self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
@@ -200,7 +214,7 @@ cdef class Engine:
                 raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
             if self.is_closed or self.trouble is not None:
@@ -212,7 +226,7 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     def refuse(self):
         if self.is_inherited:
@@ -242,6 +256,7 @@ cdef class Engine:
         if self.learns_stores and program.learns:
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
+        fault_point("travel")
         self.go_on(NULL, program, j, timeout_ns)
         if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
             self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
@@ -302,8 +317,9 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
-            "past_cache_nbytes": self.c.output_streaming_nbytes,
+            "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
             "programs": programs,
+            **self.thresholds.report(),
         }
 
     # ---- trouble ----
@@ -312,15 +328,18 @@ cdef class Engine:
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = &self.c.circle.outbox[0].abort
         cdef int j, size = self.c.circle.size
-        while not is_reported(&self.c.circle):      # written within nanoseconds of the claim, or its writer is dead
-            cpu_pause()
-        about = r.about if 0 <= r.about < size else r.by
+        cdef int by, about
+        with nogil:
+            insist_on_report(&self.c.circle)
+        # Another process wrote it: what names no rank is not followed.
+        by = r.by if 0 <= r.by < size else 0
+        about = r.about if 0 <= r.about < size else by
         late = ()
         if r.cause == SHMRING_LATE:
-            late = tuple(j for j in range(size) if j != r.by
+            late = tuple(j for j in range(size) if j != by
                          and load_relaxed_u64(&self.c.circle.outbox[j].published) < r.round) or (about,)
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine,
+            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
@@ -373,9 +392,12 @@ cdef class Engine:
     # ---- the end ----
 
     cdef void say_goodbye(self) noexcept:
+        fault_point("leave")
         store_release_u32(&self.c.own.left, 1)
+        fault_point("left")
         rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
         drop_lifeline(self.c.circle.life[self.c.circle.rank])
+        fault_point("dropped")
 
     def close(self):
         """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
@@ -387,7 +409,7 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.is_busy:
                 self.nwaiting += 1
-                self.turn.acquire()
+                self.turn.get()
                 self.nwaiting -= 1
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")
@@ -400,6 +422,10 @@ cdef class Engine:
         for segment in self.segments:
             segment.close()
         self.segments = []
+        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
+            # The dead may have been about to make groups or arrays of which nobody left knows the names.
+            with suppress(OSError):
+                sweep(self.name.partition("/")[0])
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""

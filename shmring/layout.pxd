@@ -17,6 +17,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
+    const uint32_t SHMRING_REGRETS
 
     ctypedef struct shmring_lifeline:
         uint32_t word
@@ -101,6 +102,7 @@ cdef extern from "layout.h" nogil:
         sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
+        uint64_t before[14]
         uint64_t current
         shmring_abort abort
 

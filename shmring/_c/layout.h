@@ -12,14 +12,20 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 1u
+#define SHMRING_LAYOUT_VERSION 2u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
 #define SHMRING_HEADER_NBYTES 4096u
 
 /* What a segment is for; an attacher says which kind it expects. */
-enum shmring_kind { SHMRING_OUTBOX = 1, SHMRING_RING = 2, SHMRING_ARRAY = 3, SHMRING_CHANNEL = 4 };
+enum shmring_kind {
+    SHMRING_OUTBOX = 1,
+    SHMRING_RING = 2,
+    SHMRING_ARRAY = 3,
+    SHMRING_CHANNEL = 4,
+    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (meeting.py) */
+};
 
 /* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
@@ -146,7 +152,8 @@ typedef struct {
     SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
     SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
+    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
+    uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;

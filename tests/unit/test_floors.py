@@ -17,9 +17,9 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes contents version unraisable atomics layout
+        errors dtypes contents version unraisable atomics layout faults
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
-        _c/dlpack_abi.h
+        _c/dlpack_abi.h _c/faults.h
     """,
     "machine": """
         topology environment processes config blocks
@@ -29,10 +29,18 @@ FLOORS = {
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection
         directory whisper signature rounds stores journey talk program plan/ lanes
     """,
+<<<<<<< HEAD
     "engine": "meeting diagnosis engine agreement collectives assembly",
     "abilities": """
         ends sender receiver recordends work prepared folding counts calls coalescing persistent pointtopoint messages
         objects objectmessages groups sharedarrays
+=======
+    "engine": "meeting diagnosis engine agreement collectives survey thresholds assembly",
+    "abilities": """
+        ends sender receiver recordends
+        work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
+        sharedarrays explaining
+>>>>>>> main
     """,
     "face": "communicator channels joining launch run __init__",
     "guests": "bench/ cli/ __main__",

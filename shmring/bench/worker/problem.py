@@ -1,7 +1,7 @@
 """One row's problem on one rank: arrays of the right shape, inputs, and the one right answer.
 
-Values are small integers, exact in every type, also when summed over all ranks. They repeat with a prime period, so that
-parts that are swapped or missing show.
+Values are small integers, exact in every type, also when summed over all ranks. They repeat with a prime period, so
+that parts that are swapped or missing show.
 """
 
 from __future__ import annotations
