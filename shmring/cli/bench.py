@@ -53,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slice",
         type=_seconds,
         metavar="MS",
-<<<<<<< HEAD
-        help="milliseconds of each turn (default: 3; 20 if ranks share processors)",
-=======
         help="milliseconds of each turn, after half as many to warm up (default: 10; 30 if ranks share processors)",
->>>>>>> main
     )
     add("--rewrite", action="store_true", help="every rank rewrites its input before each call, and that is counted in")
     add("--shared", action="store_true", help="arrays in shared memory take part")

@@ -61,7 +61,7 @@ def test_split_by_parity(n):
 def split_by_key(comm):
     assert comm.split(0, -comm.rank).parent_ranks == tuple(reversed(range(comm.size)))
     assert comm.split(7, comm.rank // 2 * -1).rank >= 0
-    assert comm.split(-(2**63), 5).parent_ranks == tuple(range(comm.size))  # equal keys: old order
+    assert comm.split(-(2**63), 5).parent_ranks == tuple(range(comm.size))      # equal keys: old order
     group = comm.split(None if comm.rank == 0 else 2**63 - 1, 1)
     assert (group is None) == (comm.rank == 0)
     assert group is None or group.parent_ranks == tuple(range(1, comm.size))
@@ -91,13 +91,8 @@ def list_subgroups(comm):
         assert total(group) == 1
     alone = comm.subgroup([comm.rank])
     assert (alone.rank, alone.size) == (0, 1)
-    for ranks, text in (
-        ([0, 0, comm.rank], "once"),
-        ([comm.size], "not a rank"),
-        ([-1], "not a rank"),
-        ([(comm.rank + 1) % comm.size], "not among them"),
-        ([], "not among them"),
-    ):
+    for ranks, text in (([0, 0, comm.rank], "once"), ([comm.size], "not a rank"), ([-1], "not a rank"),
+                        ([(comm.rank + 1) % comm.size], "not among them"), ([], "not among them")):
         with pytest.raises(ValueError, match=text):
             comm.subgroup(ranks)
     with pytest.raises(TypeError):
@@ -146,10 +141,8 @@ def dup_of_twins(comm):
     def make(what, parent, value):
         made[what] = named(parent.dup(), value)
 
-    threads = [
-        threading.Thread(target=make, args=("first", first, 1)),
-        threading.Thread(target=make, args=("second", second, 10)),
-    ]
+    threads = [threading.Thread(target=make, args=("first", first, 1)),
+               threading.Thread(target=make, args=("second", second, 10))]
     for thread in threads if comm.rank % 2 else threads[::-1]:
         thread.start()
         time.sleep(0.01)
@@ -245,7 +238,7 @@ def wait_for_who_never_calls(comm):
     with pytest.raises(MeetingTimeoutError, match=f"\\[{comm.size - 1}\\] of the ranks .* same order") as caught:
         comm.dup(meeting_timeout=0.3)
     assert caught.value.missing == (comm.size - 1,)
-    comm.barrier()  # nothing was lost
+    comm.barrier()      # nothing was lost
     assert not comm.is_broken
 
 
@@ -271,7 +264,7 @@ def test_a_group_that_was_not_made_can_be_tried_again():
 def disagree_about_settings(comm):
     with pytest.raises(MeetingError, match="disagree"):
         comm.dup(slot_nbytes=4096 * (1 + comm.rank))
-    comm.barrier()  # else the quick one's second attempt could meet the slow one's first
+    comm.barrier()      # else the quick one's second attempt could meet the slow one's first
     assert total(named(comm.dup(), 1)) == comm.size
 
 
@@ -300,9 +293,9 @@ def wait_for_the_dead(comm):
         time.sleep(1000)
     started = time.monotonic()
     with pytest.raises(PeerLostError) as caught:
-        comm.dup()  # of 300 seconds' patience
+        comm.dup()      # of 300 seconds' patience
     assert caught.value.rank == comm.size - 1
-    comm.subgroup(range(comm.size - 1)).barrier()  # whom the dead does not concern works on
+    comm.subgroup(range(comm.size - 1)).barrier()      # whom the dead does not concern works on
     return time.monotonic() - started
 
 

@@ -232,7 +232,7 @@ def different_allocations(comm):
     map_rooted(comm)
     x = (a, b)[comm.rank % 2]
     x[:] = comm.rank
-    comm.all_reduce(x)  # every rank has views of both
+    comm.all_reduce(x)      # every rank has views of both
     assert (x == sum(range(comm.size))).all()
     assert nmapped(comm) == 1
     del b
@@ -242,7 +242,7 @@ def different_allocations(comm):
         gc.collect()
         assert len(comm.engine.sharing.directory) == 0
     x[:] = comm.rank
-    comm.broadcast(x, root=1)  # rank 0 cannot reach it any more, so nobody tries
+    comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so nobody tries
     assert (x == 1).all()
     assert nmapped(comm) == 1
     comm.all_reduce(x)
@@ -385,8 +385,8 @@ def look_at_peers(comm):
     assert np.shares_memory(comm.shared_view(matrix, rank), matrix) or size > 1
     comm.barrier()
     right = comm.shared_view(matrix, (rank + 1) % size)
-    right[0] = rank  # written into the neighbour's
-    comm.shared_view(right, rank)[3] = rank + 10  # back again: what corresponds to the neighbour's is one's own
+    right[0] = rank     # written into the neighbour's
+    comm.shared_view(right, rank)[3] = rank + 10    # back again: what corresponds to the neighbour's is one's own
     comm.barrier()
     assert (matrix[0] == (rank - 1) % size).all()
     assert (matrix[3] == rank + 10).all()
@@ -404,12 +404,7 @@ def make_all_kinds(comm):
     assert comm.size == 2
     x = comm.empty((3, 4), "float32")
     assert (type(x), x.shape, x.dtype, x.flags.c_contiguous, x.flags.writeable) == (
-        np.ndarray,
-        (3, 4),
-        np.dtype("f4"),
-        True,
-        True,
-    )
+        np.ndarray, (3, 4), np.dtype("f4"), True, True)
     assert x.ctypes.data % 4096 == 0
     assert comm.empty(3).dtype == np.float64
     assert not comm.zeros((1 << 16,), np.uint8).any()
@@ -497,7 +492,7 @@ def drop_and_make_again(comm, times):
     view = x[3:5].view(np.int64)[1:]
     peers = comm.shared_view(x, 0)[:2]
     del x
-    assert mappings() == before[0]  # held by the views
+    assert mappings() == before[0]      # held by the views
     del view
     assert mappings() == before[0]
     comm.barrier()
@@ -520,7 +515,7 @@ def drop_in_one_rank(comm):
         del x, theirs
     comm.barrier()
     if comm.rank:
-        assert (theirs == 77).all()  # the memory stays as long as anybody looks at it
+        assert (theirs == 77).all()     # the memory stays as long as anybody looks at it
         comm.barrier()
         return
     comm.barrier()
@@ -648,7 +643,6 @@ def test_a_rank_without_address_space_is_an_error_for_all(room):
 
 def be_refused(comm):
     if comm.rank == 0:
-
         def refuse(name):
             if name == "posix_fallocate":
                 raise PermissionError(1, "no, says the test")
@@ -681,7 +675,7 @@ def lend_to_torch(comm):
     address = tensor.data_ptr()
     del x
     gc.collect()
-    assert tensor[-1] == total  # the tensor keeps the memory
+    assert tensor[-1] == total      # the tensor keeps the memory
     return address % LINE
 
 

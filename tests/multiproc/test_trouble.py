@@ -143,7 +143,7 @@ def disagree(comm, way):
                 comm.barrier()
             comm.all_reduce(x)
     except MismatchError as error:
-        with pytest.raises(MismatchError):  # for good
+        with pytest.raises(MismatchError):      # for good
             comm.barrier()
         assert comm.is_broken
         return str(error)
@@ -151,22 +151,8 @@ def disagree(comm, way):
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        "kind",
-        "kind large",
-        "op",
-        "op large",
-        "dtype",
-        "dtype large",
-        "count",
-        "count large",
-        "size",
-        "root",
-        "root large",
-        "skip",
-        "skip large",
-    ],
+    "way", ["kind", "kind large", "op", "op large", "dtype", "dtype large", "count", "count large", "size", "root",
+            "root large", "skip", "skip large"],
 )
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way):
@@ -245,7 +231,7 @@ def interrupt_while_waiting(comm):
         say("going")
         time.sleep(0.5)
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
-            comm.barrier()  # completes: rank 0 had come to it
+            comm.barrier()      # completes: rank 0 had come to it
             comm.barrier()
         return
     with pytest.raises(KeyboardInterrupt):
@@ -371,7 +357,7 @@ def fork_inside(comm):
             os._exit(0 if "parent" in str(error) else 1)
         os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    comm.barrier()  # the child's end took nothing with it
+    comm.barrier()      # the child's end took nothing with it
     x = np.ones(100_000)
     comm.all_reduce(x)
     assert x[0] == comm.size
@@ -413,12 +399,8 @@ def test_killing_all_ranks_leaves_nothing():
 def test_errors_pickle_with_their_attributes():
     import pickle
 
-    for error in (
-        PeerLostError("a", 3, 7),
-        CollectiveTimeoutError("b", (1, 2)),
-        MismatchError("c", (0, 1)),
-        AbortedError("d", 4),
-    ):
+    for error in (PeerLostError("a", 3, 7), CollectiveTimeoutError("b", (1, 2)), MismatchError("c", (0, 1)),
+                  AbortedError("d", 4)):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 

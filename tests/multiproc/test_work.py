@@ -93,7 +93,7 @@ def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(n):
 
 
 def mix_sync_and_async(comm, seed):
-    shared = random.Random(seed)  # equal on all ranks
+    shared = random.Random(seed)        # equal on all ranks
     own = random.Random(seed + comm.rank)
     works, total = [], 0
     for i in range(200):
@@ -232,7 +232,7 @@ def await_works(comm):
     async def main():
         first = comm.barrier(async_op=True)
         assert await first is None
-        assert await first is None  # again, when it is done
+        assert await first is None      # again, when it is done
         sums = await asyncio.gather(*(one(i) for i in range(20)))
         late = comm.all_reduce(np.ones(4), async_op=True) if comm.rank else None
         if comm.rank == 0:
@@ -366,7 +366,7 @@ def abort_what_is_pending(comm):
         say("going")
         time.sleep(0.2)
         with pytest.raises(AbortedError, match="rank 0 aborted: enough"):
-            while True:  # the first one may complete: rank 0 had come to it
+            while True:     # the first one may complete: rank 0 had come to it
                 comm.barrier()
         return
     works = [comm.barrier(async_op=True) for _ in range(5)]
@@ -436,7 +436,7 @@ def test_a_callback_may_close_and_what_comes_after_it_fails(n):
 def threads_of_communicators(comm):
     before = threading.active_count()
     comm.barrier()
-    assert threading.active_count() == before  # none without asynchronous work
+    assert threading.active_count() == before       # none without asynchronous work
     comm.barrier(async_op=True).wait()
     comm.barrier(async_op=True).wait()
     assert threading.active_count() == before + 1
@@ -522,9 +522,7 @@ def test_a_program_that_ends_with_work_in_flight_ends_and_tells_the_others(tmp_p
     script.write_text(EXIT)
     done = subprocess.run(
         [sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        capture_output=True, text=True, timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left with 3" in done.stdout

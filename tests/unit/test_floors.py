@@ -29,18 +29,11 @@ FLOORS = {
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection
         directory whisper signature rounds stores journey talk program plan/ lanes
     """,
-<<<<<<< HEAD
-    "engine": "meeting diagnosis engine agreement collectives assembly",
-    "abilities": """
-        ends sender receiver recordends work prepared folding counts calls coalescing persistent pointtopoint messages
-        objects objectmessages groups sharedarrays
-=======
     "engine": "meeting diagnosis engine agreement collectives survey thresholds assembly",
     "abilities": """
         ends sender receiver recordends
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
         sharedarrays explaining
->>>>>>> main
     """,
     "face": "communicator channels joining launch run __init__",
     "guests": "bench/ cli/ __main__",

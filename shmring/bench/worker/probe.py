@@ -66,13 +66,7 @@ def _deepspeed(source: str) -> dict | None:
             return None
         source = str(Path(spec.submodule_search_locations[0]) / "ops")
     root = Path(source)
-<<<<<<< HEAD
-    version = next(
-        (f.read_text().strip() for f in (root / "version.txt", root.parent / "version.txt") if f.exists()), ""
-    )
-=======
     said = [file.read_text().strip() for file in (root / "version.txt", root.parent / "version.txt") if file.exists()]
->>>>>>> main
     try:
         from .deepspeed import build
 

@@ -106,8 +106,4 @@ class Player:
         problem.fill(seed)
         self.line.meet()  # nobody's input is overwritten while a peer still reads it
         self.timers["once"].timeit(1)
-<<<<<<< HEAD
-        return self.problem.is_right()
-=======
         return problem.is_right()
->>>>>>> main
