@@ -74,6 +74,26 @@ cdef class RecordSender(End):
             raise queue.Full
         return sent == 1
 
+    def try_send(self, record):
+        """Send one record if there is room for it now.
+
+        Parameters
+        ----------
+        record : record, tuple or number
+            As in `send`.
+
+        Returns
+        -------
+        bool
+            False if there is no room; nothing was sent then.
+
+        Raises
+        ------
+        PeerLostError, TypeError, ValueError
+            As in `send`.
+        """
+        return self.send_many(np.array([record], self.channel.dtype), 0) == 1
+
     def send_many(self, records, timeout=None):
         """Send records, as many as there are, in as few steps as there is room.
 
@@ -259,22 +279,22 @@ cdef class RecordSender(End):
 
     @property
     def dtype(self):
-        """numpy.dtype : Of the records."""
+        """The dtype of the records."""
         return self.channel.dtype
 
     @property
     def capacity(self):
-        """int : How many records have room."""
+        """How many records have room."""
         return self.ring.nslots
 
     @property
     def sent_count(self):
-        """int : Records ever sent into this channel."""
+        """Records ever sent into this channel."""
         return self.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """int : Records ever dropped because they did not fit, or because newer ones did not."""
+        """Records ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
@@ -324,6 +344,29 @@ cdef class RecordReceiver(End):
             The sender has died, and all that it had sent was received. On a named channel a new one may come.
         """
         return self.recv_many(1, timeout)[0]
+
+    def try_recv(self, default=None):
+        """Receive one record if there is one.
+
+        Parameters
+        ----------
+        default : object
+            What to return if there is none.
+
+        Returns
+        -------
+        numpy.void or another NumPy scalar
+            As in `recv`.
+
+        Raises
+        ------
+        EndOfStreamError, PeerLostError
+            As in `recv`.
+        """
+        try:
+            return self.recv(0)
+        except queue.Empty:
+            return default
 
     def recv_many(self, count=None, timeout=None):
         """Receive the records that are there; wait only for the first.
@@ -511,22 +554,22 @@ cdef class RecordReceiver(End):
 
     @property
     def dtype(self):
-        """numpy.dtype : Of the records."""
+        """The dtype of the records."""
         return self.channel.dtype
 
     @property
     def capacity(self):
-        """int : How many records have room."""
+        """How many records have room."""
         return self.ring.nslots
 
     @property
     def received_count(self):
-        """int : Records ever received from this channel."""
+        """Records ever received from this channel."""
         return self.ring.received.messages
 
     @property
     def dropped_count(self):
-        """int : Records ever dropped because they did not fit, or because newer ones did not."""
+        """Records ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):

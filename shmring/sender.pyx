@@ -543,22 +543,22 @@ cdef class Sender(End):
 
     @property
     def capacity_nbytes(self):
-        """int : Size of the ring in bytes, headers included."""
+        """Size of the ring in bytes, headers included."""
         return self.ring.nslots * WORD_NBYTES
 
     @property
     def longest_nbytes(self):
-        """int : The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
+        """The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
         return longest_frame(self.ring.nslots)
 
     @property
     def sent_count(self):
-        """int : Messages ever sent into this channel."""
+        """Messages ever sent into this channel."""
         return self.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """int : Messages ever dropped because they did not fit, or because newer ones did not."""
+        """Messages ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):

@@ -39,8 +39,12 @@ _LIMITS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring info``."""
     parser.add_argument("--json", action="store_true", help="write one JSON object")
-    parser.add_argument("--channels", action="store_true", help="only the channels that are open: who waits, fill, rates")
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)")
+    parser.add_argument(
+        "--channels", action="store_true", help="only the channels that are open: who waits, fill, rates"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)"
+    )
     parser.add_argument("--clean", action="store_true", help="remove the stale names; those of living jobs stay")
 
 
@@ -75,13 +79,18 @@ def _show_channels(looks: list[ChannelLook], as_json: bool) -> int:
     if as_json:
         ends = [{"producer": x.ring.producer._asdict(), "consumer": x.ring.consumer._asdict()} for x in looks]
         rings = [x.ring._asdict() | end | {"fill": x.ring.fill} for x, end in zip(looks, ends, strict=True)]
-        json.dump([x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)], sys.stdout)
+        json.dump(
+            [x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)],
+            sys.stdout,
+        )
         print()
         return 0
     for x in looks:
         sender, receiver, ring = x.ring.producer, x.ring.consumer, x.ring
         print(f"{x.name}{'' if x.is_named else '  (no name any more)'}")
-        print(f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s")
+        print(
+            f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s"
+        )
         print(f"  sender   {_end(sender)}")
         print(f"  receiver {_end(receiver)}")
         print(f"  {x.waiting or 'nobody waits'}")
