@@ -9,7 +9,7 @@ from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
 from shmring.thresholds import survey
-from shmring.topology import second_level_nbytes
+from shmring.topology import second_level_nbytes, shmem_huge_pages
 
 
 def assemble(
@@ -35,6 +35,7 @@ def assemble(
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
         sparse_nbytes=lanes_nbytes(config, size),
+        huge=config.wants_huge_pages(shmem_huge_pages()),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),

@@ -45,7 +45,10 @@ class Config:
     streaming: int = -1
     """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
     past_cache_nbytes: int = -1
-    """Outputs from this size up are stored past the cache; -1: from the size of the last-level cache up."""
+    """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
+    last-level cache."""
+    huge_pages: int = -1
+    """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
     allow_pickle: bool = True
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
@@ -75,8 +78,9 @@ class Config:
             raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
         if not 0 < self.tick_ms <= 60_000:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
-        if self.streaming not in (-1, 0, 1):
-            raise ValueError(f"streaming={self.streaming}: must be 1, 0, or -1 for automatic")
+        for name in ("streaming", "huge_pages"):
+            if getattr(self, name) not in (-1, 0, 1):
+                raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 
     def _check_type(self, name: str, kind: type) -> None:
         value = getattr(self, name)
@@ -122,6 +126,12 @@ class Config:
         if self.whisper_nbytes >= 0:
             return self.whisper_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
+
+    def wants_huge_pages(self, shmem_setting: str) -> bool:
+        """Whether to ask for huge pages, given the system's setting for shared memory (empty: not known)."""
+        if self.huge_pages >= 0:
+            return self.huge_pages == 1
+        return shmem_setting not in ("", "never", "deny")
 
     def lane_limit(self, size: int) -> int:
         """Bytes of the ring in each lane among ``size`` ranks.

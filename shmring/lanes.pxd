@@ -75,7 +75,7 @@ cdef bint takes_whole(lanes_t *l, int peer, uint64_t nbytes) noexcept nogil
 cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
 cdef int push(lanes_t *l, int peer) noexcept nogil
 cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil
-cdef void take_message(lanes_t *l, int peer, shmring_cell *first, void *target) noexcept nogil
+cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
 cdef int pull(lanes_t *l, int peer) noexcept nogil
 
 # ---- all lanes ----

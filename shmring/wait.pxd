@@ -48,3 +48,4 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
 cdef uint64_t call_of(circle_t *c, int j) noexcept nogil
 cdef bint in_trouble(circle_t *c) noexcept nogil
 cdef bint is_reported(circle_t *c) noexcept nogil
+cdef void insist_on_report(circle_t *c) noexcept nogil

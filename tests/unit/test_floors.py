@@ -33,7 +33,7 @@ FLOORS = {
     "abilities": """
         ends sender receiver recordends
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
-        sharedarrays
+        sharedarrays explaining
     """,
     "face": "communicator channels joining launch run __init__",
     "guests": "bench/ cli/ __main__",
