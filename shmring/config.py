@@ -60,7 +60,7 @@ class Config:
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
         if self.lane_nbytes != -1 and (self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1)):
-            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be a power of two from 4096 up, or -1 for automatic")
+            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be -1 or a power of two from 4096 up")
         if not -1 <= self.whisper_nbytes <= 4096:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:

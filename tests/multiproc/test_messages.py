@@ -32,8 +32,8 @@ TINY = {"lane_nbytes": 4096}  # pieces of 512 bytes
 PIECE, LANE = 32 << 10, 256 << 10
 SHORT = {"lane_nbytes": LANE}
 # Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole lane, and several lanes.
-SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE, PIECE + 1, LANE, LANE + 1,
-         3 * LANE + 7)  # fmt: skip
+SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE,
+         PIECE + 1, LANE, LANE + 1, 3 * LANE + 7)  # fmt: skip
 
 
 # ---- contents --------------------------------------------------------------------------------------------------------
