@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring.config import Config
-from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
-from shmring.segment import OUTBOX
+from shmring.segment import OUTBOX, Segment
+from shmring.teamwork import declare_means, form_team
 
 
 def assemble(
@@ -23,18 +24,29 @@ def assemble(
     """Meet under ``session`` and return the engine of this rank.
 
     ``name`` is what messages call the group, ``session`` by default; ``check`` and all errors are those of
-    `shmring.meeting.meet`.
+    `shmring.meeting.meet`, and a `BrokenError` of ranks that then form a team of threads (`shmring.teamwork`).
     """
+
+    def prepare(own: Segment) -> Callable[[], object]:
+        declare_means(own.mapping, config)
+        return prepare_outbox(own.mapping)
+
     segments = meet(
         session=session,
         rank=rank,
         size=size,
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
-        sparse_nbytes=lanes_nbytes(config, size),
+        sparse_nbytes=sparse_nbytes(config, size),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
         timeout=meeting_timeout,
-        prepare=lambda segment: prepare_outbox(segment.mapping),
+        prepare=prepare,
         check=check,
     )
-    return Engine(segments, rank, config, session if name is None else name)
+    engine = Engine(segments, rank, config, session if name is None else name)
+    try:
+        form_team(engine, meeting_timeout)
+    except BaseException:
+        engine.close()
+        raise
+    return engine

@@ -94,7 +94,7 @@ cdef class Prepared:
         return self.word()
 
     def __repr__(self):
-        way = "whispered" if self.program is None else f"{self.program.plan.algorithm}, {self.program.rounds} rounds"
+        way = "whispered" if self.program is None else f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
         return f"<shmring.{type(self).__name__} {self.name} on {self.engine.name!r}: {way}>"
 
     def __reduce__(self):

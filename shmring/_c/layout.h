@@ -89,6 +89,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *
  *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
  *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
+ *   [strands 1, 2, ...: without memory but for those of the team's threads]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
@@ -101,7 +102,8 @@ typedef struct {
     uint64_t round;
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
-    char reason[200];
+    uint32_t strand; /* whose rounds are meant: 0 the rank's own, else of that thread of a team */
+    char reason[196];
 } shmring_abort;
 
 enum shmring_cause {
@@ -111,6 +113,16 @@ enum shmring_cause {
     SHMRING_MISMATCH = 4, /* `by` and `about` disagree about a collective */
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
+
+/* What a rank could bring to a team of threads (teamwork.pyx); written before the segment is announced. */
+#define SHMRING_MASK_NWORDS 64u /* processors beyond 4096 are not counted */
+
+typedef struct {
+    int64_t threads;                        /* asked for; below 1: whatever suits the machine */
+    int64_t split_nbytes;                   /* messages from this size up are split; below 0: derived */
+    double quota;                           /* processors that its control group allows at a time; 0 no limit */
+    uint64_t processors[SHMRING_MASK_NWORDS]; /* its affinity mask */
+} shmring_means;
 
 typedef struct {
     /* One line: the count of rounds published, and what each of the last nslots of them was, so that whoever fetches
@@ -126,11 +138,23 @@ typedef struct {
     uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     SHMRING_APART shmring_abort abort;
+    SHMRING_APART shmring_means means;
 } shmring_outbox;
 
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
                "the count and its signatures share one line");
 _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
+
+/* ---- strands: what one thread of every rank's team says ------------------------------------------------------------
+ *
+ * Strand t has a control area and slots of its own in every outbox: rounds, counters and signatures as above, numbered
+ * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life,
+ * its means and the abort record, is looked for in strand 0 only.
+ *
+ *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_STRAND_SLOT_NBYTES]
+ */
+#define SHMRING_THREADS_MAX 32u
+#define SHMRING_STRAND_SLOT_NBYTES 65536u
 
 /* ---- whispers: small payloads in the same lines as their sequence number ------------------------------------------
  *

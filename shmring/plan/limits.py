@@ -56,11 +56,15 @@ class Costs:
     latency : float
         Seconds from one rank's publish to another's awakening, when nothing hides it.
     bytes_per_second : float
-        Bytes one rank loads or stores per second while staging is in cache.
+        Bytes one thread loads or stores per second while staging is in cache.
+    dispatch : float
+        Seconds from one thread's call to the moment at which all helpers of its team work, and back. Most of it is the
+        kernel's, who wakes a parked thread.
     """
 
     latency: float = 5e-7
     bytes_per_second: float = 1.2e11
+    dispatch: float = 1e-5
 
 
 DEFAULT_LIMITS = Limits()

@@ -18,15 +18,15 @@ PACKAGE = Path(shmring.__file__).parent
 FLOORS = {
     "words": """
         errors dtypes version unraisable atomics layout
-        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
+        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
         _c/dlpack_abi.h
     """,
     "machine": """
-        topology environment processes config blocks
+        topology teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing ring directory whisper signature rounds stores journey talk program plan/ lanes",
-    "engine": "meeting diagnosis engine agreement collectives assembly",
+    "parts": "packing ring directory whisper signature rounds stores journey talk program team plan/ lanes",
+    "engine": "meeting diagnosis engine agreement teamwork collectives assembly",
     "abilities": """
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
         sharedarrays
