@@ -33,7 +33,8 @@ class Means(NamedTuple):
 def processors_each(ranks: Sequence[Means]) -> list[float]:
     """How many processors fall to each rank: one that several masks hold is divided, and so is a quota."""
     holders = Counter(number for rank in ranks for number in rank.processors)
-    shares = [sum(1 / holders[number] for number in rank.processors) for rank in ranks]
+    # Rounded, so that thirds of processors add up to whole ones.
+    shares = [round(sum(1 / holders[number] for number in rank.processors), 6) for rank in ranks]
     return [min(s, r.quota / len(ranks)) if r.quota else s for s, r in zip(shares, ranks, strict=True)]
 
 
@@ -46,7 +47,7 @@ def team_size(ranks: Sequence[Means], most: int) -> int:
     if len(ranks) < 2:
         return 1
     wanted = [
-        rank.threads if rank.threads > 0 else min(int(n + 1e-9) // 2, MOST_BY_DEFAULT) if n >= LEAST_PROCESSORS else 1
+        rank.threads if rank.threads > 0 else min(int(n) // 2, MOST_BY_DEFAULT) if n >= LEAST_PROCESSORS else 1
         for rank, n in zip(ranks, processors_each(ranks), strict=True)
     ]
     return min(*wanted, most)
