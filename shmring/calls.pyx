@@ -603,7 +603,9 @@ cdef class Calls:
             ``rounds`` so far; the largest whisper, slots, spin budget in force; the size from which outputs are stored
             past the cache; and ``programs``, one for each kind and size of large call that is remembered: its
             algorithm, bytes, rounds, calls, how it stores into the outbox, and the microseconds spent in copies and
-            reductions in the last trials of both ways of storing (through the cache, past it).
+            reductions in the last trials of both ways of storing (through the cache, past it), and by how many threads
+            it is made. ``threads`` of each rank that make large calls; ``split_nbytes``, the size of message from which
+            they do; ``split_calls``, how many they have made together.
 
         Notes
         -----

@@ -75,8 +75,7 @@ cdef class Prepared:
         if self.program is not None:
             if self.program.last is None:
                 return str(self.program.plan)
-            return (f"{self.engine.team.nthreads()} threads, each in its share, of which the first one's is\n"
-                    f"{self.program.plan}")
+            return f"{self.engine.team.nthreads()} threads, each in its share; the first:\n{self.program.plan}"
         lines = [f"{self.name}, one round of whispers: rank {self.engine.c.circle.rank} of {self.engine.c.circle.size}"]
         if t.words != NULL:
             lines.append(f"  whisper {t.nbytes} bytes")

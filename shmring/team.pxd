@@ -23,7 +23,7 @@ ctypedef struct strand_t:
 
 cdef class Team:
     cdef shmring_team *threads
-    cdef strand_t **strands             # by thread; the caller's is the engine of its communicator, so the first is NULL
+    cdef strand_t **strands             # by thread; the first is NULL: the caller's is its communicator's engine
     cdef readonly unsigned long ncalls  # made together
     cdef readonly object limits         # what the plans of shares have to fit into
     cdef readonly double split_nbytes   # messages from this size up are made together

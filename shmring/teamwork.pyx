@@ -2,8 +2,8 @@
 
 Before an outbox is announced it says what its rank could bring. So once the ranks have met they all read the same table
 and conclude the same number of threads (teamsize.py), and where that is 1 nothing else happens. Else each rank gives
-its strands their memory and starts its helpers, either of which the system may refuse, and all talk once: the least that
-any of them has got is what all use. What can fail has failed before anybody counts on it.
+its strands their memory and starts its helpers, either of which the system may refuse, and all talk once: the least
+that any of them has got is what all use. What can fail has failed before anybody counts on it.
 """
 
 import warnings

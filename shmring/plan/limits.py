@@ -58,8 +58,7 @@ class Costs:
     bytes_per_second : float
         Bytes one thread loads or stores per second while staging is in cache.
     dispatch : float
-        Seconds from one thread's call to the moment at which all helpers of its team work, and back. Most of it is the
-        kernel's, who wakes a parked thread.
+        Seconds in which a thread wakes two parked ones of its team, which then wake two others each.
     """
 
     latency: float = 5e-7

@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .limits import DEFAULT_COSTS, LINE, Costs
+from .choose import choose
+from .cost import cost
+from .limits import DEFAULT_COSTS, LINE, Costs, Limits
 from .pipeline import up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
+
+# A strand's outbox unless configured smaller (SHMRING_STRAND_SLOT_NBYTES in _c/layout.h).
+STRAND_LIMITS = Limits(slot_nbytes=65536)
 
 # Where the blocks of all ranks lie packed, one behind the other; elsewhere lies a vector, or one block.
 BLOCKS: dict[str, tuple[Space, ...]] = {
@@ -40,9 +45,30 @@ def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
     """Bytes of a whole message from which ``threads`` threads are quicker than one.
 
     Every rank touches at least twice the bytes of the message (broadcast). Of the time that takes, all but one part in
-    ``threads`` is saved, and one dispatch is paid.
+    ``threads`` is saved, and one waking is paid.
     """
-    return costs.dispatch * costs.bytes_per_second / 2 * threads / (threads - 1) if threads > 1 else float("inf")
+    if threads < 2:
+        return float("inf")
+    return waking(threads, costs) * costs.bytes_per_second / 2 * threads / (threads - 1)
+
+
+def waking(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+    """Seconds until the helpers of a team of ``threads`` are awake: the depth of the tree in which they are woken."""
+    return (threads.bit_length() - 1) * costs.dispatch
+
+
+def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFAULT_COSTS) -> float:
+    """What a large collective takes by the model, as long as memory gives all threads what one of them draws alone.
+
+    Its bytes at the pace of a thread, the synchronisations that nothing hides, and the waking of the helpers.
+    """
+    shares = cut(kind, size, nbytes, threads, 0)
+    part = nbytes if shares is None else shares.nbytes
+    limits = Limits() if shares is None else STRAND_LIMITS
+    plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
+    touched = max(cost(plan).touched_nbytes for plan in plans)
+    exposed = (2 if plans[0].algorithm in ("two_shot", "sliced") else 1) * costs.latency
+    return touched / costs.bytes_per_second + exposed + waking(threads, costs)
 
 
 def cut(kind: str, size: int, nbytes: int, threads: int, limit: float) -> Shares | None:

@@ -396,11 +396,34 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, threads):
         assert f"all_reduce(sum, float32 x {LARGE})" in str(outcome.error)
 
 
-def hold_back_a_helper(comm):
-    # The helpers of the last rank are stopped by the debugger's door: only their caller goes on.
+def loop_with_a_timeout(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
-    with pytest.raises((AbortedError, PeerLostError)):
+    say("going")
+    while True:
+        comm.all_reduce(x, op="max", timeout=0.3)
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
+def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n, threads):
+    gang = start_ranks(n, loop_with_a_timeout, init=of(threads))
+    gang.heard("going")
+    time.sleep(0.02)
+    gang.stop(1)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
+        gang._listen(time.monotonic() + 0.1)
+    gang.kill(1)
+    for outcome in gang.outcomes():
+        if outcome.rank != 1:
+            assert type(outcome.error) is CollectiveTimeoutError, outcome
+            assert 1 in outcome.error.late
+
+
+def abort_in_the_middle(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    with pytest.raises(AbortedError, match="enough"):
         while True:
             comm.all_reduce(x, op="max")
             if comm.rank == 0 and comm.stats()["split_calls"] == 20:
@@ -410,8 +433,8 @@ def hold_back_a_helper(comm):
 
 
 @pytest.mark.parametrize("threads", [2, 4])
-def test_an_abort_between_calls_ends_the_helpers_of_the_others_calls(threads):
-    run_ranks(3, hold_back_a_helper, init=of(threads))
+def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
+    run_ranks(3, abort_in_the_middle, init=of(threads))
 
 
 def abort_from_another_thread(comm):

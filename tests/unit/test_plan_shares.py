@@ -10,7 +10,7 @@ from shmring.plan.choose import KINDS, choose
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
 from shmring.plan.model import _prepare
-from shmring.plan.shares import BLOCKS, cut, spaced, split_limit
+from shmring.plan.shares import BLOCKS, cut, seconds, spaced, split_limit, waking
 from shmring.plan.simulate import Buffers, Machine, at_random
 from shmring.plan.steps import Copy
 
@@ -141,9 +141,22 @@ def test_small_messages_and_single_threads_are_not_cut():
         assert cut(kind, 4, (1 << 18) - 1, 4, 1 << 20) is None
 
 
-def test_the_limit_is_where_what_is_saved_pays_for_a_dispatch():
+def test_the_limit_is_where_what_is_saved_pays_for_the_waking():
     costs = Costs(bytes_per_second=1e10, dispatch=2e-5)
     for threads in (2, 4, 32):
         saved = 2 * split_limit(threads, costs) / 1e10 * (1 - 1 / threads)
-        assert saved == pytest.approx(costs.dispatch)
+        assert saved == pytest.approx(waking(threads, costs))
     assert split_limit(1) == float("inf")
+
+
+def test_helpers_are_woken_as_deep_as_a_binary_tree_of_them_is():
+    depth = [waking(threads, Costs(dispatch=1.0)) for threads in (1, 2, 3, 4, 7, 8, 32)]
+    assert depth == [0, 1, 1, 2, 2, 3, 5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_the_model_threads_pay_from_the_limit_up_and_not_far_below(kind):
+    for threads in (2, 8):
+        at = int(split_limit(threads)) // (3 if kind in BLOCKS else 1) // 64 * 64
+        assert seconds(kind, 3, 2 * at, threads) < seconds(kind, 3, 2 * at, 1)
+        assert seconds(kind, 3, at // 16, threads) > seconds(kind, 3, at // 16, 1)
