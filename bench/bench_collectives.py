@@ -4,9 +4,9 @@
     python -m pytest bench/bench_collectives.py --benchmark-disable     once each, to see that it runs
 
 One round is a barrier, some calls in a row, and a barrier, so it ends when the slowest rank has ended. Ranks are
-pinned, one to a processor (a thread) as far as there are enough. How far apart two processors are decides more than anything else,
-and on a virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two barriers
-took between the ranks just before it. That answers are right is for ``tests/``.
+pinned, one processor a thread as far as there are enough. How far apart two processors are decides more than anything
+else, and on a virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two
+barriers took between the ranks just before it. That answers are right is for ``tests/``.
 """
 
 import functools
@@ -123,8 +123,8 @@ def test_collective(comm, benchmark, kind, nbytes):
         pytest.skip("a barrier has no size")
     times = calls_per_round(nbytes)
     benchmark.group = f"{kind}, {nbytes} bytes"
-    benchmark.extra_info.update(ranks=comm.size, threads=comm.stats()["threads"], nbytes=nbytes, kernel=shmring.kernels()["chosen"],
-                                round_trip_us=round(round_trip_us(comm), 3))
+    benchmark.extra_info.update(ranks=comm.size, threads=comm.stats()["threads"], nbytes=nbytes,
+                                kernel=shmring.kernels()["chosen"], round_trip_us=round(round_trip_us(comm), 3))
     benchmark.pedantic(lead, args=(comm, kind, nbytes, times), rounds=15, warmup_rounds=2)
     if benchmark.stats:
         benchmark.extra_info["us_each"] = 1e6 * benchmark.stats.stats.median / times

@@ -81,9 +81,9 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root):
     if e.team is not None and isinstance(nbytes, int):
         shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
     if shares is None:
-        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits))
-    first, last = [Program(spaced(choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits), n, nbytes))
-                   for n in shares]
+        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits), e.limits)
+    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits) for n in shares]
+    first, last = [Program(spaced(plan, n, nbytes), e.team.limits) for plan, n in zip(plans, shares, strict=True)]
     first.last = last
     first.share_nbytes = shares.nbytes
     return first

@@ -173,6 +173,7 @@ cdef class Engine:
         c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
         c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
         c.nslots = config.nslots
+        c.nslots_bits = config.nslots.bit_length() - 1
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
             base = (<Mapping> segments[j].mapping).address
@@ -273,6 +274,7 @@ cdef class Engine:
 
     cdef void set_out(self, Program program, journey_t *j) noexcept:
         j.base = self.c.next_round
+        j.places, j.place_nbytes = program.code.places, program.code.place_nbytes
         j.loop = j.step = 0
         j.iteration = 0
         j.outbox_streaming = self.c.outbox_streaming
@@ -313,7 +315,7 @@ cdef class Engine:
         return 0
 
     cdef object remember(self, tuple key, Program program):
-        program.stores.tries = tries_for(program.code.rounds, self.c.nslots)
+        program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program

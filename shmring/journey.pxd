@@ -10,6 +10,8 @@ from shmring.wait cimport patience_t
 ctypedef struct journey_t:
     uint64_t signature
     uint64_t base                  # its first round
+    uint64_t places                # in a slot, taken in turn by the rounds that use it
+    size_t place_nbytes
     int loop
     int step
     int64_t iteration

@@ -45,6 +45,8 @@ ctypedef struct program_t:
     loop_t *loops
     int nloops
     uint64_t rounds
+    uint64_t places                # of a slot: a power of two
+    size_t place_nbytes
 
 
 cdef class Program:

@@ -6,6 +6,7 @@ message. Compiled once for each (collective, size), kept by the engine.
 
 from shmring.blocks cimport allocate
 
+from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
 # Collectives in which all ranks do alike. In the others one rank writes and others read: the writer's own time would
@@ -16,11 +17,12 @@ SYMMETRIC = frozenset({"all_reduce", "reduce", "reduce_scatter", "all_gather", "
 cdef class Program:
     """A plan (`shmring.plan.steps.Plan`) in the form that `journey.pyx` executes."""
 
-    def __cinit__(self, plan):
+    def __cinit__(self, plan, limits):
         cdef Py_ssize_t i, k
         self.plan = plan
         self.blocks = []
         self.code.rounds = plan.rounds
+        self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
         self.learns = plan.size > 1 and not plan.mapped and plan.kind in SYMMETRIC
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.code.nloops = len(loops)
@@ -50,6 +52,20 @@ cdef class Program:
             s.operands[i].offset, s.operands[i].offset_step = operand.offset
             s.operands[i].round, s.operands[i].round_step = operand.round
         return 0
+
+
+def places_in_slot(said_nbytes, slot_nbytes, size):
+    """How many places in a slot take turns to hold what is said in a round, a power of two, and their distance.
+
+    To rewrite a line that another core's own cache still holds takes an exchange with that core. So small rounds, too,
+    go round much of the outboxes, which together are larger than a core's own caches: what is written again has left
+    them for the cache that the cores share. With more ranks each needs to go round less for that.
+    """
+    said_nbytes = max(-(-said_nbytes // LINE), 1) * LINE
+    places = 1
+    while 2 * places * said_nbytes * max(size, 2) <= 2 * slot_nbytes:
+        places *= 2
+    return places, slot_nbytes // places // LINE * LINE
 
 
 def flatten(steps):

@@ -11,6 +11,7 @@ ctypedef struct engine_t:
     shmring_whisper **whisper      # by rank: its first whisper slot
     char **slots                   # by rank: its first slot
     int nslots                     # a power of two
+    int nslots_bits                # of which one
     size_t slot_nbytes
     uint64_t next_round
     uint64_t free_until            # rounds below it may be written without a look at anyone's consumed counter

@@ -13,6 +13,6 @@ cdef enum verdict_t:
     ON_TRIAL = 1       # this call is to be timed
 
 
-cdef uint64_t tries_for(uint64_t rounds, uint64_t nslots) noexcept nogil
+cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil
 cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil

@@ -18,13 +18,13 @@ cdef enum:
     PERIOD = 128       # tries: where one way takes four times as long as the other, trials take 2 % of the time
 
 
-cdef uint64_t tries_for(uint64_t rounds, uint64_t nslots) noexcept nogil:
-    """How often each way must be tried in a period, for a program of so many rounds.
+cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil:
+    """How often each way must be tried in a period, for a program of so many rounds that take turns in so many places.
 
-    Until all slots have been written this way their lines lie where the other way has left them. Two calls after that
+    Until all places have been written this way their lines lie where the other way has left them. Two calls after that
     count, the quicker one of them.
     """
-    return 2 + nslots // max(rounds, <uint64_t> 1)
+    return 2 + places // max(rounds, <uint64_t> 1)
 
 
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:

@@ -109,6 +109,7 @@ cdef class Team:
             e.circle.seen[PUBLISHED][rank] = e.circle.seen[CONSUMED][rank] = UINT64_MAX
             e.circle.spin_ns = self.threads.spin_ns
             e.nslots = caller.nslots
+            e.nslots_bits = caller.nslots_bits
             e.slot_nbytes = slot_nbytes
             e.free_until = e.nslots
             self.strands[t] = s
@@ -127,6 +128,7 @@ cdef class Team:
             s.journey.in_base += t * program.share_nbytes
             s.journey.out_base += t * program.share_nbytes
             s.program = &(program.last if t == nthreads - 1 else program).code
+            s.journey.places, s.journey.place_nbytes = s.program.places, s.program.place_nbytes
             be_patient(&s.patience, timeout_ns)
         self.ncalls += 1
         call_helpers(self.threads)

@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "run a script, module or program in N ranks",
     "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
     "demo": "see it work",
+    "bench": "time it beside whatever else is installed",
 }
 
 

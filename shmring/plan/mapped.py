@@ -204,4 +204,4 @@ def _with_root(kind: str, rank: int, size: int, root: int, work: Sequence[Step],
 def _mapped(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
     # Nothing is written into slots, but the rule holds for every round: claim before you publish. It keeps a rank from
     # getting so far ahead that it says a round over one that a slow peer has yet to look at.
-    return Plan(kind, "mapped", rank, size, 2, (Loop(1, (Claim(EXIT), *steps)),), in_place, mapped=True)
+    return Plan(kind, "mapped", rank, size, 2, 0, (Loop(1, (Claim(EXIT), *steps)),), in_place, mapped=True)

@@ -17,6 +17,7 @@ from .pipeline import (
     awaiting,
     blocks_of,
     deaf,
+    extent,
     joined,
     packing,
     peers,
@@ -49,7 +50,7 @@ def broadcast(
         yield Release(turn.round)
 
     loops = pipelined(cut, say, silent) if rank == root else pipelined(cut, silent, hear)
-    return Plan(kind, "staged", rank, size, rounds_of(cut), loops)
+    return Plan(kind, "staged", rank, size, *extent(cut), loops)
 
 
 def all_gather(
@@ -75,7 +76,7 @@ def all_gather(
         yield from _collect(rank, size, turn, places)
         yield Release(turn.round)
 
-    return Plan(kind, "staged", rank, size, rounds_of(cut), pipelined(cut, say, hear), places[rank])
+    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, say, hear), places[rank])
 
 
 def gather(
@@ -103,7 +104,7 @@ def gather(
         yield Release(turn.round)
 
     loops = pipelined(cut, say, hear) if rank == root else (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
-    return Plan(kind, "staged", rank, size, rounds_of(cut), loops, in_place)
+    return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
 def scatter(
@@ -160,7 +161,7 @@ def scatter(
         yield Release(turn.round)
 
     loops = pipelined(cut, say, silent) if rank == root else pipelined(cut, silent, hear)
-    return Plan(kind, "staged", rank, size, rounds_of(cut), loops, in_place)
+    return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
 def all_to_all(
@@ -213,7 +214,7 @@ def all_to_all(
             )
         yield Release(turn.round)
 
-    return Plan(kind, "staged", rank, size, rounds_of(wire.cut), pipelined(wire.cut, say, hear), wire.in_place)
+    return Plan(kind, "staged", rank, size, *extent(wire.cut), pipelined(wire.cut, say, hear), wire.in_place)
 
 
 class _Pairs:

@@ -51,13 +51,14 @@ def blocks_of(nbytes: int | Sequence[int], size: int) -> tuple[list[int], list[i
 
 class Stage(NamedTuple):
     """``times`` rounds from ``round`` on; in the i-th, ``pieces[b]`` bytes of each block b from ``starts[b] + i *
-    pieces[b]`` on.
+    pieces[b]`` on, which fill ``load`` bytes of the fullest slot.
     """
 
     round: int
     times: int
     starts: Pieces
     pieces: Pieces
+    load: int
 
 
 def stages(nbytes: Sequence[int], capacity: int, load: Load = max, alignment: int = LINE) -> list[Stage]:
@@ -73,25 +74,25 @@ def stages(nbytes: Sequence[int], capacity: int, load: Load = max, alignment: in
     found: list[Stage] = []
     rounds = 0
 
-    def fits(pieces: Pieces) -> bool:
-        return load([up(n, alignment) for n in pieces]) <= capacity
+    def loaded(pieces: Pieces) -> int:
+        return load([up(n, alignment) for n in pieces])
 
     def go(times: int, pieces: Pieces) -> None:
         nonlocal left, starts, rounds
         if times:
-            found.append(Stage(rounds, times, starts, pieces))
+            found.append(Stage(rounds, times, starts, pieces, loaded(pieces)))
             rounds += times
             left = [n - times * piece for n, piece in zip(left, pieces, strict=True)]
             starts = [at + times * piece for at, piece in zip(starts, pieces, strict=True)]
 
     while any(left):
-        least = -(-load([up(n, alignment) for n in left]) // capacity) or 1
+        least = -(-loaded(left) // capacity) or 1
         longer = [up(-(-n // least), alignment) for n in left]
         shorter = [n // least // alignment * alignment for n in left]
         spare = [up(-(-n // (least + 1)), alignment) for n in left]
         for times, pieces in ((least, longer), (least, shorter), (least + 1, spare)):
             last = [n - (times - 1) * piece for n, piece in zip(left, pieces, strict=True)]
-            if min(last) >= 0 and fits(last) and (times == 1 or fits(pieces)):
+            if min(last) >= 0 and loaded(last) <= capacity and (times == 1 or loaded(pieces) <= capacity):
                 go(times if last == pieces else times - 1, pieces)
                 if any(left):
                     go(1, left)
@@ -151,6 +152,11 @@ def rounds_of(cut: Sequence[Stage]) -> int:
     return cut[-1].round + cut[-1].times
 
 
+def extent(cut: Sequence[Stage]) -> tuple[int, int]:
+    """How many rounds the stages take together, and how full the fullest slot gets: what every `Plan` says."""
+    return rounds_of(cut), max(stage.load for stage in cut)
+
+
 def deaf(rounds: int) -> tuple[Loop, ...]:
     """For a rank that reads nothing: say so at once, or the others would wait for it before they reuse their slots."""
     return (Loop(1, (Release(Affine(rounds - 2)),)),) if rounds > 1 else ()
@@ -196,4 +202,4 @@ def alone(kind: str, rank: int, size: int, nbytes: int, in_place: int | None = 0
     """
     dst, src = Operand(OUT, rank, ZERO), Operand(IN, rank, ZERO)
     step = Reduce(dst, (), (src,), nbytes) if folds else Copy(dst, src, nbytes)
-    return Plan(kind, "alone", rank, size, 0, (Loop(1, (step,)),) if nbytes else (), in_place)
+    return Plan(kind, "alone", rank, size, 0, 0, (Loop(1, (step,)),) if nbytes else (), in_place)

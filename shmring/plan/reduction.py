@@ -18,6 +18,7 @@ from .pipeline import (
     awaiting,
     blocks_of,
     deaf,
+    extent,
     joined,
     packing,
     pipelined,
@@ -37,7 +38,7 @@ def all_reduce_one_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, li
         return alone(kind, rank, size, nbytes, folds=True)
     cut = stages([nbytes], limits.capacity)
     say, hear = _stage_whole(rank), _fold(rank, size, range(size))
-    return Plan(kind, "one_shot", rank, size, rounds_of(cut), pipelined(cut, say, hear))
+    return Plan(kind, "one_shot", rank, size, *extent(cut), pipelined(cut, say, hear))
 
 
 def all_reduce_two_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -58,7 +59,7 @@ def reduce_flat(
         loops = pipelined(cut, silent, _fold(rank, size, range(size)))
     else:
         loops = (*deaf(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), silent))
-    return Plan(kind, "flat", rank, size, rounds_of(cut), loops, in_place)
+    return Plan(kind, "flat", rank, size, *extent(cut), loops, in_place)
 
 
 def reduce_sliced(
@@ -130,7 +131,7 @@ def reduce_scatter(
             )
         yield Release(turn.round)
 
-    return Plan(kind, "staged", rank, size, rounds_of(cut), pipelined(cut, say, hear), in_place)
+    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, say, hear), in_place)
 
 
 def scan(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -158,7 +159,7 @@ def _prefix(kind: str, rank: int, size: int, nbytes: int, limits: Limits, source
         loops = pipelined(cut, say, _fold(rank, size, sources))
     else:
         loops = (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
-    return Plan(kind, "staged", rank, size, rounds_of(cut), loops)
+    return Plan(kind, "staged", rank, size, *extent(cut), loops)
 
 
 def _stage_whole(rank: int) -> Speech:

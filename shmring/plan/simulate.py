@@ -203,6 +203,8 @@ class Machine:
             plan = plans[rank]
             if (plan.rounds, plan.kind, plan.size) != (plans[0].rounds, plans[0].kind, self.size):
                 raise Misuse(f"ranks disagree: {plan.kind}, {plan.rounds} rounds against {plans[0].rounds}")
+            if plan.said_nbytes != plans[0].said_nbytes:
+                raise Misuse(f"ranks disagree: {plan.kind}, {plan.said_nbytes} bytes against {plans[0].said_nbytes}")
             self._user(rank, buffers[rank])
             for loop in plan.loops:
                 for i in range(loop.times):
@@ -323,6 +325,8 @@ class Machine:
             round, at = first + dst.round.at(i), dst.offset.at(i)
             if dst.rank != rank:
                 raise Misuse(f"rank {rank} writes into the outbox of rank {dst.rank}")
+            if at + len(value) > plan.said_nbytes:
+                raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, past its {plan.said_nbytes}")
             if self.claimed[rank] < round or self.published[rank].value > round:
                 state = f"claimed to {self.claimed[rank]}, published {self.published[rank].value}"
                 raise Misuse(f"rank {rank} writes round {round}: {state}")

@@ -129,6 +129,8 @@ class Plan(NamedTuple):
         Whose schedule this is, among how many.
     rounds : int
         How many rounds the collective takes, the same on all ranks.
+    said_nbytes : int
+        How much of a slot the ranks use at most, the same on all ranks.
     loops : tuple of Loop
         Run one after the other.
     in_place : int or None
@@ -143,6 +145,7 @@ class Plan(NamedTuple):
     rank: int
     size: int
     rounds: int
+    said_nbytes: int
     loops: tuple[Loop, ...]
     in_place: int | None = 0
     mapped: bool = False

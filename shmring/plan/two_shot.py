@@ -30,7 +30,7 @@ def two_shot(
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
     part = _Part(rank, size, nbytes, limits, owners, rank in audience)
-    return Plan(kind, algorithm, rank, size, 2 * part.chunks, part.loops(), in_place)
+    return Plan(kind, algorithm, rank, size, 2 * part.chunks, part.said_nbytes, part.loops(), in_place)
 
 
 def slice_capacity(said: int, limits: Limits) -> int:
@@ -48,12 +48,14 @@ class _Part:
         self.place = owners.index(rank) if rank in owners else None
         n = len(owners)
         # An owner says n - 1 slices in a contribution round; a rank that owns nothing says all n.
-        slice_nbytes = slice_capacity(n - 1 if n == size else n, limits)
+        said = n - 1 if n == size else n
+        slice_nbytes = slice_capacity(said, limits)
         if not slice_nbytes:
             raise ValueError(f"{limits.capacity} bytes per round are too few for slices for {size} ranks")
         lines = -(-nbytes // LINE)
         chunks = -(-lines * LINE // (n * slice_nbytes))
         slice_nbytes = -(-lines // (n * chunks)) * LINE  # as many chunks, but equal ones
+        self.said_nbytes = said * slice_nbytes
         self.chunk_nbytes = n * slice_nbytes
         self.full = nbytes // self.chunk_nbytes
         tail = nbytes - self.full * self.chunk_nbytes

@@ -32,7 +32,7 @@ FLOORS = {
         sharedarrays
     """,
     "face": "communicator joining launch run __init__",
-    "guests": "cli/ __main__",
+    "guests": "bench/ cli/ __main__",
 }
 
 LEVELS = {room: level for level, rooms in enumerate(FLOORS.values()) for room in rooms.split()}

@@ -1,0 +1,94 @@
+"""What the numbers mean: sizes, medians, bandwidths, ratios. Pure functions."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+
+OPS = (
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+    "ping_pong",
+)
+WITHOUT_SIZE = ("barrier",)
+DEFAULT_SIZES = "8,64,512,4Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
+
+_SUFFIXES = {"": 1, "k": 1 << 10, "ki": 1 << 10, "m": 1 << 20, "mi": 1 << 20, "g": 1 << 30, "gi": 1 << 30}
+
+
+def parse_size(text: str) -> int:
+    """``"4Ki"`` as bytes; Ki, Mi and Gi (or K, M, G) are powers of 1024."""
+    match = re.fullmatch(r"(\d+)\s*([a-z]*?)b?", text.strip().lower())
+    if not match or match[2] not in _SUFFIXES or int(match[1]) < 1:
+        raise ValueError(f"{text!r} is not a size: 8, 4Ki, 64Mi")
+    return int(match[1]) * _SUFFIXES[match[2]]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes in bytes, ascending: ``"8,4Ki,1Mi"``, or ``"8..64Mi"`` for both and the powers of four between."""
+    sizes: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        low = parse_size(first)
+        high = parse_size(last) if dots else low
+        if high < low:
+            raise ValueError(f"{part!r} is a range that ends before it begins")
+        sizes |= {low, high} | {4**power for power in range(32) if low < 4**power < high}
+    return sorted(sizes)
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes as people write them; exact."""
+    for unit, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if nbytes and nbytes % (1 << power) == 0:
+            return f"{nbytes >> power} {unit}B"
+    return f"{nbytes} B"
+
+
+def time_text(us: float | None) -> str:
+    """Microseconds, three digits where there are that many."""
+    if us is None:
+        return "-"
+    return f"{us:.2f}" if us < 9.995 else f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
+
+
+def bus_factor(op: str, size: int) -> float:
+    """The share of the bytes that must cross between ranks, as nccl-tests counts it (0: the call has no bytes)."""
+    if op == "barrier":
+        return 0.0
+    if op == "all_reduce":
+        return 2 * (size - 1) / size
+    if op in ("reduce", "broadcast", "ping_pong"):
+        return 1.0
+    return (size - 1) / size
+
+
+def algorithm_bandwidth(op: str, nbytes: int, us: float) -> float:
+    """Bytes of the problem in GB/s. A round trip carries them twice."""
+    return (2 if op == "ping_pong" else 1) * nbytes / us / 1e3 if us else 0.0
+
+
+def bus_bandwidth(op: str, nbytes: int, us: float, size: int) -> float:
+    """Algorithm bandwidth by `bus_factor`: comparable between collectives and numbers of ranks."""
+    return algorithm_bandwidth(op, nbytes, us) * bus_factor(op, size)
+
+
+def summary(us: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles and extremes."""
+    if len(us) == 1:
+        return dict.fromkeys(("median", "q1", "q3", "min", "max"), us[0])
+    q1, median, q3 = statistics.quantiles(us, n=4, method="inclusive")
+    return {"median": median, "q1": q1, "q3": q3, "min": min(us), "max": max(us)}
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios cycle by cycle: what changes between cycles, such as placement, cancels out."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))

@@ -1,0 +1,66 @@
+"""Latency and bus bandwidth over size, with what the machine can do drawn in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import figures
+from .competitors import Competitor
+from .conductor import Row
+
+
+def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> None:
+    """Draw into ``file``, in the format that its ending names: two panels for each collective."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # draws into files; needs no display
+    from matplotlib import pyplot
+
+    with_size = [row for row in rows if row.nbytes]
+    ops = list(dict.fromkeys(row.op for row in with_size))
+    if not ops:
+        raise ValueError("nothing that was measured has a size to draw over")
+    figure, panels = pyplot.subplots(len(ops), 2, figsize=(13, 4.5 * len(ops)), squeeze=False, layout="constrained")
+    for (left, right), op in zip(panels, ops, strict=True):
+        own = [row for row in with_size if row.op == op]
+        _panel(left, own, competitors, lambda row, us: us)
+        left.set(title=f"{op}, {own[0].dtype}, {own[0].size} ranks", ylabel="microseconds per call", yscale="log")
+        _panel(right, own, competitors, lambda row, us: figures.bus_bandwidth(row.op, row.nbytes, us, row.size))
+        right.set(title="bus bandwidth", ylabel="GB/s")
+        _draw_ceiling(left, right, own)
+        for panel in (left, right):
+            panel.set_xscale("log", base=2)
+            sizes = [row.nbytes for row in own]
+            panel.set_xticks(sizes, [figures.size_text(n).replace(" ", "\n") for n in sizes])
+            panel.minorticks_off()
+            panel.grid(alpha=0.3)
+        left.legend(fontsize="small")
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+
+
+def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value) -> None:
+    """A line for each competitor: the median, and a band between the quartiles."""
+    for number, one in enumerate(competitors):
+        timed = [row for row in rows if row.results[one.name].us]
+        if not timed:
+            continue
+        spreads = [figures.summary(row.results[one.name].us) for row in timed]
+        sizes = [row.nbytes for row in timed]
+        line = {key: [value(row, s[key]) for row, s in zip(timed, spreads, strict=True)] for key in ("median", "q1", "q3")}
+        style = {"color": f"C{number % 10}", "linewidth": 2.2 if one.is_ours else 1.2}
+        panel.plot(sizes, line["median"], marker="o", markersize=3, label=one.name, **style)
+        panel.fill_between(sizes, line["q1"], line["q3"], color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _draw_ceiling(left, right, rows: Sequence[Row]) -> None:
+    """No call is quicker than a word gets there, or than the bytes can be copied once."""
+    ceiling = {"color": "black", "linestyle": "--", "linewidth": 1}
+    trips = [(row.nbytes, figures.summary(row.trip_ns)["median"] / 2e3) for row in rows if row.trip_ns]
+    if trips:
+        left.plot(*zip(*trips, strict=True), label="one word, one way", color="black", linestyle=":", linewidth=1)
+    copies = [(row, figures.summary(row.copy_us)["median"]) for row in rows if row.copy_us]
+    if copies:
+        sizes = [row.nbytes for row, _ in copies]
+        left.plot(sizes, [us for _, us in copies], label="memcpy on all ranks", **ceiling)
+        right.plot(sizes, [row.nbytes / us / 1e3 for row, us in copies], **ceiling)

@@ -1,0 +1,89 @@
+"""What a run has found, for programs: who was ahead in a row, and everything as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shmring.topology import discover
+from shmring.version import __version__
+
+from . import figures
+from .competitors import Competitor, Stage
+from .conductor import Row, Settings
+
+
+class Standing(NamedTuple):
+    """How ours stands in a row: the name of ours, of the quickest peer, and the ratio of their times."""
+
+    ours: str | None
+    peer: str | None
+    ratio: float | None
+
+    @classmethod
+    def of(cls, row: Row, competitors: Sequence[Competitor], ours: str = "shmring") -> Standing:
+        """Compare ``ours`` (or the first of ours that was timed) with the best of the others."""
+        timed = [one for one in competitors if row.results[one.name].us]
+        own = [one.name for one in timed if one.is_ours]
+        peers = [one.name for one in timed if not one.is_ours]
+        name = ours if ours in own else own[0] if own else None
+        peer = min(peers, key=lambda one: row.median(one) or 0.0, default=None)
+        if name is None or peer is None:
+            return cls(name, peer, None)
+        return cls(name, peer, figures.ratio(row.results[name].us, row.results[peer].us))
+
+
+def as_json(
+    rows: Sequence[Row],
+    competitors: Sequence[Competitor],
+    versions: Mapping[str, str],
+    problems: Mapping[str, str],
+    stage: Stage,
+    settings: Settings,
+) -> dict[str, Any]:
+    """Everything: machine, settings, who took part, and for each row all times of all cycles."""
+    return {
+        "shmring": __version__,
+        "machine": dataclasses.asdict(discover()),
+        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(stage)},
+        "competitors": [
+            {"name": one.name, "title": versions[one.name], "python": one.python, "is_ours": one.is_ours}
+            for one in competitors
+        ],
+        "problems": dict(problems),
+        "rows": [_row(row, competitors) for row in rows],
+    }
+
+
+def _row(row: Row, competitors: Sequence[Competitor]) -> dict[str, Any]:
+    standing = Standing.of(row, competitors)
+    return {
+        "op": row.op,
+        "dtype": row.dtype,
+        "ranks": row.size,
+        "nbytes": row.nbytes,
+        "round_trip_ns": row.trip_ns,
+        "copy_us": row.copy_us,
+        "best_peer": standing.peer,
+        "ratio": standing.ratio,
+        "results": {name: _result(row, name) for name in row.results},
+    }
+
+
+def _result(row: Row, name: str) -> dict[str, Any]:
+    result = row.results[name]
+    facts: dict[str, Any] = {"statement": result.statement, "problem": result.problem or None}
+    if result.us:
+        spread = figures.summary(result.us)
+        facts |= {
+            "verified": True,
+            **{f"{key}_us": value for key, value in spread.items()},
+            "algbw_gbs": figures.algorithm_bandwidth(row.op, row.nbytes, spread["median"]),
+            "busbw_gbs": figures.bus_bandwidth(row.op, row.nbytes, spread["median"], row.size),
+            "calls_in_slice": result.times,
+            "us": result.us,
+        }
+        if result.rewrite_us:
+            facts["rewrite_us"] = result.rewrite_us
+    return facts

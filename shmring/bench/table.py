@@ -1,0 +1,93 @@
+"""Rows as text: one line for each size with all competitors side by side, or all figures of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import figures
+from .competitors import Competitor
+from .conductor import Row
+from .figures import size_text, time_text
+from .report import Standing
+
+CELL = 14
+
+
+class Table:
+    """Lines for a terminal. ``is_long`` gives a block for each row instead, with every figure."""
+
+    def __init__(self, competitors: Sequence[Competitor], is_long: bool = False) -> None:
+        self.competitors = competitors
+        self.is_long = is_long
+        self._op = ""
+
+    def lines(self, row: Row) -> list[str]:
+        """What a new row adds: its head when the collective is another one, then itself."""
+        head = [] if row.op == self._op else self._head(row)
+        self._op = row.op
+        return head + (self._block(row) if self.is_long else [self._line(row)]) + self._problems(row)
+
+    def _head(self, row: Row) -> list[str]:
+        what = "" if row.op == "barrier" else f", {row.dtype}"
+        title = f"{row.op}{what}, {row.size} ranks: microseconds per call, median and half the interquartile range"
+        if self.is_long:
+            return ["", title]
+        names = "".join(f"{one.name:>{CELL}}" for one in self.competitors)
+        return ["", title, f"{'size':>8} {'trip':>7} {'copy':>7}{names} {'algbw':>7} {'busbw':>7}  ratio"]
+
+    def _line(self, row: Row) -> str:
+        cells = "".join(f"{_cell(row, one.name):>{CELL}}" for one in self.competitors)
+        standing = Standing.of(row, self.competitors)
+        text = f"{size_text(row.nbytes):>8} {_trip(row):>7} {_copy(row):>7}{cells}"
+        if standing.ours is None:
+            return text
+        algorithm, bus = _bandwidths(row, standing.ours)
+        text += f" {algorithm:>7} {bus:>7}"
+        return text if standing.ratio is None else f"{text}  {standing.ratio:.2f} of {standing.peer}"
+
+    def _block(self, row: Row) -> list[str]:
+        lines = [f"  {size_text(row.nbytes)}: round trip {_trip(row)} us, memcpy on all ranks {_copy(row)} us"]
+        for one in self.competitors:
+            if us := row.results[one.name].us:
+                s = {name: time_text(value) for name, value in figures.summary(us).items()}
+                algorithm, bus = _bandwidths(row, one.name)
+                rewriting = row.results[one.name].rewrite_us
+                alone = f"  rewriting alone {time_text(figures.summary(rewriting)['median'])}" if rewriting else ""
+                lines.append(
+                    f"    {one.name:<16}{s['median']:>9}   {s['q1']:>8} ..{s['q3']:>8}   min {s['min']:>8}   "
+                    f"algbw {algorithm:>6}   busbw {bus:>6} GB/s   {len(us)} cycles{alone}"
+                )
+        standing = Standing.of(row, self.competitors)
+        if standing.ratio is not None:
+            lines.append(f"    {standing.ours} takes {standing.ratio:.2f} of the time of {standing.peer}")
+        return lines
+
+    def _problems(self, row: Row) -> list[str]:
+        problems = {"ceiling": row.ceiling_problem, **{name: result.problem for name, result in row.results.items()}}
+        return [f"{'':>8} {name}: {problem}" for name, problem in problems.items() if problem]
+
+
+def _cell(row: Row, name: str) -> str:
+    us = row.results[name].us
+    if not us:
+        return "WRONG" if row.results[name].problem.startswith("WRONG") else "-"
+    s = figures.summary(us)
+    return f"{time_text(s['median'])} ±{50 * (s['q3'] - s['q1']) / s['median']:.0f}%"
+
+
+def _bandwidths(row: Row, name: str) -> tuple[str, str]:
+    us = row.median(name)
+    if us is None or not figures.bus_factor(row.op, row.size):
+        return "-", "-"
+    return (
+        f"{figures.algorithm_bandwidth(row.op, row.nbytes, us):.3g}",
+        f"{figures.bus_bandwidth(row.op, row.nbytes, us, row.size):.3g}",
+    )
+
+
+def _trip(row: Row) -> str:
+    return f"{figures.summary(row.trip_ns)['median'] / 1e3:.3f}" if row.trip_ns else "-"
+
+
+def _copy(row: Row) -> str:
+    return time_text(figures.summary(row.copy_us)["median"]) if row.copy_us else "-"

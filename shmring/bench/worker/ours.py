@@ -1,0 +1,62 @@
+"""shmring itself: private arrays, shared arrays, persistent plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import shmring
+
+from .backend import Backend as Base
+from .backend import Unsupported
+
+CALLS = {
+    "all_reduce": "comm.all_reduce(x)",
+    "reduce": "comm.reduce(x)",
+    "broadcast": "comm.broadcast(x)",
+    "all_gather": "comm.all_gather(x, y)",
+    "gather": ("comm.gather(x, y)", "comm.gather(x)"),
+    "reduce_scatter": "comm.reduce_scatter(x, y)",
+    "scatter": ("comm.scatter(x, y)", "comm.scatter(None, y)"),
+    "all_to_all": "comm.all_to_all(x, y)",
+    "barrier": "comm.barrier()",
+    "ping_pong": ("comm.send(x, partner); comm.recv(y, partner)", "comm.recv(y, partner); comm.send(x, partner)"),
+}
+BY_RANK = {"reduce_scatter": "x", "scatter": "x", "all_gather": "y", "gather": "y", "all_to_all": "xy"}
+
+
+class Backend(Base):
+    """A rank of the communicator that `shmring run` or any other launcher makes."""
+
+    calls = CALLS
+
+    def __init__(self, task: dict, line, rank: int) -> None:
+        super().__init__(task, line, rank)
+        self._kind = task["kind"]
+        self.comm = shmring.init()
+        self.version = f"shmring {shmring.__version__}"
+        self.names = {"comm": self.comm}
+
+    def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
+        return self.comm.empty(count, dtype) if self._kind == "shared" else super().empty(count, dtype)
+
+    def statement(self, problem) -> str:
+        op = problem.op
+        if op in ("ping_pong", "barrier") and self._kind == "shared":
+            raise Unsupported(f"shared arrays make no difference to {op}")
+        if op == "ping_pong" and self._kind == "plan":
+            raise Unsupported("there are no plans of messages")
+        statement = super().statement(problem)
+        for name in BY_RANK.get(op, ""):  # arrays of all ranks have a row for each
+            self.names[name] = self.names[name].reshape(self.size, -1)
+        if problem.number.name == "bfloat16":
+            import ml_dtypes
+
+            for name in "xy":
+                self.names[name] = self.names[name].view(ml_dtypes.bfloat16)
+        if self._kind != "plan":
+            return statement
+        arguments = statement.partition("(")[2].rstrip(")")
+        self.names["plan"] = eval(f"comm.plan({op!r}, {arguments})".replace(", )", ")"), self.names)
+        return "plan()"
+
+    def close(self) -> None:
+        self.comm.close()
