@@ -29,7 +29,5 @@ cdef class Sharing:
     cdef list pins                      # the allocations that must stay mapped until it is over
 
 
-cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, size_t nbytes, char *heard,
-                  int64_t timeout_ns) except -1
 cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_ns) except -1
 cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1

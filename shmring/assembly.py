@@ -7,8 +7,10 @@ from collections.abc import Callable
 from shmring.config import Config
 from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
-from shmring.segment import OUTBOX, Segment
-from shmring.teamwork import declare_means, form_team
+from shmring.segment import OUTBOX
+from shmring.teamwork import form_team
+from shmring.thresholds import survey
+from shmring.topology import second_level_nbytes
 
 
 def assemble(
@@ -23,14 +25,10 @@ def assemble(
 ) -> Engine:
     """Meet under ``session`` and return the engine of this rank.
 
-    ``name`` is what messages call the group, ``session`` by default; ``check`` and all errors are those of
-    `shmring.meeting.meet`, and a `BrokenError` of ranks that then form a team of threads (`shmring.teamwork`).
+    ``name`` is what messages call the group, ``session`` by default; ``check`` is that of `shmring.meeting.meet`, and
+    errors are those of it and of `shmring.thresholds.survey`.
     """
-
-    def prepare(own: Segment) -> Callable[[], object]:
-        declare_means(own.mapping, config)
-        return prepare_outbox(own.mapping)
-
+    config = config.settled(second_level_nbytes())
     segments = meet(
         session=session,
         rank=rank,
@@ -38,13 +36,14 @@ def assemble(
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
         sparse_nbytes=sparse_nbytes(config, size),
-        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
+        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
-        prepare=prepare,
+        prepare=lambda segment: prepare_outbox(segment.mapping),
         check=check,
     )
     engine = Engine(segments, rank, config, session if name is None else name)
     try:
+        engine.go_by(survey(engine, config, meeting_timeout))
         form_team(engine, meeting_timeout)
     except BaseException:
         engine.close()

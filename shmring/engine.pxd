@@ -2,14 +2,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.journey cimport journey_t
-from shmring.layout cimport shmring_outbox
 from shmring.program cimport Program
 from shmring.rounds cimport engine_t
 from shmring.talk cimport talk_t
 from shmring.team cimport Team
 
-
-cdef shmring_outbox *outbox_in(char *base) noexcept
 
 # Where lanes and strands lie in an outbox segment (layout.h), counted from its start.
 cdef size_t lane_ends_offset(config) except? 0
@@ -28,6 +25,7 @@ cdef class Engine:
     cdef readonly str name
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
+    cdef readonly object thresholds      # where the limits come from (shmring.thresholds)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
     cdef public Team team                # the threads that make large collectives together (teamwork.pyx), or None

@@ -9,9 +9,9 @@ import copy
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
+from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -25,6 +25,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
                              SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
                              SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
                              shmring_lane_end, shmring_lifeline, shmring_outbox, shmring_whisper)
+from shmring.faults cimport fault_point
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
@@ -35,7 +36,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circ
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, SegmentError
 from shmring.plan.limits import Limits
-from shmring.topology import last_level_nbytes, usable_processors
+from shmring.topology import usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -156,10 +157,11 @@ cdef class Engine:
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
-        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
-                             one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
+        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
-        self.turn = threading.Semaphore(0)
+        # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
+        # it locked for ever.
+        self.turn = SimpleQueue()
         c.circle.rank = rank
         c.circle.size = size
         c.circle.first = &c.circle
@@ -186,15 +188,25 @@ cdef class Engine:
         # Loops over ranks need no case for the own one: it has always come.
         c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
-        processors = usable_processors()
-        c.circle.spin_ns = config.spin_ns(size, processors)
-        c.circle.yields = 4 if size <= processors else 16
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
-        c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.spin_among(usable_processors())
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
-        c.output_streaming_nbytes = last_level_nbytes() or UINT64_MAX
+        c.output_streaming_nbytes = UINT64_MAX
         _engines.add(self)
+
+    def spin_among(self, double processors):
+        """Wait as suits so many ranks on so many processors."""
+        cdef int size = self.c.circle.size
+        self.c.circle.spin_ns = self.config.spin_ns(size, processors)
+        self.c.circle.yields = 4 if size <= processors else 16
+        self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+
+    def go_by(self, thresholds):
+        """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
+        self.thresholds = thresholds
+        self.limits = thresholds.limits
+        self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
@@ -215,7 +227,7 @@ cdef class Engine:
                 raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
             if self.is_closed or self.trouble is not None:
@@ -227,7 +239,7 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     def refuse(self):
         if self.is_inherited:
@@ -283,6 +295,7 @@ cdef class Engine:
         if self.learns_stores and program.learns:
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
+        fault_point("travel")
 
     cdef void take_stock(self, Program program, journey_t *j) noexcept:
         if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
@@ -344,11 +357,11 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
-            "past_cache_nbytes": self.c.output_streaming_nbytes,
             "threads": 1 if self.team is None else self.team.nthreads(),
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
             "programs": programs,
+            **self.thresholds.report(),
         }
 
     # ---- trouble ----
@@ -422,11 +435,14 @@ cdef class Engine:
 
     cdef void say_goodbye(self) noexcept:
         cdef circle_t *c = &self.c.circle
+        fault_point("leave")
         while c != NULL:
             store_release_u32(&c.outbox[c.rank].left, 1)
             c = c.next
+        fault_point("left")
         rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
         drop_lifeline(self.c.circle.life[self.c.circle.rank])
+        fault_point("dropped")
 
     def close(self):
         """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
@@ -438,7 +454,7 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.is_busy:
                 self.nwaiting += 1
-                self.turn.acquire()
+                self.turn.get()
                 self.nwaiting -= 1
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")

@@ -12,6 +12,7 @@ from libc.string cimport memcpy
 
 from shmring.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
                               load_relaxed_u64, store_relaxed_u64, store_release_u64)
+from shmring.faults cimport fault_point
 from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, sem_t)
 from shmring.lifeline cimport DEAD, life_state
 from shmring.reduce cimport copy_bytes
@@ -125,6 +126,7 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
         nbytes = next_piece(l, o.nbytes, o.done)
         if not has_room(l, o, whole_lines(nbytes)):
             break
+        fault_point("push")
         cell = o.cells + (o.sent & (SHMRING_LANE_NCELLS - 1))
         if nbytes:
             put_bytes(l, o, nbytes)
@@ -138,8 +140,10 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
         o.filled_by[o.sent & (SHMRING_LANE_NCELLS - 1)] = o.filled
         o.sent += 1
         o.is_busy = o.done < o.nbytes
+        fault_point("lay")
         # SYNC laid (meets: next_cell). The cell and its piece are written.
         store_release_u64(&cell.seq, o.sent)
+        fault_point("laid")
         ring_bell(l, peer, 1)
         moved = MOVED
     return moved
@@ -188,6 +192,7 @@ cdef int pull(lanes_t *l, int peer) noexcept nogil:
         cell = next_cell(l, peer)
         if cell == NULL:
             break
+        fault_point("pull")
         nbytes = next_piece(l, i.nbytes, i.done)
         if nbytes:
             get_bytes(l, i, nbytes)
@@ -199,6 +204,7 @@ cdef int pull(lanes_t *l, int peer) noexcept nogil:
         i.is_busy = i.done < i.nbytes
         # SYNC taken (meets: has_room). Our reads are over.
         store_release_u64(&i.own.taken, i.taken)
+        fault_point("taken")
         ring_bell(l, peer, 21)
         moved = MOVED
     return moved
@@ -288,6 +294,7 @@ cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
             return READY
         sched_yield()
     store_relaxed_u64(asleep, sleep_word(l))
+    fault_point("doze")
     # SYNC lanes asleep (meets: ring_bell, rouse_everyone in wait.pyx).
     full_fence()
     if not have_news(l) and not in_trouble(l.circle) and load_relaxed_u64(&l.changes) == changes:

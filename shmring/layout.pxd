@@ -1,5 +1,5 @@
 # The structs of _c/layout.h, for cimport.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -17,6 +17,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
+    const uint32_t SHMRING_REGRETS
 
     ctypedef struct shmring_lifeline:
         uint32_t word
@@ -75,15 +76,8 @@ cdef extern from "layout.h" nogil:
         uint32_t strand
         char reason[196]
 
-    const uint32_t SHMRING_MASK_NWORDS
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_STRAND_SLOT_NBYTES
-
-    ctypedef struct shmring_means:
-        int64_t threads
-        int64_t split_nbytes
-        double quota
-        uint64_t processors[64]
 
     ctypedef struct shmring_outbox:
         uint64_t published
@@ -95,9 +89,9 @@ cdef extern from "layout.h" nogil:
         sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
+        uint64_t before[14]
         uint64_t current
         shmring_abort abort
-        shmring_means means
 
     const uint32_t SHMRING_WHISPER_NBYTES
     const uint32_t SHMRING_FIRST_NBYTES

@@ -97,6 +97,6 @@ cdef class PointToPoint:
     cdef bint await_all(self, list requests, int64_t timeout_ns) except -1
     cdef int rest(self, int64_t tick_ns) except -1
     cdef int retake_turn(self) except -1
-    cdef int give_up(self, list requests, bint is_late) except -1
+    cdef int give_up(self, list requests, str raised) except -1
     cdef bint withdraw(self, Request r) except -1
     cdef int break_down(self) except -1

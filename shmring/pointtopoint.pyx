@@ -9,7 +9,7 @@ the turn is free, so a blocked receive shuts out nobody. One thread at a time do
 """
 
 import copy
-import threading
+from queue import Empty, SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -22,6 +22,7 @@ from shmring.arrays cimport array_t, fast_array, give_back, source_array, target
 from shmring.atomics cimport cpu_pause, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
+from shmring.faults cimport fault_point
 from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
                             run_lanes, start_message, take_message)
 from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
@@ -321,8 +322,8 @@ cdef class PointToPoint:
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
-        self.turn = threading.Semaphore(0)
-        self.news = threading.Semaphore(0)
+        self.turn = SimpleQueue()      # as in engine.pyx: no semaphores
+        self.news = SimpleQueue()
         self.l.circle = &engine.c.circle
         self.l.streaming_nbytes = UINT64_MAX if engine.config.streaming == 0 else STREAMING_NBYTES
         self.l.ring_nbytes = engine.config.lane_nbytes
@@ -371,7 +372,7 @@ cdef class PointToPoint:
                 raise RuntimeError(f"{self.engine.name}: a call inside a point-to-point call of the same thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
         self.is_busy = True
@@ -381,7 +382,7 @@ cdef class PointToPoint:
     cdef void give_turn(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     # ---- calls: at once if possible ----
 
@@ -403,7 +404,7 @@ cdef class PointToPoint:
                 r = request_of(self, SEND, peer, tag, &a, x, keeper)
                 self.start_send(r)
                 if not self.await_all([r], timeout_ns):
-                    self.give_up([r], True)
+                    self.give_up([r], None)
         finally:
             self.leave()
         return 0
@@ -422,7 +423,7 @@ cdef class PointToPoint:
                 r = request_of(self, RECV, peer, tag, &a, x, keeper)
                 self.start_recv(r)
                 if not self.await_all([r], timeout_ns):
-                    self.give_up([r], True)
+                    self.give_up([r], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -457,7 +458,7 @@ cdef class PointToPoint:
                 r = request_of(self, RECV, source, out_tag, &b, out, kept)
                 self.start_recv(r)
                 if not self.await_all([r] if s is None else [r, s], timeout_ns):
-                    self.give_up([r] if s is None else [r, s], True)
+                    self.give_up([r] if s is None else [r, s], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -523,6 +524,7 @@ cdef class PointToPoint:
         config = self.engine.config
         self.engine.segments[self.rank].reserve(lane_offset(config, self.size, peer), lane_nbytes(config))
         o.is_open = True
+        fault_point("open")
         # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
         store_release_u64(&o.own.opened, 1)
         return 0
@@ -781,7 +783,7 @@ cdef class PointToPoint:
                     break
             else:
                 if self.nfollowers:
-                    self.news.release()
+                    self.news.put(None)
                 return True
             if timeout_ns == 0:
                 with nogil:
@@ -810,9 +812,9 @@ cdef class PointToPoint:
                 self.break_down()
             try:
                 self.rest(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now))
-            except BaseException:
+            except BaseException as error:
                 if not self.engine.is_closed and self.engine.trouble is None:
-                    self.give_up(requests, False)
+                    self.give_up(requests, type(error).__name__)
                 raise
             if self.engine.is_closed or self.engine.trouble is not None:
                 self.engine.refuse()
@@ -837,7 +839,9 @@ cdef class PointToPoint:
                 self.nfollowers += 1
                 self.give_turn()
                 try:
-                    self.news.acquire(timeout=1e-9 * tick_ns)
+                    self.news.get(timeout=1e-9 * max(0, tick_ns))
+                except Empty:
+                    pass
                 finally:
                     self.nfollowers -= 1
             self.engine.nvisitors -= 1
@@ -849,7 +853,7 @@ cdef class PointToPoint:
             if leads:
                 self.is_awaited = False
                 for _i in range(self.nfollowers):
-                    self.news.release()
+                    self.news.put(None)
             self.retake_turn()
         return 0
 
@@ -868,8 +872,8 @@ cdef class PointToPoint:
 
     # ---- giving up ----
 
-    cdef int give_up(self, list requests, bint is_late) except -1:
-        """Undo what a call had begun, because time is up or a signal handler raised.
+    cdef int give_up(self, list requests, str raised) except -1:
+        """Undo what a call had begun, because a signal handler ``raised``, or, if that is None, time is up.
 
         A send whose first half has gone cannot be undone: the peer would take the next message for the second half.
         """
@@ -880,14 +884,14 @@ cdef class PointToPoint:
                 undone = False
                 lost = r
         if undone:
-            if is_late:
+            if raised is None:
                 raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {awaited(requests)}; "
                                           "nothing changed")
             return 0
-        if is_late:
+        if raised is None:
             report_trouble(&self.engine.c.circle, SHMRING_LATE, (<Request> lost).peer, 0, 0, 0, b"")
             self.break_down()
-        self.engine.abort("interrupted in the middle of a message")
+        self.engine.abort(f"{raised} in the middle of a message")
         return 0
 
     cdef bint withdraw(self, Request r) except -1:

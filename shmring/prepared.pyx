@@ -96,7 +96,9 @@ cdef class Prepared:
         return self.word()
 
     def __repr__(self):
-        way = "whispered" if self.program is None else f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
+        way = "whispered"
+        if self.program is not None:
+            way = f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
         return f"<shmring.{type(self).__name__} {self.name} on {self.engine.name!r}: {way}>"
 
     def __reduce__(self):

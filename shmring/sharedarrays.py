@@ -244,7 +244,8 @@ class SharedArrayCalls:
             failure = _attach_others(segments, session, {r: accounts[r].nonce for r in makers}, nbytes)
             _check_accounts(self._account(failure, what), failure)
             for segment in segments.values():  # all have attached, so nobody looks for a name any more
-                segment.unlink()
+                with suppress(SegmentError):  # one that stays goes with its creator; the arrays are there on all ranks
+                    segment.unlink()
             allocation = sharing.enlist([segments[r] for r in makers], max(nbytes, 1))
         except BaseException as error:
             for segment in segments.values():

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# As many as an outbox has strands (SHMRING_THREADS_MAX in _c/layout.h).
+MOST = 32
 # Fewer processors than these for each rank and helpers only take turns with the program's own threads.
 LEAST_PROCESSORS = 4
 # By then memory has long been the limit: some cores of a socket draw all that it gives.
@@ -22,12 +24,12 @@ class Means(NamedTuple):
     processors : frozenset of int
         Its affinity mask.
     quota : float
-        How many its control group lets run at a time, of all processes in it; 0: no limit.
+        How many its control group lets run at a time, of all processes in it; infinity: no limit.
     """
 
     threads: int
     processors: frozenset[int]
-    quota: float = 0.0
+    quota: float = float("inf")
 
 
 def processors_each(ranks: Sequence[Means]) -> list[float]:
@@ -35,10 +37,10 @@ def processors_each(ranks: Sequence[Means]) -> list[float]:
     holders = Counter(number for rank in ranks for number in rank.processors)
     # Rounded, so that thirds of processors add up to whole ones.
     shares = [round(sum(1 / holders[number] for number in rank.processors), 6) for rank in ranks]
-    return [min(s, r.quota / len(ranks)) if r.quota else s for s, r in zip(shares, ranks, strict=True)]
+    return [min(s, r.quota / len(ranks)) for s, r in zip(shares, ranks, strict=True)]
 
 
-def team_size(ranks: Sequence[Means], most: int) -> int:
+def team_size(ranks: Sequence[Means], most: int = MOST) -> int:
     """The threads of every rank: the least that any rank asks for, at most ``most``.
 
     A rank that leaves it open asks for half of the processors that fall to it, from 2 to `MOST_BY_DEFAULT`, and for 1

@@ -7,6 +7,7 @@ missing or odd file means "not known" and is never an error.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ __all__ = [
     "discover",
     "last_level_nbytes",
     "processor_quota",
+    "second_level_nbytes",
     "usable_processors",
 ]
 
@@ -171,6 +173,14 @@ def last_level_nbytes(sysfs: str = "/sys", procfs: str = "/proc") -> int:
     return caches[-1].nbytes if caches else 0
 
 
+def second_level_nbytes(sysfs: str = "/sys") -> int:
+    """Bytes of the second-level cache of processor 0, 0 if not known.
+
+    Of processor 0 whichever are allowed: where there are two kinds of cores all processes must get one answer.
+    """
+    return next((cache.nbytes for cache in _caches(Path(sysfs), (0,)) if cache.level == 2), 0)
+
+
 def processor_quota(sysfs: str = "/sys", procfs: str = "/proc") -> float | None:
     """The tightest control-group quota above this process, in processors; None if there is none.
 
@@ -237,6 +247,7 @@ def _meminfo(text: str, field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
+@functools.cache  # some twenty files a processor, and they never change
 def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
     """Each cache once, whichever of its processors tells of it."""
     found = set()

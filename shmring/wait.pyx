@@ -11,6 +11,7 @@ from libc.string cimport strncpy
 
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
                               load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
 from shmring.lifeline cimport DEAD, life_state
 
@@ -30,6 +31,7 @@ cdef enum:
 cdef enum:
     LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
     FIRST_TICK_NS = 1000000
+    LONGEST_SPIN_NS = 1000000    # without a look at the living, the clock and signals, whatever the budget
 
 
 cdef int64_t now_ns() noexcept nogil:
@@ -89,6 +91,7 @@ cdef bint is_due(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
 cdef void rouse(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
     # The swap makes one waker of many: one post per sleep, so tokens cannot pile up in the semaphore.
     if compare_swap_u64(&c.outbox[sleeper].asleep, word, 0):
+        fault_point("rouse")
         sem_post(&c.outbox[sleeper].wake)
 
 
@@ -141,6 +144,7 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
     """First reporter wins; then everyone asleep is woken, whatever it sleeps for."""
     cdef shmring_abort *record = record_of(c)
     if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
+        fault_point("report")
         record.cause = cause
         record.by = c.rank
         record.about = about
@@ -151,6 +155,7 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
         # SYNC trouble (meets: in_trouble).
         store_release_u32(&record.state, 2)
+    fault_point("reported")
     rouse_everyone(c)
 
 
@@ -165,6 +170,7 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
     if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
         return False
+    fault_point("elsewhere")
     # SYNC current (meets: start_talk in talk.pyx, travel in engine.pyx). Since we looked at its count it may have ended
     # this round and begun another call: who sees that call's word here sees the higher count below.
     theirs = load_acquire_u64(&c.outbox[j].current)
@@ -195,6 +201,7 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     did all that is needed before it went.
     """
     cdef int j
+    fault_point("look")
     if is_reported(c):
         return True
     for j in range(c.size):
@@ -234,6 +241,7 @@ cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_
     store_relaxed_u64(asleep, sleep_word(what, whom, need))
     # SYNC asleep (meets: wake_waiters, rouse_everyone).
     full_fence()
+    fault_point("sleep")
     if not is_ready(c, what, whom, need) and not in_trouble(c):
         sleep_on(&c.outbox[c.rank].wake, ns)
     store_relaxed_u64(asleep, 0)
@@ -246,7 +254,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
     Called without the GIL. READY, TROUBLE, or UNREADY after a tick or a signal: the caller then lets Python
     handle signals and calls again with the same patience.
     """
-    cdef int64_t started
+    cdef int64_t started, now, look_at_ns = 0
     cdef int _i
     if is_ready(c, what, whom, need):
         return READY
@@ -264,8 +272,15 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
             cpu_pause()
         if in_trouble(c):
             return TROUBLE
-        if now_ns() >= patience.spin_until_ns:
+        now = now_ns()
+        if look_at_ns == 0:
+            look_at_ns = now + LONGEST_SPIN_NS
+        if now >= patience.spin_until_ns:
             patience.stage = YIELD
+        elif now >= look_at_ns:
+            if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
+                return TROUBLE
+            return UNREADY
         else:
             # The awaited rank may want this very processor. Where nobody does, it costs a fraction of the microsecond
             # that has been waited already.

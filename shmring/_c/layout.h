@@ -12,14 +12,20 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 1u
+#define SHMRING_LAYOUT_VERSION 2u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
 #define SHMRING_HEADER_NBYTES 4096u
 
 /* What a segment is for; an attacher says which kind it expects. */
-enum shmring_kind { SHMRING_OUTBOX = 1, SHMRING_RING = 2, SHMRING_ARRAY = 3, SHMRING_CHANNEL = 4 };
+enum shmring_kind {
+    SHMRING_OUTBOX = 1,
+    SHMRING_RING = 2,
+    SHMRING_ARRAY = 3,
+    SHMRING_CHANNEL = 4,
+    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (meeting.py) */
+};
 
 /* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
@@ -114,16 +120,6 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
-/* What a rank could bring to a team of threads (teamwork.pyx); written before the segment is announced. */
-#define SHMRING_MASK_NWORDS 64u /* processors beyond 4096 are not counted */
-
-typedef struct {
-    int64_t threads;                        /* asked for; below 1: whatever suits the machine */
-    int64_t split_nbytes;                   /* messages from this size up are split; below 0: derived */
-    double quota;                           /* processors that its control group allows at a time; 0 no limit */
-    uint64_t processors[SHMRING_MASK_NWORDS]; /* its affinity mask */
-} shmring_means;
-
 typedef struct {
     /* One line: the count of rounds published, and what each of the last nslots of them was, so that whoever fetches
      * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
@@ -135,10 +131,10 @@ typedef struct {
     SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
     SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
+    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
+    uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     SHMRING_APART shmring_abort abort;
-    SHMRING_APART shmring_means means;
 } shmring_outbox;
 
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
@@ -148,8 +144,8 @@ _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control a
 /* ---- strands: what one thread of every rank's team says ------------------------------------------------------------
  *
  * Strand t has a control area and slots of its own in every outbox: rounds, counters and signatures as above, numbered
- * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life,
- * its means and the abort record, is looked for in strand 0 only.
+ * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life
+ * and the abort record, is looked for in strand 0 only.
  *
  *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_STRAND_SLOT_NBYTES]
  */

@@ -18,7 +18,7 @@ from inputs import NUMPY_DTYPES, same_bits, values
 from model import reduce_model
 
 import shmring
-from shmring import segment, team, teamwork
+from shmring import segment, team, teamwork, thresholds
 from shmring.errors import (
     AbortedError,
     ClosedError,
@@ -248,8 +248,8 @@ def test_a_rank_alone_has_no_helpers():
 
 
 def threads_by_mask(rank, session, processors, **settings):
-    teamwork.allowed_processors = lambda: processors[rank]
-    teamwork.processor_quota = lambda: None
+    thresholds.allowed_processors = lambda: processors[rank]
+    thresholds.processor_quota = lambda: None
     with shmring.init(rank=rank, size=len(processors), session=session) as comm:
         assert (comm.all_reduce(np.ones(LARGE * 2, np.float32)) == len(processors)).all()
         return comm.stats()["threads"], comm.stats()["split_calls"]
@@ -297,21 +297,22 @@ def test_where_one_rank_has_no_memory_for_more_all_have_fewer(seed):
 
 
 def without_room_for_stacks(rank, session):
-    unlimited = resource.getrlimit(resource.RLIMIT_AS)
+    given, unlimited = segment.Segment.reserve, resource.getrlimit(resource.RLIMIT_AS)
 
-    def limit(ranks):
-        if rank == 0:
+    def limit(self, offset, nbytes, calls=[0]):      # noqa: B006
+        given(self, offset, nbytes)
+        calls[0] += 1
+        if rank == 0 and calls[0] == 31:      # the last one, after which threads are started
             with open("/proc/self/statm") as statm:
                 in_use = int(statm.read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), unlimited[1]))
-        return [1.0] * len(ranks)
 
     def warn(message, *args, **kwargs):
         resource.setrlimit(resource.RLIMIT_AS, unlimited)
         assert "of 32 threads" in message
         say("warned")
 
-    teamwork.processors_each = limit
+    segment.Segment.reserve = limit
     teamwork.warnings = type("warnings", (), {"warn": staticmethod(warn)})
     return number_of_threads(rank, session, (32, 32))
 
@@ -326,7 +327,7 @@ def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
 
 def die_before_the_talk(rank, session):
     if rank == 1:
-        teamwork.processors_each = lambda ranks: os.kill(os.getpid(), signal.SIGKILL)
+        segment.Segment.reserve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(PeerLostError) as caught:
         shmring.init(rank=rank, size=3, session=session, threads=2)
     assert caught.value.rank == 1

@@ -17,16 +17,16 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes version unraisable atomics layout
+        errors dtypes version unraisable atomics layout faults
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
-        _c/dlpack_abi.h
+        _c/dlpack_abi.h _c/faults.h
     """,
     "machine": """
         topology teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": "packing ring directory whisper signature rounds stores journey talk program team plan/ lanes",
-    "engine": "meeting diagnosis engine agreement teamwork collectives assembly",
+    "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
         sharedarrays

@@ -5,7 +5,7 @@ import pytest
 from shmring.teamsize import MOST_BY_DEFAULT, Means, processors_each, team_size
 
 
-def ranks(*masks, threads=-1, quota=0.0):
+def ranks(*masks, threads=-1, quota=float("inf")):
     return [Means(threads, frozenset(mask), quota) for mask in masks]
 
 
