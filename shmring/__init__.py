@@ -14,12 +14,14 @@ if _find_spec("shmring.calls") is None:
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
     )
 
+from shmring.channels import channel, open_channel
 from shmring.communicator import Communicator
 from shmring.errors import (
     AbortedError,
     BrokenError,
     ClosedError,
     CollectiveTimeoutError,
+    EndOfStreamError,
     MeetingError,
     MeetingTimeoutError,
     MessageError,
@@ -36,8 +38,12 @@ from shmring.errors import (
 )
 from shmring.joining import init
 from shmring.launch import spawn
+from shmring.lending import Lease
 from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
+from shmring.receiver import Receiver
+from shmring.recordends import RecordReceiver, RecordSender
 from shmring.reduce import kernels
+from shmring.sender import Sender
 from shmring.topology import discover as topology
 from shmring.version import __version__
 from shmring.work import Work
@@ -50,6 +56,8 @@ __all__ = [
     "ClosedError",
     "CollectiveTimeoutError",
     "Communicator",
+    "EndOfStreamError",
+    "Lease",
     "MeetingError",
     "MeetingTimeoutError",
     "Message",
@@ -61,14 +69,20 @@ __all__ = [
     "OutOfSharedMemoryError",
     "PeerLostError",
     "RankFailedError",
+    "Receiver",
+    "RecordReceiver",
+    "RecordSender",
     "Request",
     "RoleTakenError",
     "SegmentError",
+    "Sender",
     "ShmringError",
     "Work",
     "__version__",
+    "channel",
     "init",
     "kernels",
+    "open_channel",
     "spawn",
     "topology",
 ]

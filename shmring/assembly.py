@@ -10,7 +10,7 @@ from shmring.meeting import meet
 from shmring.segment import OUTBOX
 from shmring.teamwork import form_team
 from shmring.thresholds import survey
-from shmring.topology import second_level_nbytes
+from shmring.topology import second_level_nbytes, shmem_huge_pages
 
 
 def assemble(
@@ -36,6 +36,7 @@ def assemble(
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
         sparse_nbytes=sparse_nbytes(config, size),
+        huge=config.wants_huge_pages(shmem_huge_pages()),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),

@@ -44,7 +44,10 @@ class Config:
     streaming: int = -1
     """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
     past_cache_nbytes: int = -1
-    """Outputs from this size up are stored past the cache; -1: from the size of the last-level cache up."""
+    """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
+    last-level cache."""
+    huge_pages: int = -1
+    """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
     threads: int = -1
     """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
     from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
@@ -84,8 +87,9 @@ class Config:
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
         if self.split_nbytes < -1:
             raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
-        if self.streaming not in (-1, 0, 1):
-            raise ValueError(f"streaming={self.streaming}: must be 1, 0, or -1 for automatic")
+        for name in ("streaming", "huge_pages"):
+            if getattr(self, name) not in (-1, 0, 1):
+                raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 
     def _check_type(self, name: str, kind: type) -> None:
         value = getattr(self, name)
@@ -131,6 +135,12 @@ class Config:
         if self.whisper_nbytes >= 0:
             return self.whisper_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
+
+    def wants_huge_pages(self, shmem_setting: str) -> bool:
+        """Whether to ask for huge pages, given the system's setting for shared memory (empty: not known)."""
+        if self.huge_pages >= 0:
+            return self.huge_pages == 1
+        return shmem_setting not in ("", "never", "deny")
 
     def spin_ns(self, size: int, processors: float) -> int:
         """The spin budget: next to nothing where ranks outnumber processors, since the awaited one needs this core."""

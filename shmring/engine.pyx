@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import weakref
+from contextlib import suppress
 from queue import SimpleQueue
 
 cimport cython
@@ -18,7 +19,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
@@ -30,12 +31,13 @@ from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
 from shmring.talk cimport go_on_talking, start_talk
-from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, is_reported,
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
                            patience_t, report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import ClosedError, SegmentError
+from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
+from shmring.segment import sweep
 from shmring.topology import usable_processors
 
 
@@ -357,6 +359,7 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
+            "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
             "threads": 1 if self.team is None else self.team.nthreads(),
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
@@ -371,17 +374,20 @@ cdef class Engine:
         cdef shmring_abort *r = self.c.circle.record
         cdef circle_t *c = &self.c.circle
         cdef int j, size = self.c.circle.size
-        while not is_reported(&self.c.circle):      # written within nanoseconds of the claim, or its writer is dead
-            cpu_pause()
-        about = r.about if 0 <= r.about < size else r.by
+        cdef int by, about
+        with nogil:
+            insist_on_report(&self.c.circle)
+        # Another process wrote it: what names no rank is not followed.
+        by = r.by if 0 <= r.by < size else 0
+        about = r.about if 0 <= r.about < size else by
         late = ()
         if r.cause == SHMRING_LATE:
             while c.strand != <int> r.strand and c.next != NULL:
                 c = c.next      # its rounds are numbered for themselves
-            late = tuple(j for j in range(size) if j != r.by
+            late = tuple(j for j in range(size) if j != by
                          and load_relaxed_u64(&c.outbox[j].published) < r.round) or (about,)
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine,
+            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
@@ -469,6 +475,10 @@ cdef class Engine:
         for segment in self.segments:
             segment.close()
         self.segments = []
+        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
+            # The dead may have been about to make groups or arrays of which nobody left knows the names.
+            with suppress(OSError):
+                sweep(self.name.partition("/")[0])
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""

@@ -123,6 +123,10 @@ class ClosedError(ShmringError, ValueError):
     """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
 
 
+class EndOfStreamError(ShmringError, EOFError):
+    """The sender closed its end of a channel in good order, and all that it sent was received."""
+
+
 class ObjectError(ShmringError):
     """An object could not be pickled, which all ranks then hear, or not be unpickled, which only its receiver does.
 

@@ -60,7 +60,7 @@ ctypedef struct lanes_t:
 cdef void start_message(outlet_t *o, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
 cdef int push(lanes_t *l, int peer) noexcept nogil
 cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil
-cdef void take_message(inlet_t *i, shmring_cell *first, void *target) noexcept nogil
+cdef void take_message(inlet_t *i, uint64_t nbytes, void *target) noexcept nogil
 cdef int pull(lanes_t *l, int peer) noexcept nogil
 
 # ---- all lanes ----

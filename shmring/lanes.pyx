@@ -165,11 +165,14 @@ cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil:
     return cell if load_acquire_u64(&cell.seq) == i.taken + 1 else NULL
 
 
-cdef void take_message(inlet_t *i, shmring_cell *first, void *target) noexcept nogil:
-    """Have the message that begins with this cell go to ``target``, which has room for all of it."""
+cdef void take_message(inlet_t *i, uint64_t nbytes, void *target) noexcept nogil:
+    """Have the message that begins with the next cell go to ``target``, which has room for all ``nbytes`` of it.
+
+    Its length is what the caller read in the cell and judged: the peer's word is not asked for a second time.
+    """
     i.is_busy = True
     i.target = <char *> target
-    i.nbytes = first.nbytes
+    i.nbytes = nbytes
     i.done = 0
 
 

@@ -28,17 +28,34 @@ cdef extern from "layout.h" nogil:
 
     const uint64_t SHMRING_RING_MAGIC
 
+    ctypedef struct shmring_bell:
+        uint64_t until
+        uint32_t asleep
+        sem_t wake
+
     ctypedef struct shmring_ring_role:
         uint32_t taken
         uint32_t closed
+        uint32_t only
         shmring_lifeline life
+        shmring_bell bell
+
+    ctypedef struct shmring_ring_counts:
+        uint64_t messages
+        uint64_t dropped
+        uint64_t overtaken
+        uint64_t waits
+        uint64_t sleeps
 
     ctypedef struct shmring_ring:
         uint64_t magic
         uint64_t nslots
         uint64_t slot_nbytes
+        uint64_t drops
         uint64_t tail
+        shmring_ring_counts sent
         uint64_t head
+        shmring_ring_counts received
         shmring_ring_role producer
         shmring_ring_role consumer
 

@@ -61,6 +61,7 @@ def meet(
     size: int,
     nbytes: int,
     sparse_nbytes: int = 0,
+    huge: bool = False,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
@@ -77,6 +78,8 @@ def meet(
         Who this is, and of how many.
     nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
+    huge : bool
+        The same, but each rank's own affair.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
     prepare : callable, optional
@@ -114,7 +117,16 @@ def meet(
     deadline = None if timeout is None else time.monotonic() + timeout
     name = segment_name(session, f"r{rank}")
     try:
-        own = create(name, nbytes, sparse_nbytes=sparse_nbytes, kind=kind, rank=rank, size=size, params=params)
+        own = create(
+            name,
+            nbytes,
+            sparse_nbytes=sparse_nbytes,
+            huge=huge,
+            kind=kind,
+            rank=rank,
+            size=size,
+            params=params,
+        )
     except (OutOfSharedMemoryError, SegmentError) as error:
         _send_regrets(session, rank, size, sparse_nbytes, deadline, error)
         raise

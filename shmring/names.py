@@ -5,7 +5,9 @@ lets go of the lock when the creator dies, so a name whose lock nobody holds is 
 bytes of every segment serve as locks (as positions, their contents are not touched):
 
 ``LIFE``
-    Held by the creator, and by nobody else ever, from creation until the name is gone.
+    Held by the creator, and by nobody else, from creation until the name is gone.
+    Of a name that many share (a channel's, by which a restarted end finds it again) all that are attached hold it, for
+    reading, and who lets go last takes the name away.
 ``NAME``
     Held for microseconds by whoever is about to change what the name means: the creator while it takes ``LIFE``,
     anyone while he unlinks. Under it, "the name refers to this file" stays true until acted upon.
@@ -18,6 +20,7 @@ what it inherited (`_close_inherited`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -227,10 +230,10 @@ def _flock(fd: int, command: int, kind: int, byte: int) -> int:
     return _FLOCK.unpack(call("fcntl", fcntl.fcntl, fd, command, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)))[0]
 
 
-def _lock(fd: int, byte: int) -> bool:
+def _lock(fd: int, byte: int, kind: int = fcntl.F_WRLCK) -> bool:
     """Take a lock; False if another open file holds it."""
     try:
-        _flock(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, byte)
+        _flock(fd, fcntl.F_OFD_SETLK, kind, byte)
     except (BlockingIOError, PermissionError):
         return False
     return True
@@ -295,28 +298,50 @@ def pid_of(fd: int) -> int:
 
 
 class Claim:
-    """A name taken by this process: the descriptor that holds its ``LIFE`` lock. Made by `claim`."""
+    """A name taken by this process: the descriptor that holds its ``LIFE`` lock. Made by `claim` and `join`."""
 
-    def __init__(self, name: str, fd: int) -> None:
+    def __init__(self, name: str, fd: int, is_shared: bool = False) -> None:
         self.name = name
         self.fd = fd
+        self.is_shared = is_shared
         self.inode = inode_of(os.fstat(fd))
         self._pid = os.getpid()
 
     def release(self) -> None:
-        """Unlink the name if it is still ours, then let the lock go. A second call, or one in a fork, does nothing.
+        """Unlink the name if it is still ours (alone, if it is shared), then let the lock go.
+
+        A second call, or one in a fork, does nothing.
 
         If the kernel refuses, the claim stands and `release` may be called again.
         """
         if self.fd < 0 or self._pid != os.getpid():
             return
         with refusals(f"unlink {self.name}"):
-            _unlink(self.name, self.fd, self.inode)
+            if not self.is_shared:
+                _unlink(self.name, self.fd, self.inode)
             # Said aloud: closing alone would leave the lock to a child forked behind Python's back.
             _flock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, LIFE)
+            if self.is_shared:
+                _unlink(self.name, self.fd, self.inode, only_stale=True)
             fd, self.fd = self.fd, -1
             _claims.discard(self)
             os.close(fd)
+
+
+    def abandon(self) -> None:
+        """Close what holds nothing; the name stays as it is."""
+        fd, self.fd = self.fd, -1
+        _claims.discard(self)
+        os.close(fd)
+
+    def share(self) -> None:
+        """Let others `join`."""
+        _flock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, LIFE)
+        self.is_shared = True
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which no other holder of this name is in one; for microseconds, as it holds ``NAME``."""
+        return _name_locked(self.name, self.fd)
 
 
 _claims: set[Claim] = set()
@@ -374,6 +399,28 @@ def claim(name: str) -> Claim:
             remove_stale(name)
         raise
     raise SegmentError(errno.EBUSY, f"cannot get {name}: it comes and goes in {SHM_DIRECTORY}")
+
+
+def join(name: str) -> Claim | None:
+    """Hold ``name`` together with all others that do; None if nobody does (yet: its creator has not shared it).
+
+    Raises `SegmentError` if the name is not a segment of this user's, or the kernel refuses.
+    """
+    with refusals(f"join {name}"), _claiming:
+        fd = _open(name)
+        if fd is None:
+            return None
+        claimed = Claim(name, fd, is_shared=True)
+        _claims.add(claimed)
+        try:
+            with claimed.alone():
+                if is_alive(fd) and refers_to(name, claimed.inode) and _lock(fd, LIFE, fcntl.F_RDLCK):
+                    return claimed
+        except BaseException:
+            claimed.abandon()
+            raise
+        claimed.abandon()
+        return None
 
 
 def _come_alive(claimed: Claim) -> bool:

@@ -86,7 +86,7 @@ cdef class PointToPoint:
     cdef int open_parcel(self, Parcel parcel, Request r) except -1
     cdef bint attend(self) except -1
     cdef bint match_next(self, int peer, shmring_cell *cell) except -1
-    cdef int begin(self, int peer, shmring_cell *cell, object whose, void *target) except -1
+    cdef int begin(self, int peer, Message message, object whose, void *target) except -1
     cdef int move(self, int peer, bint inwards) except -1
     cdef int offer(self, Parcel parcel) except -1
     cdef void post(self, Request r)

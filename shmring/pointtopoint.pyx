@@ -43,6 +43,8 @@ cdef enum:               # kinds of requests
     RECV = 1
     PROBE = 2
 
+cdef int N_CODES = len(DTYPES)
+
 cdef enum:
     OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back
@@ -101,7 +103,7 @@ cdef inline Message message_of(int source, int tag, uint64_t nbytes, int code):
     message.source = source
     message.tag = tag
     message.nbytes = nbytes
-    message.code = code
+    message.code = code if code < N_CODES else OPAQUE_BYTES      # a peer wrote it, and it will be an index
     return message
 
 
@@ -571,11 +573,11 @@ cdef class PointToPoint:
 
     cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell):
         cdef Message message
-        if not is_for(ANY, tag, peer, cell.tag) or cell.nbytes > self.l.piece_nbytes \
-                or not can_hold(a, cell.nbytes, cell.dtype):
-            return None
         message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
-        take_message(&self.l.into[peer], cell, a.data)
+        if not is_for(ANY, tag, peer, message.tag) or message.nbytes > self.l.piece_nbytes \
+                or not can_hold(a, message.nbytes, message.code):
+            return None
+        take_message(&self.l.into[peer], message.nbytes, a.data)
         if message.nbytes <= BRIEF_NBYTES:
             pull(&self.l, peer)
         else:
@@ -720,7 +722,7 @@ cdef class PointToPoint:
             elif can_hold(&r.a, message.nbytes, message.code):
                 r.message = message
                 self.turn_of_source = peer + 1
-                self.begin(peer, cell, r, r.a.data)
+                self.begin(peer, message, r, r.a.data)
                 return True
             else:
                 self.fail(r, misfit(self, &r.a, message))
@@ -728,13 +730,13 @@ cdef class PointToPoint:
             return False
         parcel = parcel_of(message)
         self.parcels.append(parcel)
-        self.begin(peer, cell, parcel, parcel.content)
+        self.begin(peer, message, parcel, parcel.content)
         return True
 
-    cdef int begin(self, int peer, shmring_cell *cell, object whose, void *target) except -1:
+    cdef int begin(self, int peer, Message message, object whose, void *target) except -1:
         self.incoming[peer] = whose
         self.nunderway += 1
-        take_message(&self.l.into[peer], cell, target)
+        take_message(&self.l.into[peer], message.nbytes, target)
         return self.move(peer, True)
 
     cdef int move(self, int peer, bint inwards) except -1:

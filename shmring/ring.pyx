@@ -8,15 +8,11 @@ pointers and call them.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_GET_SIZE
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset, strerror
 from posix.stdlib cimport posix_memalign
-
-cimport numpy as cnp
 
 from shmring.atomics cimport (
     compare_swap_u32,
@@ -27,12 +23,14 @@ from shmring.atomics cimport (
     store_release_u32,
     store_release_u64,
 )
-from shmring.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, shmring_ring, shmring_ring_role
+from shmring.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, sem_t, shmring_ring, shmring_ring_role
+from shmring.lending cimport Span, borrow, borrowed_t, give_back, lend_span
 from shmring.lifeline cimport ALIVE, DEAD, drop_lifeline, fork_generation, hold_lifeline, life_state
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 
-cnp.import_array()
+cdef extern from "<semaphore.h>" nogil:
+    int sem_init(sem_t *sem, int pshared, unsigned value)
 
 
 # ---- Making, attaching, closing ----
@@ -41,13 +39,17 @@ cdef size_t ring_control_nbytes() noexcept nogil:
     return sizeof(shmring_ring)
 
 
-cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start) noexcept nogil:
+cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start,
+                      bint drops=False) noexcept nogil:
     cdef shmring_ring *ring = <shmring_ring *>base
     memset(ring, 0, sizeof(shmring_ring))
     ring.nslots = nslots
     ring.slot_nbytes = slot_nbytes
+    ring.drops = drops
     store_relaxed_u64(&ring.tail, start)
     store_relaxed_u64(&ring.head, start)
+    sem_init(&ring.producer.bell.wake, 1, 0)
+    sem_init(&ring.consumer.bell.wake, 1, 0)
     # SYNC formatted (meets: attach). Geometry and counters before the word that says there is a ring.
     store_release_u64(&ring.magic, SHMRING_RING_MAGIC)
 
@@ -69,13 +71,27 @@ cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *s
     return ring
 
 
-cdef int take(shmring_ring_role *role) noexcept nogil:
-    if not compare_swap_u32(&role.taken, 0, 1):
+cdef int take(shmring_ring_role *role, bint again) noexcept nogil:
+    cdef bint is_first = compare_swap_u32(&role.taken, 0, 1)
+    if not is_first and not (again and ring_end_state(role) != END_HERE):
         return RING_TAKEN
     cdef int error = hold_lifeline(&role.life)
-    if error:
+    if error and is_first:
         store_release_u32(&role.taken, 0)
+    elif not error:
+        store_release_u32(&role.closed, 0)
     return error
+
+
+cdef uint64_t position(shmring_ring *ring, uint64_t head) noexcept nogil:
+    return head & ~(<uint64_t>1 << 63) if ring.drops else head
+
+
+cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
+    if possible:
+        return 0
+    leave(role, False)
+    return RING_CORRUPT
 
 
 cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
@@ -84,36 +100,38 @@ cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     drop_lifeline(&role.life)
 
 
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes) noexcept nogil:
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False) noexcept nogil:
     cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes)
     if ring == NULL:
         return RING_FOREIGN
+    cdef int error = take(&ring.producer, again)
+    if error:
+        return error
     p.ring = ring
     p.slots = <char *>base + sizeof(shmring_ring)
     p.mask = p.capacity - 1
     p.reserved = 0
     p.tail = load_relaxed_u64(&ring.tail)
     # SYNC drained (meets: ring_release).
-    p.cached_head = load_acquire_u64(&ring.head)
-    if p.tail - p.cached_head > p.capacity:
-        return RING_CORRUPT
-    return take(&ring.producer)
+    p.cached_head = position(ring, load_acquire_u64(&ring.head))
+    return check_counters(&ring.producer, p.tail - p.cached_head <= p.capacity)
 
 
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes) noexcept nogil:
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False) noexcept nogil:
     cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes)
     if ring == NULL:
         return RING_FOREIGN
+    cdef int error = take(&ring.consumer, again)
+    if error:
+        return error
     c.ring = ring
     c.slots = <char *>base + sizeof(shmring_ring)
     c.mask = c.capacity - 1
     c.peeked = 0
-    c.head = load_relaxed_u64(&ring.head)
+    c.head = position(ring, load_relaxed_u64(&ring.head))
     # SYNC filled (meets: ring_commit).
     c.cached_tail = load_acquire_u64(&ring.tail)
-    if c.cached_tail - c.head > c.capacity:
-        return RING_CORRUPT
-    return take(&ring.consumer)
+    return check_counters(&ring.consumer, c.cached_tail - c.head <= c.capacity)
 
 
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil:
@@ -176,7 +194,7 @@ cdef object at_address(Py_buffer *memory, size_t *nbytes, char **base):
     nbytes[0] = memory.len - skipped if skipped <= <size_t>memory.len else 0
 
 
-def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0):
+def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=False):
     """Make an empty ring in a buffer, before anybody attaches to it.
 
     Parameters
@@ -190,6 +208,8 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0):
         Size of each slot.
     start : int
         Where both counters start; no matter, but for tests of their wrap-around.
+    drops : bool
+        For channels whose producer may give up the oldest slots (``shmring/overtaking.pyx``).
 
     Raises
     ------
@@ -208,7 +228,7 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0):
         if nbytes < needed:
             raise ValueError(f"{nslots} slots of {slot_nbytes} bytes need {needed} bytes, there are {nbytes}")
         refuse_if_in_use(<shmring_ring *>base)
-        ring_format(base, nslots, slot_nbytes, start)
+        ring_format(base, nslots, slot_nbytes, start, drops)
     finally:
         PyBuffer_Release(&memory)
 
@@ -220,62 +240,6 @@ cdef object refuse_if_in_use(shmring_ring *ring):
         raise RoleTakenError(f"process {ring.producer.life.pid} is this ring's producer", ring.producer.life.pid)
     if ring_end_state(&ring.consumer) == END_HERE:
         raise RoleTakenError(f"process {ring.consumer.life.pid} is this ring's consumer", ring.consumer.life.pid)
-
-
-ctypedef struct borrowed_t:
-    char *address
-    size_t nbytes
-    bint is_exported
-    Py_buffer view
-
-
-cdef inline bint is_plain(object array) noexcept:
-    """Contiguous numbers, among them the extension types (bfloat16) that cannot be exported as a buffer."""
-    cdef int number = cnp.PyArray_TYPE(array)
-    return cnp.PyArray_IS_C_CONTIGUOUS(array) and (cnp.PyTypeNum_ISNUMBER(number) or cnp.PyTypeNum_ISBOOL(number)
-                                                   or cnp.PyTypeNum_ISUSERDEF(number))
-
-
-# Pointer and size of what a caller gives, valid while the GIL is held and no Python code runs. The exact types spare
-# the 60 ns and more of an export.
-cdef inline int borrow(object data, borrowed_t *b, bint writable) except -1:
-    b.is_exported = False
-    if PyBytes_CheckExact(data) and not writable:
-        b.address, b.nbytes = PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
-    elif PyByteArray_CheckExact(data):
-        b.address, b.nbytes = PyByteArray_AS_STRING(data), PyByteArray_GET_SIZE(data)
-    elif cnp.PyArray_CheckExact(data) and is_plain(data) and (not writable or cnp.PyArray_ISWRITEABLE(data)):
-        b.address, b.nbytes = <char *>cnp.PyArray_DATA(data), cnp.PyArray_NBYTES(data)
-    else:
-        if cnp.PyArray_Check(data) and data.dtype.hasobject:
-            raise TypeError("arrays of Python objects cannot go through a ring: their bytes are addresses")
-        PyObject_GetBuffer(data, &b.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        b.address, b.nbytes, b.is_exported = <char *>b.view.buf, b.view.len, True
-    return 0
-
-
-cdef inline void give_back(borrowed_t *b) noexcept:
-    if b.is_exported:
-        PyBuffer_Release(&b.view)
-
-
-@cython.final
-@cython.internal
-cdef class Span:
-    """Exports slots while they are reserved or peeked, keeps their end alive, and counts who looks at them."""
-
-    cdef object owner
-    cdef char *address
-    cdef Py_ssize_t nbytes
-    cdef bint is_readonly
-    cdef int exports
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.address, self.nbytes, self.is_readonly, flags)
-        self.exports += 1
-
-    def __releasebuffer__(self, Py_buffer *view):
-        self.exports -= 1
 
 
 # no_gc_clear, here and in the two below: the collector would drop `memory.obj`, and with it the mapping, before
@@ -329,10 +293,8 @@ cdef class End:
         raise OSError(code, f"cannot hold a lifeline: {strerror(code).decode()}")
 
     cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly):
-        cdef Span span = Span.__new__(Span)
-        span.owner, span.address, span.nbytes, span.is_readonly = self, <char *>address, nbytes, is_readonly
-        self.view = memoryview(span)
-        self.span = span
+        self.span = lend_span(self, <char *>address, nbytes, is_readonly)
+        self.view = memoryview(self.span)
         return self.view
 
     cdef int take_back(self) except -1:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from shmring import header as headers
@@ -30,8 +32,10 @@ __all__ = [
     "RING",
     "Leftover",
     "Segment",
+    "adopt",
     "attach",
     "create",
+    "join",
     "leftovers",
     "segment_name",
     "sweep",
@@ -76,7 +80,7 @@ class Segment:
         self._claim = claim
         if claim is not None:
             weakref.finalize(self, claim.release)
-        self._spare = spare  # a descriptor for `reserve`, if there is anything left to reserve
+        self._spare = spare  # a descriptor for `reserve`, if there is anything left to reserve, or for others
         self._close_spare = weakref.finalize(self, os.close, spare) if spare >= 0 else None
 
     @property
@@ -88,6 +92,21 @@ class Segment:
     def rank(self) -> int:
         """The creator's rank."""
         return self.header.rank
+
+    @property
+    def descriptor(self) -> int:
+        """A descriptor of its file without any locks, for `adopt` in another process; -1 if none was kept."""
+        return self._spare
+
+    def share(self) -> None:
+        """Let others `join` the name, which then stands as long as any of them lives and has not closed. Creator only."""
+        assert self._claim is not None
+        self._claim.share()
+
+    def alone(self) -> AbstractContextManager[None]:
+        """A block in which no other that shares the name is in one: for what is done in microseconds."""
+        assert self._claim is not None
+        return self._claim.alone()
 
     def announce(self) -> None:
         """Let others attach. Creator only; they will see everything written to the segment before."""
@@ -163,6 +182,8 @@ def create(
     params: Sequence[int] = (),
     prefault: bool = True,
     sparse_nbytes: int = 0,
+    huge: bool = False,
+    keep_descriptor: bool = False,
 ) -> Segment:
     """Create a segment, all zero but for its header; others can attach it after `Segment.announce`.
 
@@ -180,6 +201,10 @@ def create(
     sparse_nbytes : int, default 0
         How many bytes at the end get no memory yet. They must not be touched, by anyone, before `Segment.reserve`. For
         these the creator keeps one descriptor as long as the segment.
+    huge : bool, default False
+        Make huge pages of those parts of the segment that hold whole ones, if the kernel can; it takes no more memory.
+    keep_descriptor : bool, default False
+        Keep one anyway, by which other processes can attach once the name is gone (`Segment.descriptor`).
 
     Raises
     ------
@@ -199,8 +224,11 @@ def create(
             _reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
                 names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
+            if sparse_nbytes or keep_descriptor:
                 spare = names.reopen(name, claim.fd)
             mapping = _map(name, claim.fd, nbytes)
+            if huge:
+                names.call("madvise", mapping.collapse, 0, nbytes - sparse_nbytes)
             if prefault:
                 names.call("madvise", mapping.prefault, 0, nbytes - sparse_nbytes)
             nonce = secrets.token_bytes(16)
@@ -234,6 +262,39 @@ def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Se
     if segment is None:
         raise SegmentError(errno.ENOENT, f"cannot attach {name}: {reason}")
     return segment
+
+
+def join(name: str, *, kind: int) -> Segment | None:
+    """Attach and hold the name, which its creator shares; None if there is nothing there (yet). Raises as `attach`."""
+    claim = names.join(name)
+    if claim is None:
+        return None
+    try:
+        return _adopt(name, claim.fd, kind, claim=claim)
+    except BaseException:
+        claim.release()
+        raise
+
+
+def adopt(fd: int, *, kind: int) -> Segment:
+    """Attach by a descriptor from another process, which becomes this segment's own. Raises as `attach`."""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size < HEADER_NBYTES:
+            raise SegmentError(f"descriptor {fd} is not a segment of this user's")
+        return _adopt(f"descriptor {fd}", fd, kind, spare=fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _adopt(name: str, fd: int, kind: int, claim: names.Claim | None = None, spare: int = -1) -> Segment:
+    header = _read_header(name, fd)
+    if header is None:
+        raise SegmentError(f"cannot attach {name}: its creator has not announced it")
+    status = os.fstat(fd)
+    _check(name, header, status.st_size, kind, None)
+    return Segment(name, header, _map(name, fd, header.nbytes), names.inode_of(status), claim, spare)
 
 
 def try_attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment | None:

@@ -24,6 +24,7 @@ __all__ = [
     "last_level_nbytes",
     "processor_quota",
     "second_level_nbytes",
+    "shmem_huge_pages",
     "usable_processors",
 ]
 
@@ -145,7 +146,7 @@ def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") 
         nodes=_nodes(Path(sysfs), Path(procfs), processors),
         caches=caches,
         last_level_groups=_last_level_groups(processors, caches) or packages,
-        shmem_huge_pages=_chosen(_read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        shmem_huge_pages=shmem_huge_pages(sysfs),
         shm_nbytes=shm_nbytes,
         shm_free_nbytes=shm_free_nbytes,
     )
@@ -179,6 +180,11 @@ def second_level_nbytes(sysfs: str = "/sys") -> int:
     Of processor 0 whichever are allowed: where there are two kinds of cores all processes must get one answer.
     """
     return next((cache.nbytes for cache in _caches(Path(sysfs), (0,)) if cache.level == 2), 0)
+
+
+def shmem_huge_pages(sysfs: str = "/sys") -> str:
+    """The system's setting for huge pages in shared memory; empty if not known."""
+    return _chosen(_read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled"))
 
 
 def processor_quota(sysfs: str = "/sys", procfs: str = "/proc") -> float | None:

@@ -53,3 +53,4 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
                          const char *reason) noexcept nogil
 cdef bint in_trouble(circle_t *c) noexcept nogil
 cdef bint is_reported(circle_t *c) noexcept nogil
+cdef void insist_on_report(circle_t *c) noexcept nogil

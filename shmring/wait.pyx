@@ -31,6 +31,7 @@ cdef enum:
 cdef enum:
     LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
     FIRST_TICK_NS = 1000000
+    REPORT_PATIENCE_NS = 1000000000
     LONGEST_SPIN_NS = 1000000    # without a look at the living, the clock and signals, whatever the budget
 
 
@@ -187,11 +188,31 @@ cdef bint is_reported(circle_t *c) noexcept nogil:
     cdef int j
     if state != 0 and state != 2:
         j = <int> (state >> 8) - 1
-        if j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
-            record.cause = SHMRING_LOST
-            record.by = record.about = j
-            store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+        if 0 <= j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
+            complete_report(c, SHMRING_LOST, j)
     return in_trouble(c)
+
+
+cdef void complete_report(circle_t *c, uint32_t cause, int about) noexcept nogil:
+    """Finish a record whose writer cannot. He may yet write into it: all that he and others write is valid."""
+    cdef shmring_abort *record = record_of(c)
+    record.cause = cause
+    record.by = record.about = about
+    store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+
+
+cdef void insist_on_report(circle_t *c) noexcept nogil:
+    """Wait for a record that is being written: for nanoseconds, or until its writer is dead, or a second.
+
+    Who has stopped in the middle is late; where the word names no rank something has overwritten it.
+    """
+    cdef int64_t patience_until = now_ns() + REPORT_PATIENCE_NS
+    cdef int j
+    while not is_reported(c):
+        cpu_pause()
+        if now_ns() >= patience_until:
+            j = <int> (load_acquire_u32(&record_of(c).state) >> 8) - 1
+            complete_report(c, SHMRING_LATE, j if 0 <= j < c.size else c.rank)
 
 
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:

@@ -41,23 +41,46 @@ typedef struct {
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_lifeline;
 
+/* Where one end sleeps until the other's counter comes to a number (ringwait.pyx). */
+typedef struct {
+    uint64_t until;  /* that number; written before `asleep` */
+    uint32_t asleep; /* 1 while its owner sleeps; set back by whoever wakes it (compare-and-swap), or by itself */
+    uint32_t unused;
+    sem_t wake;
+} shmring_bell;
+
 /* Who has one end of a ring. */
 typedef struct {
     uint32_t taken;  /* 1 once somebody has it (compare-and-swap) */
     uint32_t closed; /* 0 open, 1 closed, 2 left without closing; once set, no count of his changes */
+    uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
+    uint32_t unused;
     shmring_lifeline life;
+    shmring_bell bell;
 } shmring_ring_role;
+
+/* What one end did so far, for whoever looks on; beside its counter, on a line that it has to write anyway. */
+typedef struct {
+    uint64_t messages;
+    uint64_t dropped;   /* producer: that did not fit and never went in */
+    uint64_t overtaken; /* producer: that had gone in and were given up, unread, for newer ones */
+    uint64_t waits;   /* calls that found the ring full, or empty, and had to wait */
+    uint64_t sleeps;  /* how often it slept in them */
+} shmring_ring_counts;
 
 /* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring.pxd).
  * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x31676e6972ull /* "ring1" */
+#define SHMRING_RING_MAGIC 0x32676e6972ull /* "ring2" */
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
+    uint64_t drops; /* 1: the producer may give up the oldest, and head's top bit says that one is being read */
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
+    shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
+    shmring_ring_counts received;
     SHMRING_APART shmring_ring_role producer;
     SHMRING_APART shmring_ring_role consumer;
 } shmring_ring;

@@ -56,7 +56,7 @@ def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value)
 
 
 def _draw_ceiling(left, right, rows: Sequence[Row]) -> None:
-    """No call is quicker than a word gets there, or than the bytes can be copied once."""
+    """A word's way bounds small calls; a copy those on private arrays, but not shared ones, which copy nothing."""
     ceiling = {"color": "black", "linestyle": "--", "linewidth": 1}
     trips = [(row.nbytes, figures.summary(row.trip_ns)["median"] / 2e3) for row in rows if row.trip_ns]
     if trips:

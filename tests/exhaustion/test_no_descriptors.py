@@ -1,4 +1,4 @@
-"""Too few descriptors, and any other refusal: at each of them, meetings and collective makings end alike on all ranks."""
+"""Too few descriptors, and any other refusal: at each of them, meetings and makings end alike on all ranks."""
 
 import errno
 import os
@@ -7,12 +7,12 @@ import resource
 import numpy as np
 import pytest
 from harness import run_processes, run_ranks
+from test_no_memory import SMALL, works
 
 import shmring
 from shmring import names
 from shmring.errors import MeetingError, OutOfSharedMemoryError, PeerLostError, SegmentError
 
-SMALL = {"slot_nbytes": 4096, "nslots": 4, "lane_nbytes": 4096}
 REFUSED = (SegmentError, OutOfSharedMemoryError, MeetingError)
 
 
@@ -61,10 +61,6 @@ class Refusal:
         if self.left == 0:
             self.hit = True
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
-def works(comm):
-    return np.array_equal(comm.all_reduce(np.arange(5000) + comm.rank), comm.size * np.arange(5000) + sum(range(comm.size)))
 
 
 # -- init -------------------------------------------------------------------------------------------------------------

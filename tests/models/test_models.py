@@ -63,7 +63,8 @@ def check(model, options, folder):
     text = done.stdout + done.stderr
     errors = re.search(r"errors: (\d+)", text)
     states = re.search(r"(\d+) states, stored", text)
-    assert errors and states, text
+    assert errors, text
+    assert states, text
     assert "max search depth too small" not in text, text
     assert "Search not completed" not in text or int(errors[1]) > 0, text
     return int(errors[1]), int(states[1]), text

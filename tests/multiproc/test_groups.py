@@ -382,7 +382,8 @@ def make_many(comm, times, closing):
     comm.barrier()
     assert after == before
     # 3 * times groups of at least 2 outboxes of 44 KiB would be far more.
-    assert resident - resident_before < 4 << 20, resident - resident_before
+    if "address" not in os.environ.get("SHMRING_SANITIZED", ""):  # which keeps what was freed for a while
+        assert resident - resident_before < 4 << 20, resident - resident_before
 
 
 @pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])

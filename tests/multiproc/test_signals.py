@@ -239,12 +239,16 @@ def fork_and_leave(comm):
             comm.barrier()
     assert type(caught.value) is PeerLostError
     assert caught.value.rank == 1
+    say("heard")
 
 
 def test_a_death_is_noticed_though_a_child_of_the_dead_lives_on():
     gang = start_ranks(2, fork_and_leave)
+    try:
+        gang.heard("heard", [0])
+    finally:
+        for word in gang.words(1):      # it has the rank's end of the wire to here, too
+            os.kill(int(word.split()[1]), signal.SIGKILL)
     outcomes = gang.outcomes()
-    for word in gang.words(1):
-        os.kill(int(word.split()[1]), signal.SIGKILL)
     assert outcomes[1].signal == signal.SIGKILL, outcomes[1]
     assert outcomes[0].ok, outcomes[0]

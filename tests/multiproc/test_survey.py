@@ -131,3 +131,66 @@ def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
     for rank in (0, 2):
         assert type(outcomes[rank].error) is error
         assert getattr(outcomes[rank].error, names) in (1, (1,))
+
+
+def explain_around_the_lines(comm):
+    whisper, one_shot = comm.stats()["whisper_nbytes"], comm.stats()["one_shot_nbytes"]
+    ways = ((whisper, "whispered"), (whisper + 1, "one_shot"), (one_shot, "one_shot"), (one_shot + 1, "two_shot"))
+    for nbytes, way in ways:
+        text = comm.explain("all_reduce", nbytes)
+        assert text.splitlines()[0] == f"all_reduce of {nbytes} bytes among {comm.size} ranks: {way}"
+        assert [line.strip().split(":")[0] for line in text.splitlines() if ": taken" in line] == [way]
+        x = np.zeros(nbytes, np.int8)
+        comm.all_reduce(x)
+    # What was explained is what was done.
+    assert [p["algorithm"] for p in comm.stats()["programs"]] == ["one_shot", "one_shot", "two_shot"]
+    for kind in ("reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "scan"):
+        assert "taken" in comm.explain(kind, 1 << 20 if comm.size in (2, 4) else 3 << 18, root=comm.size - 1)
+    for wrong in (("all_reduce", -1), ("barrier", 8), ("scatter", comm.size + 1)):
+        with pytest.raises(ValueError, match=r"must be|no plan"):
+            comm.explain(*wrong)
+    with pytest.raises(ValueError, match="root=9"):
+        comm.explain("reduce", 8, root=9)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_an_explanation_names_the_way_that_a_call_takes(n):
+    run_ranks(n, explain_around_the_lines)
+
+
+def explain_alone(comm):
+    return comm.explain("all_reduce", 1 << 20), comm.explain("reduce", 1 << 20)
+
+
+def test_a_rank_alone_gets_explanations_too():
+    for text in run_ranks(1, explain_alone)[0]:
+        assert "0 synchronisations" in text
+
+
+def look_at_huge_pages(comm, wanted):
+    x = comm.empty(3 << 20, np.uint8)
+    x[:] = comm.rank
+    own = [segment.mapping.huge_nbytes for segment in comm.engine.sharing.directory.locate(x.ctypes.data)[0].segments]
+    huge = comm.stats()["huge_nbytes"]
+    assert len(huge) == len(own) == comm.size
+    for one in (*huge, *own):
+        assert one % (2 << 20) == 0
+        if not wanted:
+            assert one == 0
+    y = np.full(1 << 20, comm.rank + 1.0, np.float32)
+    comm.all_reduce(y)
+    assert (y == sum(range(1, comm.size + 1))).all()
+    comm.all_reduce(x, op="max")
+    assert (x == comm.size - 1).all()
+    comm.send(np.arange(1 << 18), (comm.rank + 1) % comm.size)  # the lanes' memory came later, and is not huge
+    z = np.empty(1 << 18, np.int64)
+    comm.recv(z, (comm.rank - 1) % comm.size)
+    assert (z == np.arange(1 << 18)).all()
+    return huge
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_outboxes_and_arrays_lie_on_huge_pages_if_that_is_wanted_and_on_no_others(wanted):
+    found = run_ranks(2, look_at_huge_pages, wanted, init={"huge_pages": wanted, "lane_nbytes": 4 << 20})
+    assert found[0] == found[1]  # who attaches maps what the creator made

@@ -8,7 +8,7 @@ each checked against a model, while one of them, or two, or all are killed at so
 their meeting, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
 it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the meeting. Some
 then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names left in /dev/shm by
-jobs that had met and have survivors, names that `shmring.segment.sweep` does not take away, wrong results, and every
+jobs that had met and lose one rank, names that `shmring.segment.sweep` does not take away, wrong results, and every
 other error.
 
 Ranks are forked from this process, which has everything loaded, so a job takes some ten milliseconds.
@@ -169,8 +169,9 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
     left = list(leftovers(job.session))
     if left:
         sweep(job.session)
-        # Who dies while a name must stand, for others to find, leaves it to the survivors; if none are, to sweep().
-        excused = not met or not survivors
+        # Who dies while a name must stand, for others to find, leaves it to the survivors; and if they have left before
+        # that, to sweep().
+        excused = not met or len(job.victims) > 1
         counts["jobs that left names to sweep()"] += excused
         if not excused or list(leftovers(job.session)):
             counts["leaks"] += 1

@@ -27,6 +27,7 @@ GOOD = {
     "tick_ms": st.floats(0, 60_000, exclude_min=True),
     "streaming": st.sampled_from((-1, 0, 1)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
+    "huge_pages": st.sampled_from((-1, 0, 1)),
     "threads": st.just(-1) | st.integers(1, 32),
     "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
@@ -43,6 +44,7 @@ BAD = {
     "latency_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan")),
     "touch_gbs": st.floats(max_value=0).filter(lambda x: x != -1) | st.just(float("nan")),
     "past_cache_nbytes": st.integers(max_value=-2),
+    "huge_pages": st.integers().filter(lambda n: n not in (-1, 0, 1)),
     "timeout": st.floats(max_value=0, exclude_max=True) | st.just(float("nan")),
     "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
     | st.floats(1e9, exclude_min=True),
@@ -182,3 +184,10 @@ def test_a_slot_that_was_given_stays():
     assert config.slot_nbytes == 4096
     assert config.origins == {"slot_nbytes": "argument"}
     assert config.changed(slot_nbytes=-1).settled(1 << 20).slot_nbytes == 256 << 10
+
+
+def test_huge_pages_are_asked_for_unless_the_system_forbids_them():
+    assert not any(Config().wants_huge_pages(word) for word in ("", "never", "deny"))
+    assert all(Config().wants_huge_pages(word) for word in ("advise", "always", "within_size", "force"))
+    assert Config(huge_pages=1).wants_huge_pages("never")
+    assert not Config(huge_pages=0).wants_huge_pages("always")

@@ -17,7 +17,7 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes version unraisable atomics layout faults
+        errors dtypes contents version unraisable atomics layout faults
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
         _c/dlpack_abi.h _c/faults.h
     """,
@@ -25,13 +25,17 @@ FLOORS = {
         topology teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing ring directory whisper signature rounds stores journey talk program team plan/ lanes",
+    "parts": """
+        packing lending ring ringwait ringlook frames overtaking channelmemory inspection
+        directory whisper signature rounds stores journey talk program team plan/ lanes
+    """,
     "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
+        ends sender receiver recordends
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
-        sharedarrays
+        sharedarrays explaining
     """,
-    "face": "communicator joining launch run __init__",
+    "face": "communicator channels joining launch run __init__",
     "guests": "bench/ cli/ __main__",
 }
 

@@ -1,0 +1,10 @@
+"""Builds pump.pyx: ``python setup.py build_ext --inplace``."""
+
+import shmring
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+setup(
+    name="pump",
+    ext_modules=cythonize([Extension("pump", ["pump.pyx"], include_dirs=[shmring.get_include()])]),
+)

@@ -1,0 +1,185 @@
+"""Memory borrowed from callers, and memory lent to them.
+
+Slots of a ring are lent to be written or read in place. They will soon hold something else, so whoever still looks at
+them then must not be able to. Python cannot take an array back; but an object that exports its memory by the buffer
+protocol knows how many look at it. So a `Lease` ends like a ``bytearray`` is resized, or an ``mmap`` closed: not while
+arrays or views of it are alive (``BufferError``), and afterwards it gives out none (``ValueError``).
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF, PyTypeObject
+
+import numpy as np
+
+cimport numpy as cnp
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    PyTypeObject PyArray_Type
+    object PyArray_NewFromDescr(PyTypeObject *cls, cnp.dtype descr, int nd, cnp.npy_intp *dims, cnp.npy_intp *strides,
+                                void *data, int flags, void *obj)     # steals the reference to `descr`
+
+
+# ---- borrowed --------------------------------------------------------------------------------------------------------
+
+cdef inline bint is_plain(object array) noexcept:
+    """Contiguous numbers, among them the extension types (bfloat16) that cannot be exported as a buffer."""
+    cdef int number = cnp.PyArray_TYPE(array)
+    return cnp.PyArray_IS_C_CONTIGUOUS(array) and (cnp.PyTypeNum_ISNUMBER(number) or cnp.PyTypeNum_ISBOOL(number)
+                                                   or cnp.PyTypeNum_ISUSERDEF(number))
+
+
+cdef int borrow(object data, borrowed_t *b, bint writable) except -1:
+    """Pointer and size of what a caller gives, valid while the GIL is held and no Python code runs.
+
+    The exact types spare the 60 ns and more of an export. What is exported stays valid until it is given back.
+    """
+    b.is_exported = False
+    if PyBytes_CheckExact(data) and not writable:
+        b.address, b.nbytes = PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+    elif PyByteArray_CheckExact(data):
+        b.address, b.nbytes = PyByteArray_AS_STRING(data), PyByteArray_GET_SIZE(data)
+    elif cnp.PyArray_CheckExact(data) and is_plain(data) and (not writable or cnp.PyArray_ISWRITEABLE(data)):
+        b.address, b.nbytes = <char *>cnp.PyArray_DATA(data), cnp.PyArray_NBYTES(data)
+    else:
+        if cnp.PyArray_Check(data) and data.dtype.hasobject:
+            raise TypeError("arrays of Python objects cannot go through a ring: their bytes are addresses")
+        PyObject_GetBuffer(data, &b.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        b.address, b.nbytes, b.is_exported = <char *>b.view.buf, b.view.len, True
+    return 0
+
+
+cdef void give_back(borrowed_t *b) noexcept:
+    if b.is_exported:
+        PyBuffer_Release(&b.view)
+
+
+# ---- lent ------------------------------------------------------------------------------------------------------------
+
+@cython.final
+cdef class Span:
+    """Exports memory while it is lent, keeps its owner alive, and counts who looks at it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.address, self.nbytes, self.is_readonly, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+
+cdef Span lend_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly):
+    cdef Span span = Span.__new__(Span)
+    span.owner, span.address, span.nbytes, span.is_readonly = owner, address, nbytes, is_readonly
+    return span
+
+
+@cython.final
+@cython.internal
+cdef class Look:
+    """What an array of a span has as its base: one look, which ends with the last array that came of it."""
+
+    cdef Span span
+
+    def __dealloc__(self):
+        if self.span is not None:
+            self.span.exports -= 1
+
+
+cdef object array_over(Span span, object dtype, tuple shape):
+    """An array that looks at a span; of any dtype, those that know no buffer protocol (bfloat16) included."""
+    cdef Look look = Look.__new__(Look)
+    cdef cnp.npy_intp dims[64]
+    cdef int d, ndim = len(shape)
+    cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (0 if span.is_readonly else cnp.NPY_ARRAY_WRITEABLE)
+    for d in range(ndim):
+        dims[d] = shape[d]
+    Py_INCREF(dtype)
+    cdef cnp.ndarray array = PyArray_NewFromDescr(&PyArray_Type, <cnp.dtype>dtype, ndim, dims, NULL, span.address, flags, NULL)
+    cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
+    look.span = span
+    span.exports += 1
+    cnp.set_array_base(array, look)
+    return array
+
+
+@cython.final
+cdef class Lease:
+    """Memory of a channel, lent until it is committed, aborted or released.
+
+    It behaves as the array that it lends: ``lease[...] = x``, ``lease["field"]``, ``np.add(x, y, out=lease.array)``,
+    ``memoryview(lease)``. Arrays and views taken from it must be gone before it ends, or what ends it raises
+    ``BufferError`` and has changed nothing: drop them (``del a``) and call again. Once it is over, every use of the
+    lease raises ``ValueError``. So no array ever shows memory that has come to mean something else.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    shape : tuple of int
+    """
+
+    cdef Span live(self):
+        if self.span is None:
+            raise ValueError("this lease is over: what it lent was committed, aborted or released")
+        return self.span
+
+    cdef int end(self) except -1:
+        cdef Span span = self.live()
+        if span.exports:
+            raise BufferError(f"{span.exports} arrays or views of this lease are still alive: delete them and call again")
+        self.span = None
+        return 0
+
+    @property
+    def array(self):
+        """numpy.ndarray : The lent memory, read-only if it was peeked. The lease cannot end while it lives."""
+        return array_over(self.live(), self.dtype, self.shape)
+
+    @property
+    def nbytes(self):
+        """int : Size of the lent memory in bytes."""
+        return self.live().nbytes
+
+    @property
+    def over(self):
+        """bool : Whether it was committed, aborted or released."""
+        return self.span is None
+
+    def __getitem__(self, key):
+        return self.array[key]
+
+    def __setitem__(self, key, value):
+        self.array[key] = value
+
+    def __len__(self):
+        self.live()
+        if not self.shape:
+            raise TypeError("this lease is of a single value")
+        return self.shape[0]
+
+    def __array__(self, dtype=None, copy=None):
+        if copy:
+            return np.array(self.array, dtype)
+        return np.asarray(self.array, dtype)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyObject_GetBuffer(self.array, view, flags)     # which is what the view then keeps alive
+
+    def __repr__(self):
+        if self.span is None:
+            return "<shmring.Lease, over>"
+        return f"<shmring.Lease of {self.dtype} {self.shape}{', read-only' if self.span.is_readonly else ''}>"
+
+
+cdef Lease lend(object owner, char *address, object dtype, tuple shape, bint is_readonly):
+    cdef Lease lease = Lease.__new__(Lease)
+    cdef Py_ssize_t nbytes = dtype.itemsize, extent
+    for extent in shape:
+        nbytes *= extent
+    lease.span = lend_span(owner, address, nbytes, is_readonly)
+    lease.dtype, lease.shape = dtype, shape
+    return lease
