@@ -49,6 +49,12 @@ class Config:
     last-level cache."""
     huge_pages: int = -1
     """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
+    threads: int = -1
+    """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
+    from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
+    split_nbytes: int = -1
+    """Messages from this size up are made by all threads, if there are several; the largest that any rank sets counts;
+    -1: derived from the cost model."""
     allow_pickle: bool = True
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
@@ -78,6 +84,10 @@ class Config:
             raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
         if not 0 < self.tick_ms <= 60_000:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
+        if not (self.threads == -1 or 1 <= self.threads <= 32):
+            raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
+        if self.split_nbytes < -1:
+            raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
         for name in ("streaming", "huge_pages"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")

@@ -90,7 +90,11 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        char reason[200]
+        uint32_t strand
+        char reason[196]
+
+    const uint32_t SHMRING_THREADS_MAX
+    const uint32_t SHMRING_STRAND_SLOT_NBYTES
 
     ctypedef struct shmring_outbox:
         uint64_t published

@@ -116,20 +116,23 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
     cdef uint64_t word
     cdef int j
     full_fence()     # SYNC asleep, as in wake_waiters
-    for j in range(c.size):      # the own rank, too: another of its threads may sleep
-        word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0:
-            rouse(c, j, word)
-        word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
-        if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
-            sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+    c = c.first
+    while c != NULL:
+        for j in range(c.size):      # the own rank, too: another of its threads may sleep
+            word = load_relaxed_u64(&c.outbox[j].asleep)
+            if word != 0:
+                rouse(c, j, word)
+            word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
+            if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
+                sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+        c = c.next
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
 
 # The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
 cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
-    return &c.outbox[0].abort
+    return c.record
 
 
 cdef bint in_trouble(circle_t *c) noexcept nogil:
@@ -149,6 +152,7 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
         record.round = round
         record.mine = mine
         record.theirs = theirs
+        record.strand = c.strand
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
         # SYNC trouble (meets: in_trouble).
         store_release_u32(&record.state, 2)

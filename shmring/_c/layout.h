@@ -118,6 +118,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *
  *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
  *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
+ *   [strands 1, 2, ...: without memory but for those of the team's threads]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
@@ -130,7 +131,8 @@ typedef struct {
     uint64_t round;
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
-    char reason[200];
+    uint32_t strand; /* whose rounds are meant: 0 the rank's own, else of that thread of a team */
+    char reason[196];
 } shmring_abort;
 
 enum shmring_cause {
@@ -162,6 +164,17 @@ typedef struct {
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
                "the count and its signatures share one line");
 _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
+
+/* ---- strands: what one thread of every rank's team says ------------------------------------------------------------
+ *
+ * Strand t has a control area and slots of its own in every outbox: rounds, counters and signatures as above, numbered
+ * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life
+ * and the abort record, is looked for in strand 0 only.
+ *
+ *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_STRAND_SLOT_NBYTES]
+ */
+#define SHMRING_THREADS_MAX 32u
+#define SHMRING_STRAND_SLOT_NBYTES 65536u
 
 /* ---- whispers: small payloads in the same lines as their sequence number ------------------------------------------
  *

@@ -28,6 +28,8 @@ GOOD = {
     "streaming": st.sampled_from((-1, 0, 1)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
     "huge_pages": st.sampled_from((-1, 0, 1)),
+    "threads": st.just(-1) | st.integers(1, 32),
+    "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
 }
 
@@ -48,6 +50,8 @@ BAD = {
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+    "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
+    "split_nbytes": st.integers(max_value=-2),
 }  # fmt: skip
 
 
