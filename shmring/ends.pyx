@@ -34,7 +34,8 @@ cdef int64_t timeout_of(object timeout) except? -2:
     return <int64_t>min(seconds * 1e9, 9e18)
 
 
-# no_gc: nothing an end refers to refers back to it, and the collector must not drop the mapping before the ring is left.
+# no_gc: nothing an end refers to refers back to it, and the collector must not drop the mapping before the ring is
+# left.
 @cython.no_gc
 cdef class End:
     """One end of a channel; made by `shmring.channel` and `shmring.open_channel`.
@@ -175,7 +176,7 @@ cdef class End:
         return self.lost()
 
     cdef object corrupt(self):
-        return SegmentError(f"what the other end wrote into {self.channel.title} cannot be; nothing was read or written")
+        return SegmentError(f"what the other end wrote into {self.channel.title} cannot be; nothing was read or sent")
 
     # ---- leaving ----
 
@@ -221,8 +222,8 @@ cdef class End:
 
     def __reduce__(self):
         if self.is_taken or self.is_closed:
-            raise TypeError(f"this {self.role} belongs to process {os.getpid()} or is closed: only an end that was never "
-                            "used can be pickled")
+            raise TypeError(f"this {self.role} belongs to process {os.getpid()} or is closed: only an end that was "
+                            "never used can be pickled")
         return type(self), (self.channel, self.role)
 
     @property
@@ -232,7 +233,7 @@ cdef class End:
 
     @property
     def peer(self):
-        """How the other end stands: ``absent``, ``here``, ``closed``, or ``lost``: its holder died or left without closing."""
+        """How the other end stands: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
         if self.is_closed:
             raise ClosedError(f"this {self.role} is closed")
         return self.peer_state()

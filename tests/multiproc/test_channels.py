@@ -1,11 +1,14 @@
 """Channels between processes: ends are passed on by every start method, taken once, and outlived; names come and go."""
 
+import json
 import os
 import pickle
 import queue
 import random
 import signal
 import stat
+import subprocess
+import sys
 import time
 import traceback
 from multiprocessing import get_context
@@ -286,6 +289,7 @@ def test_the_half_that_a_dead_receiver_left_is_passed_over():
         sender.send(bytes(1_000_000), 30)
     status_of(pid)
     with shmring.open_channel(name, "receiver") as receiver:
+        assert receiver.try_recv() is None  # the ring is full of what was left
         sender.send(b"whole")
         assert receiver.recv(30) == b"whole"
     sender.close()
@@ -366,6 +370,26 @@ def test_bad_arguments_are_refused_and_leave_nothing(bad):
         with pytest.raises((TypeError, ValueError)):
             shmring.open_channel(name, role)
     assert shared_names() <= before
+
+
+# ---- the look from outside ----
+
+
+def test_shmring_info_shows_the_channels_of_other_processes():
+    sender, receiver = shmring.channel(1 << 12)
+    for _ in range(5):
+        sender.send(b"12345678")
+    receiver.take()
+    inspect = [sys.executable, "-m", "shmring", "info", "--channels", "--interval", "0.01"]
+    text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
+    assert sender.channel.memory.name in text
+    assert f"sender   {os.getpid()} here: 5 messages" in text
+    (found,) = [
+        x
+        for x in json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True).stdout)
+        if x["name"] == sender.channel.memory.name
+    ]
+    assert (found["is_named"], found["ring"]["producer"]["messages"], found["waiting"]) == (False, 5, "")
 
 
 # ---- exact sequences ----
