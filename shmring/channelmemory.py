@@ -2,7 +2,7 @@
 
 A channel without a name lost its name before anybody could know it: other processes get its descriptor, by a fork, or
 inside a pickle that multiprocessing carries. So nothing can be left of it, whoever dies. A named channel is found by
-its name, which stands as long as an end lives, so that the other may come again. """
+its name, which stands as long as an end lives, so that the other may come again."""
 
 from __future__ import annotations
 

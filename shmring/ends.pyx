@@ -6,13 +6,12 @@ pickled to a process that is being started, by whatever start method, and the pr
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.string cimport memset, strerror
+from libc.string cimport strerror
 
 import os
 
 from shmring.atomics cimport load_acquire_u64
 from shmring.lifeline cimport fork_generation
-from shmring.mapping cimport Mapping
 from shmring.ring cimport (END_ABSENT, END_CLOSED, END_HERE, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
                            ring_end_state)
 from shmring.ringwait cimport GONE, LATE, await_briefly, await_counter

@@ -1,7 +1,7 @@
 """Which channels this user's processes have open, and how they stand: who waits for whom, how full, how fast.
 
 A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory, and those can
-be found in the process table, and opened. """
+be found in the process table, and opened."""
 
 from __future__ import annotations
 
