@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring.config import Config
-from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
+from shmring.teamwork import form_team
 from shmring.thresholds import survey
 from shmring.topology import second_level_nbytes, shmem_huge_pages
 
@@ -34,7 +35,7 @@ def assemble(
         size=size,
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
-        sparse_nbytes=lanes_nbytes(config, size),
+        sparse_nbytes=sparse_nbytes(config, size),
         huge=config.wants_huge_pages(shmem_huge_pages()),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
@@ -44,6 +45,7 @@ def assemble(
     engine = Engine(segments, rank, config, session if name is None else name)
     try:
         engine.go_by(survey(engine, config, meeting_timeout))
+        form_team(engine, meeting_timeout)
     except BaseException:
         engine.close()
         raise

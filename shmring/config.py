@@ -22,8 +22,9 @@ class Config:
     """Slots in the outbox: a power of two from 4 to 8."""
     whisper_nbytes: int = -1
     """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
-    lane_nbytes: int = 256 * KIB
-    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up."""
+    lane_nbytes: int = -1
+    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
+    derived from the number of ranks."""
     one_shot_nbytes: int = -1
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
     flat_reduce_nbytes: int = -1
@@ -48,6 +49,12 @@ class Config:
     last-level cache."""
     huge_pages: int = -1
     """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
+    threads: int = -1
+    """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
+    from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
+    split_nbytes: int = -1
+    """Messages from this size up are made by all threads, if there are several; the largest that any rank sets counts;
+    -1: derived from the cost model."""
     allow_pickle: bool = True
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
@@ -58,8 +65,8 @@ class Config:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096, or -1")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
-        if self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1):
-            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be a power of two from 4096 up")
+        if self.lane_nbytes != -1 and (self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1)):
+            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be -1 or a power of two from 4096 up")
         if not -1 <= self.whisper_nbytes <= 4096:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
@@ -77,6 +84,10 @@ class Config:
             raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
         if not 0 < self.tick_ms <= 60_000:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
+        if not (self.threads == -1 or 1 <= self.threads <= 32):
+            raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
+        if self.split_nbytes < -1:
+            raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
         for name in ("streaming", "huge_pages"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
@@ -131,6 +142,20 @@ class Config:
         if self.huge_pages >= 0:
             return self.huge_pages == 1
         return shmem_setting not in ("", "never", "deny")
+
+    def lane_limit(self, size: int) -> int:
+        """Bytes of the ring in each lane among ``size`` ranks.
+
+        A ring of twice the second-level cache (1 or 2 MiB where it matters) has left that cache, into the one that the
+        ranks share, when its lines are written again; taking them back from the reader costs three times as much. But
+        the lanes of one rank together, if all are used, stay near 4 MiB.
+        """
+        if self.lane_nbytes >= 0:
+            return self.lane_nbytes
+        limit = 2048 * KIB
+        while limit > 256 * KIB and limit * (size - 1) > 4096 * KIB:
+            limit //= 2
+        return limit
 
     def spin_ns(self, size: int, processors: float) -> int:
         """The spin budget: next to nothing where ranks outnumber processors, since the awaited one needs this core."""

@@ -1,7 +1,7 @@
 """Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
 
 from shmring.faults cimport fault_point
-from shmring.program cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, step_t)
+from shmring.program cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
 from shmring.reduce cimport copy_bytes, reduce_into
 from shmring.rounds cimport await_round, claim, finish, publish, release
 from shmring.wait cimport READY, now_ns
@@ -81,7 +81,7 @@ cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexce
     return READY
 
 
-cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil:
+cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil:
     """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
     until it is READY, so it is simply taken again."""
     cdef loop_t *loop

@@ -90,7 +90,11 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        char reason[200]
+        uint32_t strand
+        char reason[196]
+
+    const uint32_t SHMRING_THREADS_MAX
+    const uint32_t SHMRING_STRAND_SLOT_NBYTES
 
     ctypedef struct shmring_outbox:
         uint64_t published
@@ -104,6 +108,7 @@ cdef extern from "layout.h" nogil:
         uint64_t said[14]
         uint64_t before[14]
         uint64_t current
+        uint64_t awaiting
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES
@@ -125,10 +130,12 @@ cdef extern from "layout.h" nogil:
         shmring_rest_line rest[1]
 
     const uint32_t SHMRING_LANE_NCELLS
+    const uint32_t SHMRING_LANE_NTRIALS
     const uint32_t SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
         uint8_t payload[40]
+        uint64_t trial
         uint64_t nbytes
         int32_t tag
         int32_t dtype
@@ -137,3 +144,4 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_lane_end:
         uint64_t taken
         uint64_t opened
+        uint64_t spent_ns[4]

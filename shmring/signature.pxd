@@ -32,6 +32,9 @@ cdef enum:
     KIND_EXSCAN = 11
     KIND_ALL_REDUCE_MANY = 12
     KIND_BROADCAST_MANY = 13
+    KIND_SEND = 14     # messages are told, not compared: the root is the other rank, the count the tag + 1
+    KIND_RECV = 15
+    KIND_PROBE = 16
 
 cdef enum:
     BY_COUNTS = 32

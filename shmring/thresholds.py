@@ -8,15 +8,18 @@ caches, which the system tells, and from the distance between the ranks, which t
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmring.config import Config
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
+from shmring.plan.shares import split_limit
 from shmring.survey import barrier_ns, exchange
+from shmring.teamsize import Means, processors_each, team_size
 from shmring.topology import allowed_processors, last_level_nbytes, processor_quota
 
 if TYPE_CHECKING:
@@ -38,27 +41,32 @@ NO_LIMIT = 1 << 62
 SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us", "touch_gbs")
 
 
-_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}s")
+_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq")
 
 
 class Account(NamedTuple):
-    """What a rank says of itself: where it may run, and the settings that must be equal."""
+    """What a rank says of itself: where it may run, the settings that must be equal, and what it asks for in a team."""
 
     quota: float
     settings: tuple[float, ...]
     processors: frozenset[int]
+    threads: int = 1
+    split_nbytes: int = -1
 
     def pack(self) -> bytes:
         """For `exchange`."""
         mask = sum(1 << number for number in self.processors if number < 8 * MASK_NBYTES)
-        return _FORM.pack(self.quota, *self.settings, mask.to_bytes(MASK_NBYTES, "little"))
+        return _FORM.pack(
+            self.quota, *self.settings, mask.to_bytes(MASK_NBYTES, "little"), self.threads, self.split_nbytes
+        )
 
     @classmethod
     def unpack(cls, words: bytes) -> Account:
         """What `pack` made."""
-        quota, *settings, mask = _FORM.unpack(words)
+        quota, *settings, mask, threads, split_nbytes = _FORM.unpack(words)
         bits = int.from_bytes(mask, "little")
-        return cls(quota, tuple(settings), frozenset(n for n in range(bits.bit_length()) if bits >> n & 1))
+        processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
+        return cls(quota, tuple(settings), processors, threads, split_nbytes)
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,12 @@ class Thresholds:
         been read, if each has. Each rank's own affair.
     why : dict of str to str
         For each setting where its value comes from.
+    threads : int
+        How many each rank should have for large messages (`shmring.teamsize`); equal on all ranks.
+    split_nbytes : float
+        Messages from this size up are split among them; equal on all ranks.
+    own_processors : float
+        How many processors fall to this rank.
     """
 
     limits: Limits
@@ -88,6 +102,9 @@ class Thresholds:
     barrier_us: float
     past_cache_nbytes: int
     why: dict[str, str]
+    threads: int = 1
+    split_nbytes: float = float("inf")
+    own_processors: float = 1.0
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
@@ -118,19 +135,53 @@ def survey(engine: Engine, config: Config, timeout: float | None) -> Thresholds:
     """
     timeout_ns = -1 if timeout is None else int(max(timeout, PATIENCE_S) * 1e9)
     settings = tuple(float(getattr(config, name)) for name in SAID)
-    own = Account(processor_quota() or float("inf"), settings, frozenset(allowed_processors()))
-    try:
-        accounts = [Account.unpack(words) for words in exchange(engine, own.pack(), timeout_ns)]
+    own = Account(
+        processor_quota() or float("inf"),
+        settings,
+        frozenset(allowed_processors()),
+        config.threads,
+        config.split_nbytes,
+    )
+    with right_after_meeting():
+        said = exchange(engine, own.pack(), timeout_ns)
+        accounts = [Account.unpack(words) for words in said]
         _check_agreement(engine.name, accounts)
         processors = _processors(accounts)
         engine.spin_among(processors)  # before anything is measured
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(accounts) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", words) for words in exchange(engine, own_ns, timeout_ns))
+    found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
+    return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same
+
+
+@contextmanager
+def right_after_meeting() -> Iterator[None]:
+    """Turn what talks raise into what a meeting raises: to the caller of `init` they are one."""
+    try:
+        yield
     except CollectiveTimeoutError as error:
         raise MeetingTimeoutError(f"{error} (right after the ranks had met)", error.late) from None
     except (AbortedError, MismatchError) as error:
         raise MeetingError(f"{error} (right after the ranks had met)") from None
-    return derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
+
+
+def with_team(found: Thresholds, accounts: Sequence[Account], rank: int) -> Thresholds:
+    """With the threads that each rank should have, and the largest size to split from that any rank asks for."""
+    ranks = [Means(a.threads, a.processors, a.quota) for a in accounts]
+    threads, each = team_size(ranks), processors_each(ranks)
+    limit = split_limit(threads, found.costs)
+    why = dict(found.why)
+    if accounts[rank].threads < 1:
+        why["threads"] = f"derived: of the ranks that leave it open the poorest has {min(each):g} processors to itself"
+    if accounts[rank].split_nbytes < 0:
+        why["split_nbytes"] = "derived: what is saved pays for waking the helpers"
+    return replace(
+        found,
+        why=why,
+        threads=threads,
+        split_nbytes=max(limit if a.split_nbytes < 0 else a.split_nbytes for a in accounts),
+        own_processors=each[rank],
+    )
 
 
 def derive(config: Config, size: int, processors: float, barrier_us: float, cache_nbytes: int) -> Thresholds:

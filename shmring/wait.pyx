@@ -116,20 +116,23 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
     cdef uint64_t word
     cdef int j
     full_fence()     # SYNC asleep, as in wake_waiters
-    for j in range(c.size):      # the own rank, too: another of its threads may sleep
-        word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0:
-            rouse(c, j, word)
-        word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
-        if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
-            sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+    c = c.first
+    while c != NULL:
+        for j in range(c.size):      # the own rank, too: another of its threads may sleep
+            word = load_relaxed_u64(&c.outbox[j].asleep)
+            if word != 0:
+                rouse(c, j, word)
+            word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
+            if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
+                sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+        c = c.next
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
 
 # The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
 cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
-    return &c.outbox[0].abort
+    return c.record
 
 
 cdef bint in_trouble(circle_t *c) noexcept nogil:
@@ -149,6 +152,7 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
         record.round = round
         record.mine = mine
         record.theirs = theirs
+        record.strand = c.strand
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
         # SYNC trouble (meets: in_trouble).
         store_release_u32(&record.state, 2)
@@ -236,6 +240,12 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     return False
 
 
+cdef uint64_t call_of(circle_t *c, int j) noexcept nogil:
+    """The signature of what rank ``j`` is in: a collective, else a message it sleeps for, else 0."""
+    cdef uint64_t current = load_acquire_u64(&c.outbox[j].current)
+    return current if current else load_relaxed_u64(&c.outbox[j].awaiting)
+
+
 cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
     cdef int j, about = -1
     if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
@@ -243,8 +253,7 @@ cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t
     for j in range(c.size - 1, -1, -1):
         if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
             about = j
-    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, c.outbox[about].current if about >= 0 else 0,
-                   b"")
+    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, call_of(c, about) if about >= 0 else 0, b"")
     return True
 
 

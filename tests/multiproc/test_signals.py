@@ -61,10 +61,12 @@ def be_interrupted(comm, wait):
             while not comm.is_broken:
                 time.sleep(0.001)
             with pytest.raises(AbortedError, match="KeyboardInterrupt") as caught:
-                comm.barrier()
+                while True:     # one may complete: rank 0 had come to it
+                    comm.barrier()
             assert caught.value.rank == 0
             return
         if wait == "work":
+            time.sleep(0.5)     # the interrupt comes first; the work goes on
             comm.all_reduce(np.ones(3))
     else:
         say("going")
@@ -86,8 +88,6 @@ def test_ctrl_c_ends_every_kind_of_wait(wait):
     gang.heard("going")
     time.sleep(0.15)
     gang.signal(0, signal.SIGINT)
-    if wait == "work":
-        time.sleep(0.05)
     gang.results()
 
 
@@ -134,9 +134,12 @@ def test_a_rank_that_becomes_another_program_is_lost_though_its_process_lives():
 # ---- the end of the interpreter --------------------------------------------------------------------------------------
 
 ENDS = {
-    "daemon thread in a collective": """
+    "daemon thread in collectives": """
 import threading
-threading.Thread(target=comm.barrier, daemon=True).start()
+def call():
+    while True:
+        comm.barrier()
+threading.Thread(target=call, daemon=True).start()
 time.sleep(0.1)
 """,
     "daemon thread in a receive": """
@@ -182,7 +185,6 @@ else:
 """
 
 HEARD = {
-    "daemon thread in a collective": ("AbortedError", "closed while another thread was in a call"),
     "daemon thread in a receive": ("AbortedError", "closed while another thread was in a call"),
     "uncaught exception": ("AbortedError", "LookupError: on purpose"),
 }

@@ -121,6 +121,24 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count):
         assert "all_reduce(sum, float64" in str(outcome.error)
 
 
+def wait_for_a_message(comm, call):
+    if comm.rank == 1:
+        say("here")
+        if call == "send":
+            comm.send(np.zeros(1 << 20, np.uint8), 0, 5)
+        else:
+            getattr(comm, call)(*([np.zeros(3)] if call == "recv" else []), 0, 5)
+    else:
+        comm.all_reduce(np.ones(SMALL), timeout=0.5)
+
+
+@pytest.mark.parametrize("call", ["send", "recv", "probe"])
+def test_a_rank_that_waits_for_a_message_is_said_to(call):
+    for outcome in start_ranks(2, wait_for_a_message, call, init={"lane_nbytes": 4096}).outcomes():
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
+
+
 def disagree(comm, way):
     x = np.ones(LARGE if "large" in way else SMALL, np.float32)
     odd = comm.rank == comm.size - 1

@@ -16,7 +16,7 @@ GOOD = {
     "slot_nbytes": st.just(-1) | st.integers(1, 1 << 20).map(lambda n: 4096 * n),
     "nslots": st.sampled_from((4, 8)),
     "whisper_nbytes": st.integers(-1, 4096),
-    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n),
+    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n) | st.just(-1),
     "one_shot_nbytes": st.integers(-1, 1 << 40),
     "flat_reduce_nbytes": st.integers(-1, 1 << 40),
     "round_nbytes": st.just(-1) | st.integers(128, 1 << 40),
@@ -28,6 +28,8 @@ GOOD = {
     "streaming": st.sampled_from((-1, 0, 1)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
     "huge_pages": st.sampled_from((-1, 0, 1)),
+    "threads": st.just(-1) | st.integers(1, 32),
+    "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
 }
 
@@ -35,7 +37,7 @@ BAD = {
     "slot_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n <= 0 or n % 4096)),
     "nslots": st.integers().filter(lambda n: n not in (4, 8)),
     "whisper_nbytes": st.integers(max_value=-2) | st.integers(4097),
-    "lane_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n & (n - 1)),
+    "lane_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n < 4096 or n & (n - 1))),
     "one_shot_nbytes": st.integers(max_value=-2),
     "flat_reduce_nbytes": st.integers(max_value=-2),
     "round_nbytes": st.integers(max_value=127).filter(lambda n: n != -1),
@@ -48,6 +50,8 @@ BAD = {
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+    "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
+    "split_nbytes": st.integers(max_value=-2),
 }  # fmt: skip
 
 
@@ -187,3 +191,12 @@ def test_huge_pages_are_asked_for_unless_the_system_forbids_them():
     assert all(Config().wants_huge_pages(word) for word in ("advise", "always", "within_size", "force"))
     assert Config(huge_pages=1).wants_huge_pages("never")
     assert not Config(huge_pages=0).wants_huge_pages("always")
+
+
+@given(st.integers(1, 1024))
+def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(size):
+    limit = Config().lane_limit(size)
+    assert 256 << 10 <= limit <= 2 << 20
+    assert limit & (limit - 1) == 0
+    assert limit == 256 << 10 or limit * (size - 1) <= 4 << 20
+    assert Config(lane_nbytes=4096).lane_limit(size) == 4096

@@ -18,18 +18,18 @@ PACKAGE = Path(shmring.__file__).parent
 FLOORS = {
     "words": """
         errors dtypes contents version unraisable atomics layout faults
-        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
+        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
         _c/dlpack_abi.h _c/faults.h
     """,
     "machine": """
-        topology environment processes config blocks
+        topology teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": """
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection
-        directory whisper signature rounds stores journey talk program plan/ lanes
+        directory whisper signature rounds stores journey talk program team plan/ lanes
     """,
-    "engine": "meeting diagnosis engine agreement collectives survey thresholds assembly",
+    "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
         ends sender receiver recordends
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
