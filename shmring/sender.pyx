@@ -24,7 +24,7 @@ from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport overtake_frames
 from shmring.ring cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
-from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
+from shmring.wait cimport READY, be_patient, now_ns, patience_t
 
 from shmring import contents
 from shmring.errors import ObjectError
@@ -55,8 +55,8 @@ ctypedef struct message_t:
 cdef class Sender(End):
     """The sending end of a channel of messages; made by `shmring.channel` and `shmring.open_channel`.
 
-    A message is bytes, an array, or a Python object; the receiver gets what was sent. Belongs to the process that uses it
-    first, and to one thread at a time.
+    A message is bytes, an array, or a Python object; the receiver gets what was sent. Belongs to the process that uses
+    it first, and to one thread at a time.
     """
 
     cdef producer_t p
@@ -124,7 +124,7 @@ cdef class Sender(End):
                     self.announce(1)
                     return True
         self.require_idle()
-        keeper = self.load(x, &m)
+        _keeper = self.load(x, &m)
         return self.send_load(&m, timeout_ns)
 
     def try_send(self, x):
@@ -182,7 +182,7 @@ cdef class Sender(End):
             parcel = pack(obj)
         except Exception as error:
             raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
-        keeper = self.load_parcel(parcel, &m)
+        _keeper = self.load_parcel(parcel, &m)
         return self.send_load(&m, timeout_of(timeout))
 
     # ---- a message as parts ----
@@ -289,8 +289,8 @@ cdef class Sender(End):
         cdef int64_t needed
         cdef char *to
         if nbytes > self.longest:
-            raise ValueError(f"a message of {nbytes} bytes does not lie in this channel in one piece, {self.longest} bytes "
-                             "do: make it larger, or send() with time to wait, which streams")
+            raise ValueError(f"a message of {nbytes} bytes does not lie in this channel in one piece, "
+                             f"{self.longest} bytes do: make it larger, or send() with time to wait, which streams")
         if is_gone(self.watch.other):
             raise self.lost()
         if self.must_cut and not self.say_cut():
@@ -325,7 +325,7 @@ cdef class Sender(End):
         cdef int64_t started = now_ns() if timeout_ns >= 0 else 0
         cdef int outcome
         if m.meta_nbytes + WORD_NBYTES > self.piece:
-            raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for so small a channel")
+            raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for this channel")
         self.open(0, 0, timeout_ns)      # waits its turn, and raises what must be raised before anything is sent
         ring_abort(&self.p)
         m.length = m.load.nbytes
@@ -366,7 +366,8 @@ cdef class Sender(End):
                 m.load.nbytes -= nbytes
                 m.load.word = word_of(PIECE)
                 self.announce(m.load.nbytes == 0)
-                be_patient(patience, timeout_ns if timeout_ns < 0 else max(<int64_t>0, timeout_ns - (now_ns() - started)))
+                be_patient(patience, timeout_ns if timeout_ns < 0
+                           else max(<int64_t>0, timeout_ns - (now_ns() - started)))
                 continue
             if needed == RING_CORRUPT:
                 return RING_CORRUPT
@@ -437,7 +438,7 @@ cdef class Sender(End):
                     self.announce(quiet)
                     quiet = 0
                 self.require_idle()
-                keeper = self.load(x, &m)
+                _keeper = self.load(x, &m)
                 left = timeout_ns if timeout_ns <= 0 else max(<int64_t>0, timeout_ns - (now_ns() - started))
                 try:
                     count += self.send_load(&m, left)
@@ -562,7 +563,7 @@ cdef class Sender(End):
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
-        return f"<shmring.Sender of {self.channel.title}, {self.peer_state() if not self.is_closed else 'closed'} receiver>"
+        return f"<shmring.Sender of {self.channel.title}{', closed' if self.is_closed else ''}>"
 
 
 cdef tuple word_and_meta(kind, tuple shape):
@@ -572,8 +573,8 @@ cdef tuple word_and_meta(kind, tuple shape):
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
     text = contents.describe(kind)
-    meta = len(text).to_bytes(WORD_NBYTES, "little") + extents + text + bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
-    return word_of(ARRAY, OTHER_DTYPE, len(shape)), meta
+    padding = bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
+    return word_of(ARRAY, OTHER_DTYPE, len(shape)), len(text).to_bytes(WORD_NBYTES, "little") + extents + text + padding
 
 
 cdef void begin(message_t *m, uint64_t word) noexcept nogil:
