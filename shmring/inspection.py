@@ -51,15 +51,14 @@ def channels(interval: float = 0.0) -> list[ChannelLook]:
     interval : float
         Seconds over which to measure the rates; 0: none.
     """
-    found = {inode: (name, Channel(memory)) for inode, name, memory in _open_channels()}
-    before = {inode: _look(channel) for inode, (_, channel) in found.items()}
+    found = [(name, channel, _look(channel)) for name, channel in _open_channels()]
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
     elapsed = time.monotonic() - started
     looks = []
-    for inode, (name, channel) in found.items():
-        then, now = before[inode], _look(channel)
+    for name, channel, then in found:
+        now = _look(channel)
         messages = now.producer.messages - then.producer.messages
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
         rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
@@ -72,8 +71,8 @@ def _look(channel: Channel) -> RingLook:
     return look(memoryview(channel.mapping)[channel.ring_offset :])
 
 
-def _open_channels() -> Iterator[tuple[tuple[int, int], str, segment.Segment]]:
-    """Inode, name and memory of each channel that a process has a descriptor of."""
+def _open_channels() -> Iterator[tuple[str, Channel]]:
+    """Name and memory of each channel that a process has a descriptor of."""
     seen = set()
     prefix = names.SHM_DIRECTORY + names.user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -85,16 +84,12 @@ def _open_channels() -> Iterator[tuple[tuple[int, int], str, segment.Segment]]:
             path = f"/proc/{pid}/fd/{descriptor}"
             try:
                 target = os.readlink(path)
-                if not target.startswith(prefix):
-                    continue
                 inode = names.inode_of(os.stat(path))
-                if inode in seen:
+                if not target.startswith(prefix) or inode in seen:
                     continue
                 seen.add(inode)
-                yield (
-                    inode,
-                    target.removeprefix(names.SHM_DIRECTORY),
-                    segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL),
-                )
-            except (OSError, ShmringError):  # gone meanwhile; or no channel
+                channel = Channel(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
+                _look(channel)
+            except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
                 continue
+            yield target.removeprefix(names.SHM_DIRECTORY), channel
