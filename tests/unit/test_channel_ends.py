@@ -5,7 +5,6 @@ import pickle
 import queue
 import signal
 import threading
-import time
 from collections import deque
 
 import ml_dtypes
