@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,7 +41,8 @@ class Collectives(dist.ProcessGroup):
     are written into the tensors given.
     """
 
-    _comm: object
+    _comm: Any
+    _recorded_as = "shmring"  # by the profiler
     _timeout_s: float | None
     _together: list[dist.Work] | None = None
 
@@ -133,7 +135,7 @@ class Collectives(dist.ProcessGroup):
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > _NO_TIME else self._timeout_s
         if _profiled():
-            function = partial(_recorded, f"shmring:{name}", function)
+            function = partial(_recorded, f"{self._recorded_as}:{name}", arguments, function)
         if opts.asyncOp:
             return self._perform_later(name, partial(function, self._comm, timeout_s, *arguments), results, timeout_s)
         try:
@@ -201,8 +203,12 @@ class SeveralWorks(DoneWork):
 # be written, and nothing is recorded.
 
 
-def _recorded(name: str, function: Callable, *arguments) -> None:
-    with torch.profiler.record_function(name):
+def _recorded(name: str, inputs: tuple, function: Callable, *arguments) -> None:
+    """Make the call as an event of the profiler, with the shapes of its tensors."""
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)] or [
+        t for x in inputs if isinstance(x, list) for t in x if isinstance(t, torch.Tensor)
+    ]
+    with torch._C._profiler._RecordFunctionFast(name, tensors):
         function(*arguments)
 
 

@@ -6,10 +6,6 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from shmring.errors import ShmringError
-from shmring.torch.errors import torch_form
-from shmring.torch.works import seconds
-
 
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -34,8 +30,4 @@ def monitored_barrier(
         that came, and the group is broken.
     """
     chosen = dist.group.WORLD if group is None else group
-    timeout_s = chosen._timeout_s if timeout is None else seconds(timeout)
-    try:
-        chosen.comm.barrier(timeout=timeout_s)
-    except ShmringError as error:
-        raise torch_form(error, timeout_s) from error
+    chosen.monitored_barrier(timeout, wait_all_ranks)

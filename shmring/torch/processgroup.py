@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 
 import shmring
+from shmring.errors import ShmringError
 from shmring.torch.collectives import Collectives
+from shmring.torch.errors import torch_form
 from shmring.torch.messages import Messages, Mover
 from shmring.torch.neighbours import nodes
 from shmring.torch.works import seconds
@@ -114,6 +116,14 @@ class ProcessGroup(Collectives, Messages):
         return torch.empty(size, dtype=dtype, device=device)
 
     # ---- time and end ----
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Return once every rank has called, or name those who did not: see `shmring.torch.monitored_barrier`."""
+        timeout_s = seconds(timeout) or self._timeout_s
+        try:
+            self._comm.barrier(timeout=timeout_s)
+        except ShmringError as error:
+            raise torch_form(error, timeout_s) from error
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long calls wait for peers that live."""
