@@ -19,7 +19,7 @@ _WHERE = {
     "monitored_barrier": "monitored",
 }
 
-__all__ = ["register", *_WHERE]  # noqa: PLE0604
+__all__ = ["register", *_WHERE]
 
 register()
 

@@ -169,7 +169,7 @@ def test_all_gather_in_lists_and_single_tensors_of_any_type_and_uneven(n):
 
 def reduced_and_scattered(rank):
     n = dist.get_world_size()
-    for dtype in DTYPES[:4] + (torch.int64, torch.complex64):
+    for dtype in (*DTYPES[:4], torch.int64, torch.complex64):
         for shape in SHAPES:
             shares = [filled(shape, rank + j, dtype) for j in range(n)]
             want = fold(torch.add, [filled(shape, r + rank, dtype) for r in range(n)])
