@@ -26,14 +26,11 @@ class Calls(dist.ProcessGroup):
     _recorded_as = "shmring"  # in profiles
     _together: list[dist.Work] | None = None
 
-    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts) -> dist.Work:
+    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False) -> dist.Work:
         """Make the call ``function(comm, timeout, *arguments)``: at once, or in the background if torch says so."""
-        if is_profiled():
+        if is_profiled() and not seen:
             with recording(f"{self._recorded_as}:{name}", arguments):
-                return self._perform_unseen(name, function, arguments, results, opts)
-        return self._perform_unseen(name, function, arguments, results, opts)
-
-    def _perform_unseen(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts) -> dist.Work:
+                return self._perform(name, function, arguments, results, opts, True)
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > _NO_TIME else self._timeout_s
         if opts.asyncOp:

@@ -1,4 +1,4 @@
-"""Messages of torch.distributed: every type, long and short, in any order of calls, from anybody, and without waiting."""
+"""Messages of torch.distributed: every type, long and short, in any order of calls, from anybody, without waiting."""
 
 from datetime import timedelta
 
