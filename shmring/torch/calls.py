@@ -26,7 +26,7 @@ class Calls(dist.ProcessGroup):
     _recorded_as = "shmring"  # in profiles
     _together: list[dist.Work] | None = None
 
-    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False) -> dist.Work:
+    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False):
         """Make the call ``function(comm, timeout, *arguments)``: at once, or in the background if torch says so."""
         if is_profiled() and not seen:
             with recording(f"{self._recorded_as}:{name}", arguments):

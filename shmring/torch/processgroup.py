@@ -111,7 +111,7 @@ class ProcessGroup(Collectives, Messages):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size, *, dtype=None, device=None) -> torch.Tensor:
-        """Make a tensor that the group's collectives work on; contents undefined."""
+        """Make a tensor for the group's collectives, in ordinary memory; contents undefined."""
         return torch.empty(size, dtype=dtype, device=device)
 
     # ---- time and end ----
