@@ -256,11 +256,17 @@ class Progress:
     def do_instead(self, work: Work) -> None:
         """Do what is first in line, up to ``work``, in the caller's thread; unless somebody is at it."""
         while not (work._done or self.is_own_thread()):
-            with self.lock:
-                if self.is_inherited or self._runner is not None or not self._line:
-                    return
-                item = self._take()
-            self._run(item)
+            try:
+                with self.lock:
+                    if self.is_inherited or self._runner is not None or not self._line:
+                        return
+                    item = self._take()
+                self._do(item, self._line)
+            except BaseException:  # a signal handler's, between two lines: what was taken may not have been done
+                self.abort("interrupted while doing asynchronous work")
+                raise
+            finally:
+                self._rest()
 
     def close(self, timeout: float | None) -> None:
         """Wait for what is pending, but abort it after ``timeout`` seconds. The engine is closed next."""
@@ -342,7 +348,10 @@ class Progress:
                     self._ended = True
                     return
                 item = self._take()
-            self._run(item)
+            try:
+                self._do(item, self._line)
+            finally:
+                self._rest()
             del item  # it may be all that keeps the engine
 
     def _take(self) -> Callable[[], None]:
@@ -350,11 +359,10 @@ class Progress:
         self._runner = get_ident()
         return self._line.popleft()
 
-    def _run(self, item: Callable[[], None]) -> None:
-        try:
-            self._do(item, self._line)
-        finally:
-            with self.lock:
+    def _rest(self) -> None:
+        """The item that the caller took is done; if it took any."""
+        with self.lock:
+            if self._runner == get_ident():
                 self._runner = None
                 if not self._line:
                     self._set_busy(False)
