@@ -118,6 +118,24 @@ def test_the_future_of_a_message_gets_its_tensor():
     run_group(2, futures)
 
 
+def in_vain(rank):
+    x = torch.zeros(LONG)
+    works = [dist.irecv(x, 1 - rank)]  # never sent
+    if rank == 0:
+        works.append(dist.isend(torch.ones(LONG), 1, tag=1))  # and not waited for
+        dist.barrier()
+        dist.destroy_process_group()
+    else:
+        dist.barrier()
+        y = torch.zeros(LONG)
+        dist.recv(y, 0, tag=1)
+        assert torch.equal(y, torch.ones(LONG))
+
+
+def test_a_group_ends_with_all_sent_though_something_is_awaited_in_vain():
+    run_group(2, in_vain)
+
+
 def misfits(rank):
     if rank == 0:
         dist.send(torch.ones(3), 1)
