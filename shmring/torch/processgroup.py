@@ -172,5 +172,5 @@ def _session(store, rank: int, size: int, group: str) -> str:
     turn = (store.add("shmring/came", 1) - 1) // size
     key = f"shmring/session/{turn}"
     if rank == 0:
-        store.set(key, f"{group}.{secrets.token_hex(8)}")
+        store.set(key, f"torch.{group}.{secrets.token_hex(8)}")
     return store.get(key).decode()
