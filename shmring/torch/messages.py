@@ -57,6 +57,8 @@ class MessageWork(PendingWork):
 class Messages(Calls):
     """The messages of `shmring.torch.ProcessGroup`, as torch calls them; ranks are those of the group."""
 
+    _mover: Mover
+
     def send(self, tensors, dst, tag=0):
         """Begin to send a tensor; it may not be changed before the work is done."""
         x = movable(tensors[0])
