@@ -61,12 +61,14 @@ class Nest:
     @cached_property
     def domain_of(self) -> tuple[int, ...]:
         """The domain of every rank: its place in `domains`."""
-        return tuple(next(d for d, ranks in enumerate(self.domains) if r in ranks) for r in range(self.size))
+        numbers = {number: d for d, number in enumerate(dict.fromkeys(self.levels[0]))}
+        return tuple(numbers[number] for number in self.levels[0])
 
     @cached_property
     def place_of(self) -> tuple[int, ...]:
         """The place of every rank among the ranks of its domain."""
-        return tuple(self.domains[d].index(r) for r, d in enumerate(self.domain_of))
+        places = {r: place for ranks in self.domains for place, r in enumerate(ranks)}
+        return tuple(places[r] for r in range(self.size))
 
     @cached_property
     def runs(self) -> tuple[tuple[int, ...], ...]:

@@ -43,19 +43,20 @@ def all_reduce(
     kind, size = "all_reduce", nest.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, folds=True)
-    stations = nest.runs if carries else (tuple(range(size)),)
     blocks = _slices(nest) if carries else size
-    chain, spread = _Chain(stations), _Spread(nest)
+    chain = _Chain(nest.runs if carries else (tuple(range(size)),))
+    spread = _Spread(nest, nest.domain_of[chain.owner(-1, 0)])
+    acts: list[Act] = []
+    for b in range(blocks):
+        acts += chain.acts(rank, b, stages=True, keeps=True)
+        end = chain.owner(-1, b)
+        acts += (spread if carries else _Spread(nest, nest.domain_of[end])).acts(rank, b, end, FOLDED, chain.delay)
 
-    def acts(r: int) -> list[Act]:
-        found = []
-        for b in range(blocks):
-            end = chain.owner(-1, b)
-            found += chain.acts(r, b, stages=True, keeps=True)
-            found += spread.acts(r, b, end, FOLDED, chain.delay)
-        return found
+    def place(r: int, block: int, role: Role) -> int:
+        return blocks + block // len(nest.domains[nest.domain_of[r]]) if role is FETCHED else block
 
-    relay = Relay(acts, blocks + _share(nest, blocks), chain.delay + spread.hops)
+    hops = spread.hops if carries else len(nest.levels)
+    relay = Relay(acts, place, blocks + _share(nest, blocks), chain.delay + hops)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 5))
     return relayed(kind, "nested" if carries else "half_nested", rank, size, relay, cut)
 
@@ -73,19 +74,11 @@ def reduce(
     in_place = 0 if rank == root else None
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
-    blocks = _slices(nest)
-    chain = _Chain(nest.runs)
-
-    def acts(r: int) -> list[Act]:
-        found = []
-        for b in range(blocks):
-            end = chain.owner(-1, b)
-            found += chain.acts(r, b, stages=end != root, keeps=end == root)
-            if r == root != end:
-                found.append(Act(chain.delay + 1, b, FETCHED, ((end, FOLDED),), stages=False, keeps=True))
-        return found
-
-    relay = Relay(acts, blocks, chain.delay)
+    blocks, chain = _slices(nest), _Chain(nest.runs)
+    acts: list[Act] = []
+    for b in range(blocks):
+        acts += chain.to(root, rank, b)
+    relay = Relay(acts, _as_numbered, blocks, chain.delay)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 4))
     return relayed(kind, "nested", rank, size, relay, cut, in_place)
 
@@ -99,17 +92,10 @@ def reduce_scatter(
     if size == 1 or not nbytes:
         return alone(kind, rank, size, size * nbytes, in_place, folds=True)
     chain = _Chain(nest.runs, nest.place_of)
-
-    def acts(r: int) -> list[Act]:
-        found = []
-        for b in range(size):
-            end = chain.owner(-1, b)
-            found += chain.acts(r, b, stages=end != b, keeps=end == b)
-            if r == b != end:
-                found.append(Act(chain.delay + 1, b, FETCHED, ((end, FOLDED),), stages=False, keeps=True))
-        return found
-
-    relay = Relay(acts, size, chain.delay)
+    acts: list[Act] = []
+    for b in range(size):
+        acts += chain.to(b, rank, b)
+    relay = Relay(acts, _as_numbered, size, chain.delay)
     cut = cut_blocks(nbytes, [b * nbytes for b in range(size)], [0] * size, _most(nbytes, relay, limits, costs, 3))
     return relayed(kind, "nested", rank, size, relay, cut, in_place)
 
@@ -121,15 +107,18 @@ def all_gather(
     kind, size = "all_gather", nest.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, rank * nbytes)
-    spread = _Spread(nest)
+    acts = [Act(0, rank, SAID, ((rank, SAID),), stages=True, keeps=True)]
+    for start, ranks in enumerate(nest.domains):
+        spread = _Spread(nest, start)
+        for b in ranks:
+            acts += spread.acts(rank, b, b, SAID, 0, nest.place_of[b])
+    fetched = _fetched(nest)
 
-    def acts(r: int) -> list[Act]:
-        found = [Act(0, r, SAID, ((r, SAID),), stages=True, keeps=True)]
-        for b in range(size):
-            found += spread.acts(r, b, b, SAID, 0, nest.place_of[b])
-        return found
+    def place(r: int, block: int, role: Role) -> int:
+        return 1 + fetched[nest.domain_of[r]][block] if role is FETCHED else 0
 
-    relay = Relay(acts, 1 + _fetched(nest), spread.hops)
+    most = max(n for of_domain in fetched for n in of_domain.values())
+    relay = Relay(acts, place, 2 + most, len(nest.levels))
     places = [b * nbytes for b in range(size)]
     cut = cut_blocks(nbytes, [0] * size, places, _most(nbytes, relay, limits, costs, 4))
     return relayed(kind, "nested", rank, size, relay, cut, rank * nbytes)
@@ -147,17 +136,13 @@ def broadcast(
     kind, size = "broadcast", nest.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, 0)
-    blocks, spread = _slices(nest), _Spread(nest)
-
-    def acts(r: int) -> list[Act]:
-        found = []
-        for b in range(blocks):
-            if r == root:
-                found.append(Act(0, b, SAID, ((r, SAID),), stages=True, keeps=False))
-            found += spread.acts(r, b, root, SAID, 0)
-        return found
-
-    relay = Relay(acts, blocks, spread.hops)
+    blocks, spread = _slices(nest), _Spread(nest, nest.domain_of[root])
+    acts: list[Act] = []
+    for b in range(blocks):
+        if rank == root:
+            acts.append(Act(0, b, SAID, ((rank, SAID),), stages=True, keeps=False))
+        acts += spread.acts(rank, b, root, SAID, 0)
+    relay = Relay(acts, _as_numbered, blocks, spread.hops)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 2))
     return relayed(kind, "nested", rank, size, relay, cut)
 
@@ -192,6 +177,7 @@ class _Chain:
 
     def __init__(self, stations: tuple[tuple[int, ...], ...], place_of: tuple[int, ...] | None = None) -> None:
         self.stations, self.place_of = stations, place_of
+        self.station_of = {r: k for k, ranks in enumerate(stations) for r in ranks}
         self.delay = len(stations)
 
     def owner(self, station: int, block: int) -> int:
@@ -200,7 +186,7 @@ class _Chain:
 
     def acts(self, r: int, block: int, *, stages: bool, keeps: bool) -> Iterable[Act]:
         """Of rank ``r``; ``stages`` and ``keeps``: what the last station's owner does with the result."""
-        at = next(k for k, ranks in enumerate(self.stations) if r in ranks)
+        at = self.station_of[r]
         owner, is_last = self.owner(at, block), at == self.delay - 1
         if r != owner:
             yield Act(at, block, SAID, ((r, SAID),), stages=True, keeps=False)
@@ -209,38 +195,50 @@ class _Chain:
         sources = (*before, *((other, SAID) for other in self.stations[at]))
         yield Act(at + 1, block, FOLDED, sources, stages or not is_last, keeps and is_last, closes=is_last)
 
+    def to(self, target: int, r: int, block: int) -> Iterable[Act]:
+        """The same with a result for one rank only."""
+        end = self.owner(-1, block)
+        yield from self.acts(r, block, stages=end != target, keeps=end == target)
+        if r == target != end:
+            yield Act(self.delay + 1, block, FETCHED, ((end, FOLDED),), stages=False, keeps=True)
+
 
 class _Spread:
-    """A result on its way from one rank to all, through every domain once."""
+    """A result on its way from one rank of the domain ``start`` to all, through every other domain once."""
 
-    def __init__(self, nest: Nest) -> None:
-        self.nest = nest
-        self.hops_from = [nest.hops(d) for d in range(len(nest.domains))]
-        self.hops = max(hop.hops for hops in self.hops_from for hop in hops)
+    def __init__(self, nest: Nest, start: int) -> None:
+        self.nest, self.start = nest, start
+        self.routes = nest.hops(start)
+        self.hops = max(route.hops for route in self.routes)
+        self.parents = {route.parent for d, route in enumerate(self.routes) if d != start}
 
     def acts(
         self, r: int, block: int, source: int, role: Role, delay: int, place: int | None = None
     ) -> Iterable[Act]:
-        """Of rank ``r``, for what ``source`` says with this delay; of all others ``place`` says which rank fetches."""
+        """Of rank ``r``, for what ``source`` says with this delay; ``place`` says which of a domain's ranks fetches it,
+        by default the number of the block.
+        """
         if r == source:
             return
-        start, here = self.nest.domain_of[source], self.nest.domain_of[r]
-        hops = self.hops_from[start]
-
-        def head(domain: int) -> int:
-            ranks = self.nest.domains[domain]
-            return source if domain == start else ranks[(block if place is None else place) % len(ranks)]
+        here = self.nest.domain_of[r]
+        ranks, route = self.nest.domains[here], self.routes[here]
 
         def said(domain: int) -> tuple[tuple[int, Role], ...]:
-            return ((head(domain), role if domain == start else FETCHED),)
+            if domain == self.start:
+                return ((source, role),)
+            others = self.nest.domains[domain]
+            return ((others[(block if place is None else place) % len(others)], FETCHED),)
 
-        if r != head(here):
-            yield Act(delay + hops[here].hops + 1, block, FETCHED, said(here), stages=False, keeps=True)
-            return
-        goes_on = len(self.nest.domains[here]) > 1 or any(
-            hop.parent == here for domain, hop in enumerate(hops) if domain != here
-        )
-        yield Act(delay + hops[here].hops, block, FETCHED, said(hops[here].parent), stages=goes_on, keeps=True)
+        if here == self.start or r != said(here)[0][0]:
+            yield Act(delay + route.hops + 1, block, FETCHED, said(here), stages=False, keeps=True)
+        else:
+            goes_on = len(ranks) > 1 or here in self.parents
+            yield Act(delay + route.hops, block, FETCHED, said(route.parent), stages=goes_on, keeps=True)
+
+
+def _as_numbered(r: int, block: int, role: Role) -> int:
+    """Where a rank says at most one piece of every block."""
+    return block
 
 
 def _slices(nest: Nest) -> int:
@@ -253,12 +251,19 @@ def _share(nest: Nest, blocks: int) -> int:
     return -(-blocks // min(map(len, nest.domains)))
 
 
-def _fetched(nest: Nest) -> int:
-    """How many ranks' blocks a rank fetches for its domain at most."""
-    return max(
-        max(Counter(nest.place_of[b] % len(ranks) for b in range(nest.size) if b not in ranks).values(), default=0)
-        for ranks in map(frozenset, nest.domains)
-    )
+def _fetched(nest: Nest) -> list[dict[int, int]]:
+    """Of the blocks that the ranks of each domain fetch for it, one rank's apart from another's: the number in order."""
+    found = []
+    for here, ranks in enumerate(nest.domains):
+        numbers: Counter[int] = Counter()
+        of_domain = {}
+        for b in range(nest.size):
+            if nest.domain_of[b] != here:
+                fetcher = nest.place_of[b] % len(ranks)
+                of_domain[b] = numbers[fetcher]
+                numbers[fetcher] += 1
+        found.append(of_domain)
+    return found
 
 
 def _most(block_nbytes: int, relay: Relay, limits: Limits, costs: Costs, touches: int) -> int:
@@ -267,10 +272,10 @@ def _most(block_nbytes: int, relay: Relay, limits: Limits, costs: Costs, touches
     ``touches``: how often a rank touches a byte, about. With c chunks and d rounds of delay it takes
     (c + d)(touches * s / c / B + L), which is least at c² = d * touches * s / (B * L).
     """
-    fits = limits.capacity // relay.staged // LINE * LINE
+    fits = limits.capacity // relay.places // LINE * LINE
     if not fits:
-        raise ValueError(f"{limits.capacity} bytes per round are too few for {relay.staged} pieces")
-    seconds = touches * block_nbytes * relay.staged / costs.bytes_per_second
+        raise ValueError(f"{limits.capacity} bytes per round are too few for {relay.places} pieces")
+    seconds = touches * block_nbytes * relay.places / costs.bytes_per_second
     chunks = max(isqrt(int(relay.delay * seconds / max(costs.latency, 1e-9))), 1)
     return max(min(fits, max(-(-block_nbytes // chunks // LINE) * LINE, LEAST_PIECE)), LINE)
 
@@ -284,7 +289,7 @@ def fits(kind: str, nest: Nest, limits: Limits) -> bool:
         "all_reduce": p + _share(nest, p),
         "reduce": slices,
         "reduce_scatter": p,
-        "all_gather": 1 + _fetched(nest),
+        "all_gather": 2 + max(n for of_domain in _fetched(nest) for n in of_domain.values()),
         "broadcast": slices,
     }
     return staged[kind] * LINE <= limits.capacity

@@ -105,20 +105,24 @@ def cut_blocks(nbytes: int, ins: list[int], outs: list[int], most: int) -> Cut:
 
 
 class Relay(NamedTuple):
-    """A collective as acts.
+    """One rank's part in a collective, as acts.
 
     Attributes
     ----------
-    acts : callable
-        The acts of a rank.
-    staged : int
-        How many pieces a rank stages in a round at most; the same on all ranks.
+    acts : sequence of Act
+        Those of this rank.
+    place : callable
+        ``place(rank, block, role)``: which of the places for pieces in that rank's slots is for this one, in all rounds
+        the same.
+    places : int
+        How many of these places there are; the same on all ranks.
     delay : int
         The longest delay of any rank's act that stages.
     """
 
-    acts: Callable[[int], Sequence[Act]]
-    staged: int
+    acts: Sequence[Act]
+    place: Callable[[int, int, Role], int]
+    places: int
     delay: int
 
 
@@ -128,7 +132,7 @@ def relayed(
     """The plan of one rank."""
     rounds = cut.chunks + relay.delay
     part = _Part(rank, size, relay, cut, rounds)
-    return Plan(kind, algorithm, rank, size, rounds, relay.staged * cut.piece, part.loops(), in_place)
+    return Plan(kind, algorithm, rank, size, rounds, relay.places * cut.piece, part.loops(), in_place)
 
 
 class _Part:
@@ -136,14 +140,7 @@ class _Part:
 
     def __init__(self, rank: int, size: int, relay: Relay, cut: Cut, rounds: int) -> None:
         self.rank, self.size, self.cut, self.rounds = rank, size, cut, rounds
-        self.acts = relay.acts(rank)
-        ranks = {rank, *(r for act in self.acts for r, _ in act.sources)}
-        # Every piece has its place in its rank's slot, in all rounds the same.
-        self.places = {
-            (r, act.block, act.role): k * cut.piece
-            for r in ranks
-            for k, act in enumerate(act for act in relay.acts(r) if act.stages)
-        }
+        self.acts, self.place = relay.acts, relay.place
 
     def loops(self) -> tuple[Loop, ...]:
         delays = [act.delay for act in self.acts]
@@ -228,7 +225,7 @@ class _Part:
         return self.buffer(IN, act, t, step) if r == self.rank else self.slot(r, act, role, t - 1, step)
 
     def slot(self, r: int, act: Act, role: Role, t: int, step: int) -> Operand:
-        return Operand(SLOT, r, Affine(self.places[r, act.block, role]), Affine(t, step))
+        return Operand(SLOT, r, Affine(self.place(r, act.block, role) * self.cut.piece), Affine(t, step))
 
     def buffer(self, space: Space, act: Act, t: int, step: int) -> Operand:
         chunk = t - act.delay
