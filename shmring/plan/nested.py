@@ -267,17 +267,20 @@ def _fetched(nest: Nest) -> list[dict[int, int]]:
 
 
 def _most(block_nbytes: int, relay: Relay, limits: Limits, costs: Costs, touches: int) -> int:
-    """The bytes of a piece: at most what slots hold, and less where a shorter line of chunks would not be worth it.
+    """The bytes of a piece: at most what slots hold, and less where shorter rounds overlap better.
 
-    ``touches``: how often a rank touches a byte, about. With c chunks and d rounds of delay it takes
-    (c + d)(touches * s / c / B + L), which is least at c² = d * touches * s / (B * L).
+    ``touches``: how often a rank touches a byte, about.
     """
     fits = limits.capacity // relay.places // LINE * LINE
     if not fits:
         raise ValueError(f"{limits.capacity} bytes per round are too few for {relay.places} pieces")
-    seconds = touches * block_nbytes * relay.places / costs.bytes_per_second
-    chunks = max(isqrt(int(relay.delay * seconds / max(costs.latency, 1e-9))), 1)
+    chunks = chunks_for(touches * block_nbytes * relay.places / costs.bytes_per_second, relay.delay, costs)
     return max(min(fits, max(-(-block_nbytes // chunks // LINE) * LINE, LEAST_PIECE)), LINE)
+
+
+def chunks_for(seconds: float, delay: int, costs: Costs) -> int:
+    """Into how many chunks work of so many seconds is best cut: (c + d)(seconds / c + latency) is least at this c."""
+    return max(isqrt(int(delay * seconds / max(costs.latency, 1e-9))), 1)
 
 
 def fits(kind: str, nest: Nest, limits: Limits) -> bool:
