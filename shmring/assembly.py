@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring.config import Config
+from shmring.domains import own_seat
 from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
@@ -21,13 +22,17 @@ def assemble(
     meeting_timeout: float | None,
     *,
     name: str | None = None,
+    place: tuple[int, int] | None = None,
     check: Callable[[list[int]], None] | None = None,
 ) -> Engine:
     """Meet under ``session`` and return the engine of this rank.
 
-    ``name`` is what messages call the group, ``session`` by default; ``check`` is that of `shmring.meeting.meet`, and
-    errors are those of it and of `shmring.thresholds.survey`.
+    ``name`` is what messages call the group, ``session`` by default; ``place`` is rank and size in the first group,
+    this one by default; ``check`` is that of `shmring.meeting.meet`. Errors are those of it and of
+    `shmring.thresholds.survey`, and before anything is sent those of `shmring.domains.own_seat`.
     """
+    place = place or (rank, size)
+    seat = own_seat(*place)
     config = config.settled(second_level_nbytes())
     segments = meet(
         session=session,
@@ -43,8 +48,9 @@ def assemble(
         check=check,
     )
     engine = Engine(segments, rank, config, session if name is None else name)
+    engine.place = place
     try:
-        engine.go_by(survey(engine, config, meeting_timeout))
+        engine.go_by(survey(engine, config, meeting_timeout, seat))
         form_team(engine, meeting_timeout)
     except BaseException:
         engine.close()

@@ -38,7 +38,7 @@ from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
 from shmring.segment import sweep
-from shmring.topology import usable_processors
+from shmring.processors import usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:

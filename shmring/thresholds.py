@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shmring.config import Config
+from shmring.domains import SEAT_NBYTES, Domains, Seat
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
 from shmring.plan.shares import split_limit
+from shmring.processors import allowed_processors, processor_quota
 from shmring.survey import barrier_ns, exchange
 from shmring.teamsize import Means, processors_each, team_size
-from shmring.topology import allowed_processors, last_level_nbytes, processor_quota
+from shmring.topology import last_level_nbytes
 
 if TYPE_CHECKING:
     from shmring.engine import Engine
@@ -41,7 +43,7 @@ NO_LIMIT = 1 << 62
 SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us", "touch_gbs")
 
 
-_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq")
+_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}s")
 
 
 class Account(NamedTuple):
@@ -52,21 +54,27 @@ class Account(NamedTuple):
     processors: frozenset[int]
     threads: int = 1
     split_nbytes: int = -1
+    seat: Seat = Seat()
 
     def pack(self) -> bytes:
         """For `exchange`."""
         mask = sum(1 << number for number in self.processors if number < 8 * MASK_NBYTES)
         return _FORM.pack(
-            self.quota, *self.settings, mask.to_bytes(MASK_NBYTES, "little"), self.threads, self.split_nbytes
+            self.quota,
+            *self.settings,
+            mask.to_bytes(MASK_NBYTES, "little"),
+            self.threads,
+            self.split_nbytes,
+            self.seat.pack(),
         )
 
     @classmethod
     def unpack(cls, words: bytes) -> Account:
         """What `pack` made."""
-        quota, *settings, mask, threads, split_nbytes = _FORM.unpack(words)
+        quota, *settings, mask, threads, split_nbytes, seat = _FORM.unpack(words)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
-        return cls(quota, tuple(settings), processors, threads, split_nbytes)
+        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat))
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ class Thresholds:
         Messages from this size up are split among them; equal on all ranks.
     own_processors : float
         How many processors fall to this rank.
+    domains : Domains
+        Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
     """
 
     limits: Limits
@@ -105,6 +115,7 @@ class Thresholds:
     threads: int = 1
     split_nbytes: float = float("inf")
     own_processors: float = 1.0
+    domains: Domains | None = None
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
@@ -121,8 +132,17 @@ class Thresholds:
         }
 
 
-def survey(engine: Engine, config: Config, timeout: float | None) -> Thresholds:
+def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) -> Thresholds:
     """Measure, tell, and derive. Collective: part of the meeting, right after it.
+
+    Parameters
+    ----------
+    engine : Engine
+    config : Config
+    timeout : float, optional
+        Seconds to wait for the others; None for ever.
+    seat : Seat
+        Where this rank sits.
 
     Raises
     ------
@@ -141,6 +161,7 @@ def survey(engine: Engine, config: Config, timeout: float | None) -> Thresholds:
         frozenset(allowed_processors()),
         config.threads,
         config.split_nbytes,
+        seat,
     )
     with right_after_meeting():
         said = exchange(engine, own.pack(), timeout_ns)
@@ -151,6 +172,7 @@ def survey(engine: Engine, config: Config, timeout: float | None) -> Thresholds:
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(accounts) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", words) for words in exchange(engine, own_ns, timeout_ns))
     found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
+    found = replace(found, domains=Domains.of([account.seat for account in accounts]))
     return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same
 
 

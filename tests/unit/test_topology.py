@@ -5,16 +5,9 @@ import os
 
 import pytest
 
-from shmring.topology import (
-    Cache,
-    Node,
-    _parse_size,
-    discover,
-    parse_list,
-    processor_quota,
-    second_level_nbytes,
-    usable_processors,
-)
+from shmring.processors import processor_quota, usable_processors
+from shmring.sysfs import parse_list, size_in
+from shmring.topology import Cache, Node, discover, second_level_nbytes
 
 
 @pytest.fixture
@@ -287,7 +280,7 @@ def test_lists_in_the_kernels_format(text, numbers):
     ("text", "nbytes"), [("32768K", 32 << 20), ("2M", 2 << 20), ("1G", 1 << 30), ("512", 512), ("", 0), ("-1K", 0)]
 )
 def test_sizes_in_the_kernels_format(text, nbytes):
-    assert _parse_size(text) == nbytes
+    assert size_in(text) == nbytes
 
 
 def test_this_machine_can_be_read():
