@@ -210,6 +210,7 @@ cdef class Engine:
         """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
         self.thresholds = thresholds
         self.limits = thresholds.limits
+        self.nest = thresholds.nest
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):

@@ -18,6 +18,7 @@ from shmring.domains import SEAT_NBYTES, Domains, Seat
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
+from shmring.plan.nest import Nest
 from shmring.plan.shares import split_limit
 from shmring.processors import allowed_processors, processor_quota
 from shmring.survey import barrier_ns, exchange
@@ -40,7 +41,7 @@ FARTHEST_S = 2e-6
 
 MASK_NBYTES = 512  # bits of an affinity mask that are told
 NO_LIMIT = 1 << 62
-SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us", "touch_gbs")
+SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "round_nbytes", "latency_us", "touch_gbs")
 
 
 _FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}s")
@@ -117,11 +118,21 @@ class Thresholds:
     own_processors: float = 1.0
     domains: Domains | None = None
 
+    @property
+    def nest(self) -> Nest | None:
+        """The domains that plans go by; None where there is one, or where ranks take turns on the processors: there
+        waiting is dearer than any distance.
+        """
+        levels = self.domains.levels if self.domains else ()
+        crowded = self.limits.nested_nbytes is None and self.domains and len(self.domains.nodes) > self.processors
+        return Nest(levels) if levels and not crowded else None
+
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
         return {
             "one_shot_nbytes": self.limits.one_shot_nbytes,
             "flat_reduce_nbytes": self.limits.flat_reduce_nbytes,
+            "nested_nbytes": self.limits.nested_nbytes,
             "round_nbytes": self.limits.capacity,
             "past_cache_nbytes": self.past_cache_nbytes,
             "barrier_us": self.barrier_us,
@@ -226,6 +237,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         round_nbytes=None if config.round_nbytes < 0 else config.round_nbytes,
         one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
+        nested_nbytes=None if config.nested_nbytes < 0 else config.nested_nbytes,
     )
     if config.whisper_nbytes < 0:
         why["whisper_nbytes"] = f"derived: everyone reads the words of all {size} ranks"

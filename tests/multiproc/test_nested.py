@@ -1,0 +1,63 @@
+"""Nested plans carried out: right results, and the bits of the flat plans, on domains that a topology forces."""
+
+import json
+
+import numpy as np
+import pytest
+
+LEVELS = {
+    "two nodes": ["0-3", "4-7"],
+    "uneven": ["0-2", "3-7"],
+    "four nodes in two packages": ["0-1", "2-3", "4-5", "6-7"],
+}
+DTYPES = ("float32", "float64", "float16", "int32", "complex64")
+COUNTS = (700, 5000, 70_001)
+
+
+def forced(tmp_path, nodes):
+    """A file with a topology of these NUMA nodes, two packages if they are many."""
+    packages = ["0-3", "4-7"] if len(nodes) > 2 else nodes
+    facts = {"processors": "0-7", "packages": packages, "last_level_groups": nodes}
+    facts["nodes"] = [{"number": k, "processors": node} for k, node in enumerate(nodes)]
+    path = tmp_path / "topology.json"
+    path.write_text(json.dumps(facts))
+    return {"SHMRING_TOPOLOGY": str(path)}
+
+
+def operand(rank, count, dtype):
+    """Such that the order of summation shows in the bits of floats."""
+    rng = np.random.default_rng([rank, count])
+    x = rng.standard_normal(count) * 10.0 ** rng.integers(-4, 4, count)
+    return (x * 100 if dtype == "int32" else x / 100 if dtype == "float16" else x).astype(dtype)
+
+
+def calls(comm):
+    """Every collective with a nested plan, on every dtype: the results in order, and the algorithms that made them."""
+    p, results = comm.size, []
+    for dtype in DTYPES:
+        for count in COUNTS:
+            x = operand(comm.rank, count, dtype)
+            for op in ("sum", "max", "avg") if dtype != "int32" else ("sum", "bxor"):
+                if dtype != "complex64" or op != "max":
+                    results += [comm.all_reduce(x.copy(), op=op), comm.reduce(x.copy(), root=p - 1, op=op)]
+            results.append(comm.reduce(x.copy(), root=1))
+            results.append(comm.broadcast(x.copy(), root=p - 2))
+            results.append(comm.all_gather(x))
+            blocks = np.stack([operand(comm.rank + 100 * k, count // p, dtype) for k in range(p)])
+            results.append(comm.reduce_scatter(blocks))
+            results.append(comm.all_reduce(blocks))
+    comm.barrier()
+    made = {(program["kind"], program["algorithm"]) for program in comm.stats()["programs"]}
+    return [None if x is None else x.tobytes() for x in results], made
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, name):
+    env = forced(tmp_path, LEVELS[name])
+    for size in (4, 8):
+        nested = run_ranks(size, calls, env=env | {"SHMRING_NESTED_NBYTES": "0"})
+        flat = run_ranks(size, calls)
+        for (mine, made), (others, _) in zip(nested, flat, strict=True):
+            assert mine == others
+            assert {(kind, "nested") for kind in ("all_reduce", "reduce", "reduce_scatter", "all_gather")} <= made
+            assert ("all_reduce", "half_nested") in made
