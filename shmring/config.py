@@ -34,6 +34,9 @@ class Config:
     not care; 0: none does, -1: derived from the cost model."""
     round_nbytes: int = -1
     """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
+    nearness: int = -1
+    """Whether the ranks measure who is near whom when they meet: 1 yes, 0 no, -1 where the system does not say which
+    processors share a cache, and each rank can have one."""
     latency_us: float = -1.0
     """The cost model's microseconds for a synchronisation that nothing hides; -1: measured while the ranks meet."""
     touch_gbs: float = -1.0
@@ -91,7 +94,7 @@ class Config:
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
         if self.split_nbytes < -1:
             raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
-        for name in ("streaming", "huge_pages"):
+        for name in ("streaming", "huge_pages", "nearness"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 

@@ -117,8 +117,7 @@ def all_gather(
     def place(r: int, block: int, role: Role) -> int:
         return 1 + fetched[nest.domain_of[r]][block] if role is FETCHED else 0
 
-    most = max(n for of_domain in fetched for n in of_domain.values())
-    relay = Relay(acts, place, 2 + most, len(nest.levels))
+    relay = Relay(acts, place, 1 + _most_fetched(fetched), len(nest.levels))
     places = [b * nbytes for b in range(size)]
     cut = cut_blocks(nbytes, [0] * size, places, _most(nbytes, relay, limits, costs, 4))
     return relayed(kind, "nested", rank, size, relay, cut, rank * nbytes)
@@ -266,6 +265,10 @@ def _fetched(nest: Nest) -> list[dict[int, int]]:
     return found
 
 
+def _most_fetched(fetched: list[dict[int, int]]) -> int:
+    return max((n + 1 for of_domain in fetched for n in of_domain.values()), default=0)
+
+
 def _most(block_nbytes: int, relay: Relay, limits: Limits, costs: Costs, touches: int) -> int:
     """The bytes of a piece: at most what slots hold, and less where shorter rounds overlap better.
 
@@ -292,7 +295,7 @@ def fits(kind: str, nest: Nest, limits: Limits) -> bool:
         "all_reduce": p + _share(nest, p),
         "reduce": slices,
         "reduce_scatter": p,
-        "all_gather": 2 + max(n for of_domain in _fetched(nest) for n in of_domain.values()),
+        "all_gather": 1 + _most_fetched(_fetched(nest)),
         "broadcast": slices,
     }
     return staged[kind] * LINE <= limits.capacity

@@ -61,3 +61,16 @@ def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, name):
             assert mine == others
             assert {(kind, "nested") for kind in ("all_reduce", "reduce", "reduce_scatter", "all_gather")} <= made
             assert ("all_reduce", "half_nested") in made
+
+
+def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
+    found = run_ranks(5, measured, init={"nearness": 1, "nested_nbytes": 0})
+    assert len(set(found)) == 1
+
+
+def measured(comm):
+    x = operand(comm.rank, 5000, "float32")
+    with comm.dup(nearness=0) as flat:
+        assert comm.all_reduce(x.copy()).tobytes() == flat.all_reduce(x.copy()).tobytes()
+        assert "domains" not in flat.stats()["why"]
+    return comm.stats()["domains"], comm.stats()["why"]["domains"]

@@ -22,7 +22,7 @@ FLOORS = {
         _c/dlpack_abi.h _c/faults.h
     """,
     "machine": """
-        sysfs processors topology topologyfile domains teamsize environment processes config blocks
+        sysfs processors topology topologyfile domains nearness teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": """
