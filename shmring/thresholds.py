@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shmring.config import Config
 from shmring.domains import SEAT_NBYTES, Domains, Seat
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
+from shmring.pages import current_node
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
 from shmring.plan.shares import split_limit
@@ -43,7 +44,7 @@ NO_LIMIT = 1 << 62
 SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us", "touch_gbs")
 
 
-_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}s")
+_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
 
 
 class Account(NamedTuple):
@@ -55,6 +56,7 @@ class Account(NamedTuple):
     threads: int = 1
     split_nbytes: int = -1
     seat: Seat = Seat()
+    node: int = -1  # where its memory is, as the kernel says, whatever topology is forced
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -66,15 +68,16 @@ class Account(NamedTuple):
             self.threads,
             self.split_nbytes,
             self.seat.pack(),
+            self.node,
         )
 
     @classmethod
     def unpack(cls, words: bytes) -> Account:
         """What `pack` made."""
-        quota, *settings, mask, threads, split_nbytes, seat = _FORM.unpack(words)
+        quota, *settings, mask, threads, split_nbytes, seat, node = _FORM.unpack(words)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
-        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat))
+        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class Thresholds:
         How many processors fall to this rank.
     domains : Domains
         Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
+    homes : tuple of int
+        The NUMA node on which each rank ran when they met; -1 where the kernel does not say.
     """
 
     limits: Limits
@@ -116,6 +121,7 @@ class Thresholds:
     split_nbytes: float = float("inf")
     own_processors: float = 1.0
     domains: Domains | None = None
+    homes: tuple[int, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
@@ -162,6 +168,7 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         config.threads,
         config.split_nbytes,
         seat,
+        current_node(),
     )
     with right_after_meeting():
         said = exchange(engine, own.pack(), timeout_ns)
@@ -172,7 +179,7 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(accounts) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", words) for words in exchange(engine, own_ns, timeout_ns))
     found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
-    found = replace(found, domains=Domains.of([account.seat for account in accounts]))
+    found = replace(found, domains=Domains.of([a.seat for a in accounts]), homes=tuple(a.node for a in accounts))
     return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same
 
 
