@@ -22,7 +22,7 @@ FLOORS = {
         _c/dlpack_abi.h _c/faults.h _c/numa.h
     """,
     "machine": """
-        sysfs processors topology topologyfile domains binding teamsize environment processes config blocks
+        sysfs processors drawing topology topologyfile domains binding teamsize environment processes config blocks
         pages placing names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": """

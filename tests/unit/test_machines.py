@@ -105,6 +105,19 @@ def test_bound_ranks_fill_units_in_order_and_evenly(machine, size, unit):
     assert sorted(found, key=lambda mask: place(mask[0])) == found
 
 
+def test_a_cache_that_holds_nodes_is_drawn_around_them(tmp_path):
+    topology = discover(**MACHINES["xeon-clusters"].write(tmp_path))
+    drawing = topology.describe().splitlines()
+    assert drawing[0].startswith("Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz (")
+    assert "80 processors on 40 cores allowed" in drawing[0]
+    even, quarter = (",".join(map(str, range(start, 80, step))) for start, step in ((0, 2), (0, 4)))
+    assert drawing[1:4] == [
+        f"package 0: {even}",
+        f"└─ {even} share 27.5 MiB of level-3 cache",
+        f"   ├─ node 0: {quarter}; 370.5 GiB memory, 0 B free",
+    ]
+
+
 def test_neighbours_on_chiplets_share_one(tmp_path):
     topology = discover(**MACHINES["epyc"].write(tmp_path))
     assert masks(topology, 64, "core")[:5] == [(0,), (1,), (2,), (3,), (4,)]
