@@ -10,6 +10,7 @@ KIB = 1024
 
 # Of placement; what becomes of it is told in `shmring.placing`.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
+POLICIES = "auto, local, interleave, or bind:N for node N"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Config:
         if self.split_nbytes < -1:
             raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
         if not re.fullmatch(POLICY, self.placement):
-            raise ValueError(f"placement={self.placement!r}: must be auto, local, interleave, or bind:N for node N")
+            raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
         for name in ("streaming", "huge_pages"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
@@ -209,6 +210,8 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
 
 
 def _parse(name: str, text: str, kind: type):
+    if kind is str and not re.fullmatch(POLICY, text):
+        raise ValueError(f"SHMRING_{name.upper()}={text!r}: {name} must be {POLICIES}")
     try:
         if name == "timeout" and text.lower() == "none":
             return None
