@@ -8,6 +8,7 @@ from shmring.config import Config
 from shmring.domains import own_seat
 from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
+from shmring.placing import place_by
 from shmring.segment import OUTBOX
 from shmring.teamwork import form_team
 from shmring.thresholds import survey
@@ -22,17 +23,18 @@ def assemble(
     meeting_timeout: float | None,
     *,
     name: str | None = None,
-    place: tuple[int, int] | None = None,
+    started_as: tuple[int, int] | None = None,
     check: Callable[[list[int]], None] | None = None,
 ) -> Engine:
     """Meet under ``session`` and return the engine of this rank.
 
-    ``name`` is what messages call the group, ``session`` by default; ``place`` is rank and size in the first group,
-    this one by default; ``check`` is that of `shmring.meeting.meet`. Errors are those of it and of
-    `shmring.thresholds.survey`, and before anything is sent those of `shmring.domains.own_seat`.
+    ``name`` is what messages call the group, ``session`` by default; ``started_as`` is rank and size in the first
+    group, this one by default; ``check`` is that of `shmring.meeting.meet`. Errors are those of it and of
+    `shmring.thresholds.survey`; before anything is sent a ``ValueError`` for a topology or a placement that is not.
     """
-    place = place or (rank, size)
-    seat = own_seat(*place)
+    started_as = started_as or (rank, size)
+    seat = own_seat(*started_as)
+    place = place_by(config.placement)
     config = config.settled(second_level_nbytes())
     segments = meet(
         session=session,
@@ -41,6 +43,7 @@ def assemble(
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
         sparse_nbytes=sparse_nbytes(config, size),
+        place=place,
         huge=config.wants_huge_pages(shmem_huge_pages()),
         params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
@@ -48,7 +51,7 @@ def assemble(
         check=check,
     )
     engine = Engine(segments, rank, config, session if name is None else name)
-    engine.place = place
+    engine.started_as = started_as
     try:
         engine.go_by(survey(engine, config, meeting_timeout, seat))
         form_team(engine, meeting_timeout)

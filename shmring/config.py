@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields, replace
 
 KIB = 1024
+
+# Of placement; what becomes of it is told in `shmring.placing`.
+POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
+POLICIES = "auto, local, interleave, or bind:N for node N"
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Config:
     last-level cache."""
     huge_pages: int = -1
     """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
+    placement: str = "auto"
+    """NUMA node of the memory this rank makes: ``auto``, the node of the rank that writes it, unless the program has
+    set a memory policy; ``local``, where the kernel puts it; ``interleave``, all nodes in turn; ``bind:N``, node N."""
     threads: int = -1
     """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
     from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
@@ -94,6 +102,8 @@ class Config:
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
         if self.split_nbytes < -1:
             raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
+        if not re.fullmatch(POLICY, self.placement):
+            raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
         for name in ("streaming", "huge_pages", "nearness"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
@@ -206,6 +216,8 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
 
 
 def _parse(name: str, text: str, kind: type):
+    if kind is str and not re.fullmatch(POLICY, text):
+        raise ValueError(f"SHMRING_{name.upper()}={text!r}: {name} must be {POLICIES}")
     try:
         if name == "timeout" and text.lower() == "none":
             return None

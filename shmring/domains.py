@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from shmring.processors import processor_of
 from shmring.sysfs import entries, number_in, parse_list, read
 from shmring.topology import Topology
 from shmring.topologyfile import ENVIRON, load
@@ -135,7 +136,7 @@ def own_seat(rank: int, size: int, sysfs: str = "/sys", procfs: str = "/proc") -
     """
     if path := os.environ.get(ENVIRON):
         return dealt_seat(load(path), rank, size)
-    return seat_at(current_processor(procfs), sysfs)
+    return seat_at(max(0, processor_of(procfs=procfs)), sysfs)
 
 
 def dealt_seat(topology: Topology, rank: int, size: int) -> Seat:
@@ -161,16 +162,6 @@ def topology_seat(topology: Topology, processor: int) -> Seat:
 
 def _index(groups: Sequence[Sequence[int]], processor: int) -> int:
     return next(i for i, group in enumerate(groups) if processor in group)
-
-
-def current_processor(procfs: str = "/proc") -> int:
-    """The processor on which the calling thread runs; 0 if not known."""
-    for stat in ("thread-self/stat", "self/stat"):
-        # Field 39, counted from behind the name, which may hold anything.
-        fields = read(Path(procfs) / stat).rpartition(")")[2].split()
-        if len(fields) > 36:
-            return max(0, number_in(fields[36]))
-    return 0
 
 
 def seat_at(processor: int, sysfs: str = "/sys") -> Seat:

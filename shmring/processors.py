@@ -29,6 +29,18 @@ def usable_processors(sysfs: str = "/sys", procfs: str = "/proc") -> float:
     return allowed if quota is None else min(allowed, quota)
 
 
+def processor_of(pid: int | None = None, start_time: int = 0, procfs: str = "/proc") -> int:
+    """The processor on which a process's first thread runs, or ran last; by default the calling thread. -1: not known.
+
+    ``start_time``, if not 0, tells a process from another that has its number, since or in another PID namespace.
+    """
+    # Fields are counted from behind the name, which may hold anything: state is the third.
+    fields = read(Path(procfs) / ("thread-self" if pid is None else str(pid)) / "stat").rpartition(")")[2].split()
+    if len(fields) < 37 or start_time not in (0, number_in(fields[19])):
+        return -1
+    return number_in(fields[36])
+
+
 def processor_quota(sysfs: str = "/sys", procfs: str = "/proc") -> float | None:
     """The tightest control-group quota above this process, in processors; None if there is none.
 

@@ -17,6 +17,7 @@ from shmring.config import Config
 from shmring.domains import SEAT_NBYTES, Domains, Seat
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
 from shmring.nearness import domains_by_times
+from shmring.pages import current_node
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
 from shmring.plan.nest import Nest
@@ -46,7 +47,7 @@ NO_LIMIT = 1 << 62
 SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "nearness", "round_nbytes", "latency_us", "touch_gbs")
 
 
-_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}s")
+_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
 
 
 class Account(NamedTuple):
@@ -58,6 +59,7 @@ class Account(NamedTuple):
     threads: int = 1
     split_nbytes: int = -1
     seat: Seat = Seat()
+    node: int = -1  # where its memory is, as the kernel says, whatever topology is forced
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -69,15 +71,16 @@ class Account(NamedTuple):
             self.threads,
             self.split_nbytes,
             self.seat.pack(),
+            self.node,
         )
 
     @classmethod
     def unpack(cls, words: bytes) -> Account:
         """What `pack` made."""
-        quota, *settings, mask, threads, split_nbytes, seat = _FORM.unpack(words)
+        quota, *settings, mask, threads, split_nbytes, seat, node = _FORM.unpack(words)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
-        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat))
+        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node)
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Thresholds:
         Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
     levels : tuple of tuple of int
         The ways to divide the ranks, as in `Domains.levels`: by these domains, or by measured times; equal on all ranks.
+    homes : tuple of int
+        The NUMA node on which each rank ran when they met; -1 where the kernel does not say.
     """
 
     limits: Limits
@@ -122,6 +127,7 @@ class Thresholds:
     own_processors: float = 1.0
     domains: Domains | None = None
     levels: tuple[tuple[int, ...], ...] = ()
+    homes: tuple[int, ...] = ()
 
     @property
     def nest(self) -> Nest | None:
@@ -180,6 +186,7 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         config.threads,
         config.split_nbytes,
         seat,
+        current_node(),
     )
     with right_after_meeting():
         said = exchange(engine, own.pack(), timeout_ns)
@@ -195,8 +202,13 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
             own_row = row.pack(*partners_ns(engine, timeout_ns))
             times = [row.unpack(words) for words in exchange(engine, own_row, timeout_ns)]
     found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
-    domains = Domains.of([account.seat for account in accounts])
-    found = replace(found, domains=domains, levels=domains.levels if times is None else domains_by_times(times))
+    domains = Domains.of([a.seat for a in accounts])
+    found = replace(
+        found,
+        domains=domains,
+        levels=domains.levels if times is None else domains_by_times(times),
+        homes=tuple(a.node for a in accounts),
+    )
     if times is not None:
         found.why["domains"] = "measured: the times of words between the ranks"
     return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same

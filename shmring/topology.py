@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from shmring.drawing import draw
 from shmring.processors import allowed_processors, usable_processors
-from shmring.sysfs import among, chosen_in, entries, number_in, parse_list, read, size_in, size_text, spans
+from shmring.sysfs import among, chosen_in, entries, number_in, parse_list, read, size_in
 
 __all__ = [
     "Cache",
@@ -94,33 +95,7 @@ class Topology:
 
     def describe(self) -> str:
         """A drawing in text, some lines long."""
-        count = len(self.processors)
-        lines = [
-            f"{self.model or 'unknown processor'} ({self.architecture}), "
-            f"{count} processor{'s' * (count != 1)} allowed, {self.usable:g} usable at a time"
-        ]
-        lines += [f"package {number}: {spans(group)}" for number, group in enumerate(self.packages)]
-        for node in self.nodes:
-            lines.append(
-                f"node {node.number}: {spans(node.processors) or 'no processors'}; "
-                f"{size_text(node.memory_nbytes)} memory, {size_text(node.free_nbytes)} free"
-            )
-            lines += [
-                f"  {self._last_level(group)}" for group in self.last_level_groups if set(group) & set(node.processors)
-            ]
-        if len(self.nodes) > 1:
-            lines.append("distances  " + " ".join(f"{node.number:4}" for node in self.nodes))
-            lines += [f"      {n.number:4} " + " ".join(f"{d:4}" for d in n.distances) for n in self.nodes]
-        free = "an unknown part" if self.shm_free_nbytes < 0 else size_text(self.shm_free_nbytes)
-        shm = f"{size_text(self.shm_nbytes)}, {free} free" if self.shm_nbytes else "no limit of its own"
-        lines.append(f"/dev/shm: {shm}; huge pages: {self.shmem_huge_pages or 'unknown'}")
-        return "\n".join(lines)
-
-    def _last_level(self, group: tuple[int, ...]) -> str:
-        for cache in reversed(self.caches):
-            if cache.processors == group:
-                return f"near each other: {spans(group)}, on {size_text(cache.nbytes)} of level-{cache.level} cache"
-        return f"near each other, as far as is known: {spans(group)}"
+        return draw(self)
 
 
 def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") -> Topology:

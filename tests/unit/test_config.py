@@ -30,6 +30,7 @@ GOOD = {
     "streaming": st.sampled_from((-1, 0, 1)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
     "huge_pages": st.sampled_from((-1, 0, 1)),
+    "placement": st.sampled_from(("auto", "local", "interleave")) | st.integers(0, 9999).map("bind:{}".format),
     "threads": st.just(-1) | st.integers(1, 32),
     "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
@@ -54,6 +55,7 @@ BAD = {
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+    "placement": st.sampled_from(("", "near", "bind", "bind:", "bind:-1", "bind:12345", "auto,local")),
     "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
     "split_nbytes": st.integers(max_value=-2),
 }  # fmt: skip
@@ -102,11 +104,17 @@ def test_text_that_is_no_value_is_refused_with_its_variable(name, text):
         configure({f"SHMRING_{name.upper()}": text})
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - {"placement"}))
 @pytest.mark.parametrize("value", ["4096", b"8", [8], 8 + 0j])
 def test_values_of_another_type_are_refused_by_name(name, value):
     with pytest.raises(TypeError, match=f"^{name}="):
         configure({}, **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, b"auto", None, ("auto",)])
+def test_a_placement_is_a_text(value):
+    with pytest.raises(TypeError, match=r"^placement="):
+        configure({}, placement=value)
 
 
 @pytest.mark.parametrize("name", INTEGERS)

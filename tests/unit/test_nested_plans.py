@@ -201,7 +201,7 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, carries):
 # ---- the choice ----
 
 
-def test_domains_matter_from_some_size_up_and_never_if_there_is_one_or_if_all_live_alone():
+def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
     sockets = equal_domains(64, 2)
     for kind in KINDS:
         chosen = [nest_for(kind, sockets, 1 << bits, Limits(), Costs()) is not None for bits in range(8, 31)]
@@ -209,7 +209,6 @@ def test_domains_matter_from_some_size_up_and_never_if_there_is_one_or_if_all_li
         assert chosen[-1]
         for bits in range(8, 31):
             assert nest_for(kind, None, 1 << bits, Limits(), Costs()) is None
-            assert nest_for(kind, Nest([range(4)]), 1 << bits, Limits(), Costs()) is None
 
 
 def test_what_is_chosen_is_predicted_to_be_quicker():
