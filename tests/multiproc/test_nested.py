@@ -63,6 +63,19 @@ def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, name):
             assert ("all_reduce", "half_nested") in made
 
 
+def explained(comm):
+    return comm.explain("all_reduce", 1 << 20), comm.explain("gather", 1 << 20), comm.stats()["domains"]
+
+
+def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
+    env = forced(tmp_path, LEVELS["two nodes"])
+    for text, other, domains in run_ranks(4, explained, env=env | {"SHMRING_NESTED_NBYTES": "0"}):
+        assert domains == ((0, 0, 1, 1),)
+        assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: nested\n")
+        assert "  nested: taken, 2 domains: " in text
+        assert "nested" not in other
+
+
 def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
     found = run_ranks(5, measured, init={"nearness": 1, "nested_nbytes": 0})
     assert len(set(found)) == 1
