@@ -138,7 +138,12 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
 cdef Program barrier(Engine e, errand_t *errand):
     cdef talk_t *t = &errand.talk
     cdef array_t nothing
+    cdef Program program
     memset(&nothing, 0, sizeof(array_t))
+    if e.nests_barriers:
+        program = plan_journey(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, errand)
+        errand.journey.kind = KIND_NONE      # no arrays to ask about
+        return program
     open_talk(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
     hear_all(t, e, 0, 0)
     return None

@@ -35,8 +35,8 @@ class Config:
     flat_reduce_nbytes: int = -1
     """Reduces up to this size are done by the root alone; -1: derived from the cost model."""
     nested_nbytes: int = -1
-    """Where ranks live in several domains (sockets, NUMA nodes, caches): collectives up to this size go by plans that do
-    not care; 0: none does, -1: derived from the cost model."""
+    """Where ranks live in several domains (sockets, NUMA nodes, caches): collectives up to this size go by plans that
+    do not care; 0: none does, -1: derived from the cost model."""
     round_nbytes: int = -1
     """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
     nearness: int = -1

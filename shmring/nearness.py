@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 Level = tuple[int, ...]
 
-# A word that takes less has not left the cluster of cores, or the socket: what is nearer still (two threads of one core)
-# is no border that matters.
+# A word that takes less has not left the cluster of cores, or the socket: what is nearer still (two threads of one
+# core) is no border that matters.
 FAR_NS = 200.0
 # On the far side of a border words take this much longer.
 STEP = 1.4

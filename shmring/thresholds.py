@@ -111,7 +111,8 @@ class Thresholds:
     domains : Domains
         Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
     levels : tuple of tuple of int
-        The ways to divide the ranks, as in `Domains.levels`: by these domains, or by measured times; equal on all ranks.
+        The ways to divide the ranks, as in `Domains.levels`: by these domains, or by measured times; equal on all
+        ranks.
     homes : tuple of int
         The NUMA node on which each rank ran when they met; -1 where the kernel does not say.
     """

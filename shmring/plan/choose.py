@@ -123,7 +123,7 @@ def choose(
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        One of `KINDS`, or ``"barrier"`` with a ``nest``.
     rank, size : int
     nbytes : int, or a sequence for blocks of different sizes
         Of the vector (all_reduce, reduce, scan, exscan, broadcast), of one block (reduce_scatter, all_gather, gather,
@@ -144,6 +144,10 @@ def choose(
     carries : bool
         Whether a fold may be carried on from a prefix that was stored (`shmring.dtypes.carries`).
     """
+    if kind == "barrier":
+        if nest is None:
+            raise ValueError("a barrier has a plan only where ranks live in several domains")
+        return nested.barrier(rank, nest)
     if not mapped and isinstance(nbytes, int):
         whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
         if (domains := nest_for(kind, nest, whole, limits, costs, carries=carries)) is not None:

@@ -1,8 +1,8 @@
 """Whether domains pay: what a flat and a nested plan take, by bytes touched, bytes across links and synchronisations.
 
-The most loaded link of a level carries what the ranks of one domain load from all others, or others from it. A flat plan
-hides its synchronisations in its pipeline but for one or two; a nested one passes more stations, so chunks are made
-small enough for the stations to overlap (`nested.chunks_for`).
+The most loaded link of a level carries what the ranks of one domain load from all others, or others from it. A flat
+plan hides its synchronisations in its pipeline but for one or two; a nested one passes more stations, so chunks are
+made small enough for the stations to overlap (`nested.chunks_for`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from .nested import chunks_for, fits
 
 # Those whose operands are folded.
 FOLDING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+# A word within a domain and between two, in seconds, and how many such loads a processor has under way at a time: of
+# the order of what is measured on servers. They decide about barriers only.
+NEAR_S, FAR_S, LOOKS = 6e-8, 1.4e-7, 4
 NESTED = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
@@ -40,7 +43,13 @@ def nested_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries:
     fan = max(_siblings(nest))  # domains that get something from one and the same
     stations = len(nest.runs) if carries else 1
     hops = len(nest.levels)
-    touched = {"all_reduce": 5 + 2 / m, "reduce": 5, "reduce_scatter": 3, "all_gather": 2 + 2 / m, "broadcast": 2 + 2 / m}
+    touched = {
+        "all_reduce": 5 + 2 / m,
+        "reduce": 5,
+        "reduce_scatter": 3,
+        "all_gather": 2 + 2 / m,
+        "broadcast": 2 + 2 / m,
+    }
     crossing: dict[str, float] = {
         "all_reduce": max(2, fan),
         "reduce": 1,
@@ -55,6 +64,15 @@ def nested_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries:
     delay = (stations if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
     chunks = chunks_for(seconds, delay, costs)
     return (chunks + delay) * (seconds / chunks + costs.latency)
+
+
+def nests_barriers(nest: Nest, limits: Limits) -> bool:
+    """Whether a barrier goes by the domains: more waits, and looks at fewer ranks, most of them near."""
+    if limits.nested_nbytes is not None:
+        return limits.nested_nbytes == 0
+    p, q, m = nest.size, len(nest.domains), max(map(len, nest.domains))
+    flat = FAR_S + (m * NEAR_S + (p - m) * FAR_S) / LOOKS
+    return 2 * (NEAR_S + len(nest.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
 
 
 def nest_for(

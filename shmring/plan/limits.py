@@ -23,8 +23,8 @@ class Limits:
     flat_reduce_nbytes : int or None
         Largest reduce done by the root alone; None to derive it.
     nested_nbytes : int or None
-        Where ranks live in several domains: largest collective (vector, or all blocks) whose plan does not care; None to
-        derive it.
+        Where ranks live in several domains: largest collective (vector, or all blocks) whose plan does not care; None
+        to derive it.
     """
 
     nslots: int = 8

@@ -19,9 +19,9 @@ from math import isqrt
 
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from .nest import Nest
-from .pipeline import alone
+from .pipeline import alone, awaiting
 from .relay import FETCHED, FOLDED, SAID, Act, Relay, Role, cut_blocks, cut_vector, relayed
-from .steps import Affine, Await, Claim, Loop, Plan, Publish, Step
+from .steps import Affine, Claim, Loop, Plan, Publish, Step
 
 LEAST_PIECE = 1024  # bytes; smaller ones cost more in steps than shorter rounds gain
 
@@ -147,28 +147,28 @@ def broadcast(
 
 
 def barrier(rank: int, nest: Nest) -> Plan:
-    """Nothing but waits, up and down a tree: the first rank of every domain hears the others of it, these first ranks hear one another at
-    each level, and tell the others.
+    """Up and down a tree, without data: the first rank of every domain hears the others of it, the first of these
+    domains' first ranks those, and so on; and back. Two rounds, whatever the depth: everyone says one thing each way.
     """
-    steps: list[Step] = []
-    heads = tuple(range(nest.size))
-    # Of every level the domains' ranks that are still on their way up, and whose first one goes on.
-    ways = []
+    heard: list[tuple[int, ...]] = []
+    parent, heads = None, tuple(range(nest.size))
     for level in (*nest.levels, (0,) * nest.size):
-        groups = [tuple(r for r in heads if level[r] == number) for number in dict.fromkeys(level[r] for r in heads)]
-        ways.append(next((group for group in groups if rank in group), ()))
-        heads = tuple(group[0] for group in groups)
-    depth = len(ways)
-    for k, group in enumerate(ways):
-        if group and rank == group[0] and len(group) > 1:
-            steps.append(Await(Affine(k), group[1:]))
-        elif group and rank != group[0]:
-            steps += [Claim(Affine(k)), Publish(Affine(k)), Await(Affine(2 * depth - 1 - k), group[:1])]
-    for k, group in reversed(list(enumerate(ways))):
-        if group and rank == group[0] and len(group) > 1:
-            round = Affine(2 * depth - 1 - k)
-            steps += [Claim(round), Publish(round)]
-    return Plan("barrier", "nested", rank, nest.size, 2 * depth, 0, (Loop(1, tuple(steps)),))
+        mine = tuple(r for r in heads if level[r] == level[rank])
+        if rank != mine[0]:
+            parent = mine[0]
+            break
+        heard.append(mine[1:])
+        firsts: dict[int, int] = {}
+        for r in heads:
+            firsts.setdefault(level[r], r)
+        heads = tuple(firsts.values())
+    up, down = Affine(0), Affine(1)
+    steps: list[Step] = [step for ranks in heard for step in awaiting(up, ranks, nest.size)]
+    if parent is not None:
+        steps += [Claim(up), Publish(up), *awaiting(down, (parent,), nest.size)]
+    if any(heard):
+        steps += [Claim(down), Publish(down)]
+    return Plan("barrier", "nested", rank, nest.size, 2, 0, (Loop(1, tuple(steps)),))
 
 
 class _Chain:
@@ -211,9 +211,7 @@ class _Spread:
         self.hops = max(route.hops for route in self.routes)
         self.parents = {route.parent for d, route in enumerate(self.routes) if d != start}
 
-    def acts(
-        self, r: int, block: int, source: int, role: Role, delay: int, place: int | None = None
-    ) -> Iterable[Act]:
+    def acts(self, r: int, block: int, source: int, role: Role, delay: int, place: int | None = None) -> Iterable[Act]:
         """Of rank ``r``, for what ``source`` says with this delay; ``place`` says which of a domain's ranks fetches it,
         by default the number of the block.
         """
@@ -251,7 +249,7 @@ def _share(nest: Nest, blocks: int) -> int:
 
 
 def _fetched(nest: Nest) -> list[dict[int, int]]:
-    """Of the blocks that the ranks of each domain fetch for it, one rank's apart from another's: the number in order."""
+    """Each domain's number of every block that one of its ranks fetches for it: the how manieth of that rank."""
     found = []
     for here, ranks in enumerate(nest.domains):
         numbers: Counter[int] = Counter()
@@ -289,8 +287,6 @@ def chunks_for(seconds: float, delay: int, costs: Costs) -> int:
 def fits(kind: str, nest: Nest, limits: Limits) -> bool:
     """Whether a line of every piece that a rank says in a round fits a slot."""
     p, slices = nest.size, _slices(nest)
-    if kind == "barrier":
-        return 2 * len(nest.levels) + 2 <= limits.nslots
     staged = {
         "all_reduce": p + _share(nest, p),
         "reduce": slices,

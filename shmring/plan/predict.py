@@ -1,9 +1,9 @@
 """Predicted times: the plans of all ranks, run against an imagined machine of cores, links and latencies.
 
 A discrete-event simulation. A rank moves bytes at its core's pace; bytes that it loads out of the outbox of a rank in
-another domain go over the links that lie between, at a lower pace, and those who use one link at the same time share what it
-carries. What a rank publishes or releases is seen by others a latency later, and to look at the counter of each of
-many ranks takes time, too.
+another domain go over the links that lie between, at a lower pace, and those who use one link at the same time share
+what it carries. What a rank publishes or releases is seen by others a latency later, and to look at the counter of each
+of many ranks takes time, too.
 
 What is not in it: caches that overflow, memory of its own speed, other programs. A prediction tells plans apart; the
 numbers are the machine's as far as its parameters are.

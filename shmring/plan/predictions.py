@@ -69,7 +69,9 @@ def plot(found: Sequence[Prediction], file: str) -> None:
     from matplotlib import pyplot
 
     hosts = list(dict.fromkeys(p.host for p in found))
-    figure, panels = pyplot.subplots(1, len(hosts), figsize=(6.5 * len(hosts), 4.5), squeeze=False, layout="constrained")
+    figure, panels = pyplot.subplots(
+        1, len(hosts), figsize=(6.5 * len(hosts), 4.5), squeeze=False, layout="constrained"
+    )
     for panel, host in zip(panels[0], hosts, strict=True):
         for number, kind in enumerate(dict.fromkeys(p.kind for p in found)):
             own = [p for p in found if (p.host, p.kind) == (host, kind)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from .limits import LINE
@@ -90,7 +91,7 @@ def cut_vector(nbytes: int, blocks: int, most: int) -> Cut:
     full, left = divmod(nbytes, blocks * piece)
     starts = [b * piece for b in range(blocks)]
     bounds = [nbytes - left + at for at in even(left, blocks)]
-    tail = [(lo, lo, hi - lo) for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    tail = [(lo, lo, hi - lo) for lo, hi in pairwise(bounds)]
     return Cut(piece, full, full + (left > 0), starts, starts, blocks * piece, tail)
 
 
@@ -126,9 +127,7 @@ class Relay(NamedTuple):
     delay: int
 
 
-def relayed(
-    kind: str, algorithm: str, rank: int, size: int, relay: Relay, cut: Cut, in_place: int | None = 0
-) -> Plan:
+def relayed(kind: str, algorithm: str, rank: int, size: int, relay: Relay, cut: Cut, in_place: int | None = 0) -> Plan:
     """The plan of one rank."""
     rounds = cut.chunks + relay.delay
     part = _Part(rank, size, relay, cut, rounds)

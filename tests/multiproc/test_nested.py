@@ -1,6 +1,7 @@
 """Nested plans carried out: right results, and the bits of the flat plans, on domains that a topology forces."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -79,6 +80,28 @@ def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
 def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
     found = run_ranks(5, measured, init={"nearness": 1, "nested_nbytes": 0})
     assert len(set(found)) == 1
+
+
+def come_late(comm):
+    """When this rank came to each barrier, and when it left."""
+    times = []
+    for k in range(20):
+        if k % comm.size == comm.rank:
+            time.sleep(0.005)
+        came = time.monotonic_ns()
+        comm.barrier()
+        times.append((came, time.monotonic_ns()))
+    comm.all_reduce(np.ones(5000))
+    comm.barrier()
+    return times, [program["kind"] for program in comm.stats()["programs"]]
+
+
+def test_nobody_leaves_a_nested_barrier_before_the_last_has_come(run_ranks, tmp_path):
+    for name in ("two nodes", "four nodes in two packages"):
+        found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_NESTED_NBYTES": "0"})
+        assert all("barrier" in kinds for _, kinds in found)
+        for k in range(20):
+            assert max(times[k][0] for times, _ in found) <= min(times[k][1] for times, _ in found)
 
 
 def measured(comm):

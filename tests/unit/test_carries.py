@@ -1,4 +1,4 @@
-"""Folds that are carried on from a stored prefix: the same bits, for every operation and dtype of which that is said."""
+"""Folds carried on from a stored prefix have the same bits, for every operation and dtype of which that is said."""
 
 import ml_dtypes
 import numpy as np

@@ -22,8 +22,8 @@ FLOORS = {
         _c/dlpack_abi.h _c/faults.h _c/numa.h
     """,
     "machine": """
-        sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes config blocks
-        pages placing names header mapping lifeline segment wait reduce dlpack arrays
+        sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes
+        config blocks pages placing names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": """
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 from shmring.plan import nested
 from shmring.plan.choose import NESTED_BUILDERS, ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.crossing import flat_seconds, nest_for, nested_seconds
+from shmring.plan.crossing import flat_seconds, nest_for, nested_seconds, nests_barriers
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.model import Call, verify
 from shmring.plan.nest import Hop, Nest
-from shmring.plan.simulate import at_random, delaying, highest, in_turn, lowest, rushing
+from shmring.plan.simulate import Buffers, Machine, Memory, at_random, delaying, highest, in_turn, lowest, rushing
+from shmring.plan.steps import Await
 
 KINDS = tuple(NESTED_BUILDERS)
 PAIRS, UNEVEN, MIXED, LONE = (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3)
@@ -100,6 +102,43 @@ def _closed(plan):
         for loop in plan.loops
     ]
     return plan._replace(loops=tuple(loops))
+
+
+def empty(size):
+    return [Buffers(*[Memory("nothing", np.zeros(0, np.uint8), size), 0] * 2) for _ in range(size)]
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
+    nest = Nest(NESTS[name])
+    size = nest.size
+    plans = [nested.barrier(r, nest) for r in range(size)]
+    for schedule in (lowest, highest, in_turn(), rushing(0), delaying(0), delaying(size - 1)):
+        machine = Machine([(plans, empty(size))], Limits(4), 8)
+        machine.run(schedule)
+        # What each rank knows of each other: at least what that one had done when it came.
+        assert (machine.clock >= 1).all()
+    Machine([(plans, empty(size))] * 5, Limits(4), 8).run(in_turn())
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_no_wait_of_a_barrier_is_superfluous(name):
+    nest = Nest(NESTS[name])
+    plans = [nested.barrier(r, nest) for r in range(nest.size)]
+    for rank, plan in enumerate(plans):
+        (loop,) = plan.loops
+        for k, step in enumerate(loop.steps):
+            if isinstance(step, Await):
+                broken = plan._replace(loops=(loop._replace(steps=loop.steps[:k] + loop.steps[k + 1 :]),))
+                machine = Machine([([*plans[:rank], broken, *plans[rank + 1 :]], empty(nest.size))], Limits(4), 8)
+                machine.run(rushing(rank))
+                assert not (machine.clock >= 1).all()
+
+
+def test_barriers_of_many_ranks_go_by_domains():
+    assert [nests_barriers(equal_domains(p, 2), Limits()) for p in (4, 8, 32, 64)] == [False, False, True, True]
+    assert nests_barriers(Nest([PAIRS]), Limits(nested_nbytes=0))
+    assert not nests_barriers(equal_domains(64, 2), Limits(nested_nbytes=1))
 
 
 # ---- costs ----
