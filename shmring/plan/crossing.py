@@ -7,6 +7,8 @@ made small enough for the stations to overlap (`nested.chunks_for`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .limits import Costs, Limits
 from .nest import Nest
 from .nested import chunks_for, fits
@@ -23,17 +25,17 @@ def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
     """What the best flat plan takes; ``nbytes``: of the vector, or of all blocks."""
     p = nest.size
     # (bytes touched by the busiest rank, bytes into or out of a domain of m ranks, synchronisations), in vectors.
-    ways = {
+    ways: dict[str, list[tuple[float, Callable[[int], float], int]]] = {
         "all_reduce": [(p + 3, lambda m: m * (p - m), 1), (5 - 2 / p, lambda m: 2 * m * (p - m) / p, 2)],
         "reduce": [(p + 1, lambda m: p - m, 1), (4, lambda m: (m + 1) * (p - m) / p, 2)],
         "reduce_scatter": [(3 - 1 / p, lambda m: m * (p - m) / p, 1)],
         "all_gather": [(2, lambda m: m * (p - m) / p, 1)],
         "broadcast": [(2, lambda m: p - m, 1)],
-    }[kind]
+    }
     return min(
         nbytes * (touched / costs.bytes_per_second + _fullest(nest, crossing) / costs.link_bytes_per_second)
         + syncs * costs.latency
-        for touched, crossing, syncs in ways
+        for touched, crossing, syncs in ways[kind]
     )
 
 
@@ -94,7 +96,7 @@ def nest_for(
     return found
 
 
-def _fullest(nest: Nest, crossing) -> float:  # type: ignore[no-untyped-def]
+def _fullest(nest: Nest, crossing: Callable[[int], float]) -> float:
     """The most that crosses the borders of any domain of any level."""
     return max(crossing(level.count(number)) for level in nest.levels for number in set(level))
 

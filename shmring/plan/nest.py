@@ -6,7 +6,7 @@ them sends as few bytes as it can across (`nested`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -101,6 +101,6 @@ class Nest:
         return tuple(found)
 
     @staticmethod
-    def _own(gate, d: int, path: tuple[int, ...]) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
+    def _own(gate: Callable[[tuple[int, ...]], int], d: int, path: tuple[int, ...]) -> tuple[int, ...]:
         """The path of the largest domain that is entered through ``d``."""
         return next(path[:k] for k in range(len(path) + 1) if gate(path[:k]) == d)

@@ -113,12 +113,13 @@ class _Run:
 
     def seconds(self) -> float:
         scripts = [self.script(plan) for plan in self.plans]
-        for rank in range(self.size):
-            heapq.heappush(self.events, (0.0, next(self.order), rank))
+        for r in range(self.size):
+            self.at(0.0, r)
         while True:
-            rank = self.next_rank()
-            if rank is None:
+            ready = self.next_rank()
+            if ready is None:
                 break
+            rank = ready
             for want in scripts[rank]:
                 if isinstance(want, Work):
                     if want.lanes:

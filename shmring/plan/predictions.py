@@ -42,8 +42,8 @@ def prediction(name: str, kind: str, size: int, nbytes: int) -> Prediction:
     nest = nest_for(kind, host.nest, nbytes, DEFAULT_LIMITS, costs)
     flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
     nested = [NESTED_BUILDERS[kind](r, nest or host.nest, part, DEFAULT_LIMITS, costs) for r in range(size)]
-    seconds = [predict(plans, host) for plans in (flat, nested)]
-    return Prediction(name, kind, size, nbytes, *(1e6 * s for s in seconds), "nested" if nest else "flat")
+    flat_us, nested_us = (1e6 * predict(plans, host) for plans in (flat, nested))
+    return Prediction(name, kind, size, nbytes, flat_us, nested_us, "nested" if nest else "flat")
 
 
 def predictions(size: int, sizes: Sequence[int] = SIZES, kinds: Iterable[str] = NESTED_BUILDERS) -> list[Prediction]:
