@@ -133,7 +133,7 @@ def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_g
     senders[0].send(b"on")
     assert receiver.recv(30) == b"on"
     for i in (0, 2):
-        senders[i].close()
+        senders[i].take().close()
     with pytest.raises(EndOfStreamError):
         receiver.recv(30)
 
