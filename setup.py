@@ -4,6 +4,7 @@ Switches, all read from the environment, all off by default:
 
     SHMRING_DEBUG=1        assertions in the C parts, bounds checks in the Cython parts
     SHMRING_SANITIZE=LIST  gcc/clang sanitizers, e.g. ``address,undefined`` or ``thread``
+    SHMRING_FAULTS=1       points at which tests can kill, stop or delay a process (``shmring/_c/faults.h``)
     SHMRING_ANNOTATE=1     Cython's annotated HTML beside each .pyx
 
 Nothing is detected about the processor that builds: one binary carries every kernel, and
@@ -20,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("SHMRING_DEBUG", "0") not in ("", "0")
 SANITIZE = os.environ.get("SHMRING_SANITIZE", "")
+FAULTS = os.environ.get("SHMRING_FAULTS", "0") not in ("", "0")
 ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
@@ -31,6 +33,8 @@ if SANITIZE:
     link_args += [f"-fsanitize={SANITIZE}"]
 if DEBUG:
     compile_args += ["-UNDEBUG", "-DSHMRING_DEBUG=1", "-Og"]
+if FAULTS:
+    compile_args += ["-DSHMRING_FAULTS=1", "-O1"]
 
 directives = {
     "language_level": 3,

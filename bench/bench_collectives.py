@@ -1,12 +1,12 @@
-"""Collectives from Python to Python: time per call by kind, size and number of ranks.
+"""Collectives from Python to Python: time per call by kind, size, number of ranks and of threads of each.
 
     python -m pytest bench/bench_collectives.py
     python -m pytest bench/bench_collectives.py --benchmark-disable     once each, to see that it runs
 
 One round is a barrier, some calls in a row, and a barrier, so it ends when the slowest rank has ended. Ranks are
-pinned, one to a processor as far as there are enough. How far apart two processors are decides more than anything else,
-and on a virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two barriers
-took between the ranks just before it. That answers are right is for ``tests/``.
+pinned, one processor a thread as far as there are enough. How far apart two processors are decides more than anything
+else, and on a virtual machine it changes while the program runs: ``round_trip_us`` beside each figure is what two
+barriers took between the ranks just before it. That answers are right is for ``tests/``.
 """
 
 import functools
@@ -73,23 +73,29 @@ def follow(comm):
         play(comm, KINDS[order[0]], int(order[1]), int(order[2]))
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+def pin(rank, threads):
+    """To as many processors as the rank has threads."""
+    os.sched_setaffinity(0, {CPUS[(rank * threads + k) % len(CPUS)] for k in range(threads)})
+
+
+@pytest.fixture(scope="module", params=[(2, 1), (4, 1), (2, 2)], ids=lambda p: f"{p[0]}-ranks-{p[1]}-threads")
 def comm(request):
     """Rank 0; the others are forked and follow."""
+    size, threads = request.param
     session, affinity, children = uuid.uuid4().hex, os.sched_getaffinity(0), []
-    for rank in range(1, request.param):
+    for rank in range(1, size):
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                os.sched_setaffinity(0, {CPUS[rank % len(CPUS)]})
-                follow(shmring.init(rank=rank, size=request.param, session=session))
+                pin(rank, threads)
+                follow(shmring.init(rank=rank, size=size, session=session, threads=threads))
                 status = 0
             finally:
                 os._exit(status)
         children.append(child)
-    os.sched_setaffinity(0, {CPUS[0]})
-    with shmring.init(rank=0, size=request.param, session=session) as comm:
+    pin(0, threads)
+    with shmring.init(rank=0, size=size, session=session, threads=threads) as comm:
         yield comm
         comm.broadcast(np.zeros(3, np.int64))
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
@@ -117,8 +123,8 @@ def test_collective(comm, benchmark, kind, nbytes):
         pytest.skip("a barrier has no size")
     times = calls_per_round(nbytes)
     benchmark.group = f"{kind}, {nbytes} bytes"
-    benchmark.extra_info.update(ranks=comm.size, nbytes=nbytes, kernel=shmring.kernels()["chosen"],
-                                round_trip_us=round(round_trip_us(comm), 3))
+    benchmark.extra_info.update(ranks=comm.size, threads=comm.stats()["threads"], nbytes=nbytes,
+                                kernel=shmring.kernels()["chosen"], round_trip_us=round(round_trip_us(comm), 3))
     benchmark.pedantic(lead, args=(comm, kind, nbytes, times), rounds=15, warmup_rounds=2)
     if benchmark.stats:
         benchmark.extra_info["us_each"] = 1e6 * benchmark.stats.stats.median / times

@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from shmring.directory cimport NOWHERE, Allocation, entry_t
+from shmring.faults cimport fault_point
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
                                 KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.talk cimport talk_t
@@ -244,6 +245,7 @@ cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t ti
         s.table[rank] = word
     # Where only the root's buffers are reached it alone speaks, and waits for nobody if they are not shared.
     exchange(e, j.signature, -1 if all_speak else root, &word, sizeof(word_t), <char *> s.table, timeout_ns)
+    fault_point("agree")
     way = way_for(s, kind, root)
     if way == STAGED:
         return STAGED
@@ -252,6 +254,7 @@ cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t ti
         return way
     answer = has_all
     exchange(e, j.signature, -1, &answer, 1, s.answers, timeout_ns)
+    fault_point("agreed")
     for r in range(s.size):
         if not s.answers[r]:
             return STAGED

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring.config import Config
-from shmring.engine import Engine, lanes_nbytes, outbox_nbytes, prepare_outbox
+from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.meeting import meet
 from shmring.segment import OUTBOX
+from shmring.teamwork import form_team
+from shmring.thresholds import survey
+from shmring.topology import second_level_nbytes, shmem_huge_pages
 
 
 def assemble(
@@ -22,19 +25,28 @@ def assemble(
 ) -> Engine:
     """Meet under ``session`` and return the engine of this rank.
 
-    ``name`` is what messages call the group, ``session`` by default; ``check`` and all errors are those of
-    `shmring.meeting.meet`.
+    ``name`` is what messages call the group, ``session`` by default; ``check`` is that of `shmring.meeting.meet`, and
+    errors are those of it and of `shmring.thresholds.survey`.
     """
+    config = config.settled(second_level_nbytes())
     segments = meet(
         session=session,
         rank=rank,
         size=size,
         kind=OUTBOX,
         nbytes=outbox_nbytes(config, size),
-        sparse_nbytes=lanes_nbytes(config, size),
-        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size), config.one_shot_nbytes & 2**64 - 1),
+        sparse_nbytes=sparse_nbytes(config, size),
+        huge=config.wants_huge_pages(shmem_huge_pages()),
+        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
         timeout=meeting_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),
         check=check,
     )
-    return Engine(segments, rank, config, session if name is None else name)
+    engine = Engine(segments, rank, config, session if name is None else name)
+    try:
+        engine.go_by(survey(engine, config, meeting_timeout))
+        form_team(engine, meeting_timeout)
+    except BaseException:
+        engine.close()
+        raise
+    return engine

@@ -600,10 +600,13 @@ cdef class Calls:
         Returns
         -------
         dict
-            ``rounds`` so far; the largest whisper, slots, spin budget in force; the size from which outputs are stored
-            past the cache; and ``programs``, one for each kind and size of large call that is remembered: its
-            algorithm, bytes, rounds, calls, how it stores into the outbox, and the microseconds spent in copies and
-            reductions in the last trials of both ways of storing (through the cache, past it).
+            ``rounds`` so far; the settings in force (sizes in bytes, times in microseconds) and in ``why`` where each
+            that is no constant comes from: ``argument``, an environment variable, what it is derived from; a barrier as
+            measured when the ranks met, and the processors they have together; by rank how much of its outbox this
+            process maps by huge pages; ``threads`` of each rank that make large calls, and ``split_calls``, how many
+            they have made together; and ``programs``, one for each kind and size of large call that is remembered: its
+            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds spent in
+            copies and reductions in the last trials of both ways of storing (through the cache, past it).
 
         Notes
         -----

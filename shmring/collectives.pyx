@@ -14,6 +14,7 @@ from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_AL
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
 from shmring.plan.choose import choose
+from shmring.plan.shares import cut, spaced
 from shmring.signature import MAX_COUNT
 
 # A signature has room for counts below this.
@@ -72,6 +73,22 @@ cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *
     return program
 
 
+cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root):
+    """The program of this rank: of its whole part, or of the shares of a team's threads."""
+    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef Program first
+    shares = None
+    if e.team is not None and isinstance(nbytes, int):
+        shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
+    if shares is None:
+        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits), e.limits)
+    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits) for n in shares]
+    first, last = [Program(spaced(plan, n, nbytes), e.team.limits) for plan, n in zip(plans, shares, strict=True)]
+    first.last = last
+    first.share_nbytes = shares.nbytes
+    return first
+
+
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
                          reduce_kernel kernel, errand_t *errand):
     """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
@@ -80,8 +97,7 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     key = (name, nbytes, x.itemsize, root)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, Program(choose(name, e.c.circle.rank, e.c.circle.size, nbytes, x.itemsize,
-                                               root=max(root, 0), limits=e.limits), e.limits))
+        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0)))
     program = found
     j.signature = signature
     j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about
@@ -89,8 +105,21 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     j.out_base = <char *> out.data
     j.kernel = kernel
     j.itemsize = x.itemsize
-    j.out_streaming = out.nbytes >= e.c.output_streaming_nbytes
+    j.out_streaming = outgrows_cache(e, x, out, name == "broadcast")
     return program
+
+
+cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept:
+    """Whether the output is better stored past the cache.
+
+    Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others an
+    ordinary store must first fetch from memory, as soon as what all ranks have does not fit. ``is_blind``: the call
+    writes its array and does not read it, though it is input and output.
+    """
+    cdef bint is_read = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
+    if is_read and not is_blind:
+        return out.nbytes >= e.c.output_streaming_nbytes
+    return e.c.circle.size * max(x.nbytes, out.nbytes) >= e.c.output_streaming_nbytes
 
 
 # ---- the collectives -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The communicator: the face of a group of ranks, put together from its abilities."""
 
 from shmring.coalescing import Coalescing
+from shmring.explaining import Explaining
 from shmring.groups import GroupCalls
 from shmring.objectmessages import ObjectMessageCalls
 from shmring.objects import ObjectCalls
@@ -8,7 +9,9 @@ from shmring.persistent import Persistent
 from shmring.sharedarrays import SharedArrayCalls
 
 
-class Communicator(ObjectMessageCalls, Coalescing, Persistent, ObjectCalls, GroupCalls, SharedArrayCalls):
+class Communicator(
+    ObjectMessageCalls, Coalescing, Persistent, Explaining, ObjectCalls, GroupCalls, SharedArrayCalls
+):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 
     One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in

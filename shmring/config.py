@@ -16,16 +16,25 @@ class Config:
     which wins.
     """
 
-    slot_nbytes: int = 256 * KIB
-    """Bytes in a slot of the outbox; a multiple of 4096."""
+    slot_nbytes: int = -1
+    """Bytes in a slot of the outbox; a multiple of 4096. -1: derived from the second-level cache."""
     nslots: int = 8
     """Slots in the outbox: a power of two from 4 to 8."""
     whisper_nbytes: int = -1
     """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
-    lane_nbytes: int = 256 * KIB
-    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up."""
+    lane_nbytes: int = -1
+    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
+    derived from the number of ranks."""
     one_shot_nbytes: int = -1
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
+    flat_reduce_nbytes: int = -1
+    """Reduces up to this size are done by the root alone; -1: derived from the cost model."""
+    round_nbytes: int = -1
+    """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
+    latency_us: float = -1.0
+    """The cost model's microseconds for a synchronisation that nothing hides; -1: measured while the ranks meet."""
+    touch_gbs: float = -1.0
+    """The cost model's bytes that a rank loads or stores per nanosecond; -1: derived from ranks and processors."""
 
     timeout: float | None = 1800.0
     """Seconds a call waits for peers that are alive; None: for ever. A dead peer is noticed at once, whatever this."""
@@ -35,30 +44,53 @@ class Config:
     """Longest sleep without a look whether the others live."""
     streaming: int = -1
     """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
+    past_cache_nbytes: int = -1
+    """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
+    last-level cache."""
+    huge_pages: int = -1
+    """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
+    threads: int = -1
+    """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
+    from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
+    split_nbytes: int = -1
+    """Messages from this size up are made by all threads, if there are several; the largest that any rank sets counts;
+    -1: derived from the cost model."""
     allow_pickle: bool = True
     """Whether Python objects may be received; unpickling runs what a peer sent."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check_type(field.name, type(field.default))
-        if self.slot_nbytes < 4096 or self.slot_nbytes % 4096:
-            raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096")
+        if self.slot_nbytes != -1 and (self.slot_nbytes < 4096 or self.slot_nbytes % 4096):
+            raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096, or -1")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
-        if self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1):
-            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be a power of two from 4096 up")
+        if self.lane_nbytes != -1 and (self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1)):
+            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be -1 or a power of two from 4096 up")
         if not -1 <= self.whisper_nbytes <= 4096:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
-        if self.one_shot_nbytes < -1:
-            raise ValueError(f"one_shot_nbytes={self.one_shot_nbytes}: must be bytes from 0 up, or -1 for automatic")
+        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "past_cache_nbytes"):
+            if getattr(self, name) < -1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be bytes from 0 up, or -1 for automatic")
+        if self.round_nbytes != -1 and self.round_nbytes < 128:
+            raise ValueError(f"round_nbytes={self.round_nbytes}: must be at least 128, or -1 for a whole slot")
+        if not (self.latency_us == -1 or 0 <= self.latency_us <= 1e9):
+            raise ValueError(f"latency_us={self.latency_us}: must be from 0 to 1e9, or -1 for measured")
+        if not (self.touch_gbs == -1 or 0 < self.touch_gbs <= 1e6):
+            raise ValueError(f"touch_gbs={self.touch_gbs}: must be positive, at most 1e6, or -1 for automatic")
         if not (self.spin_us == -1 or 0 <= self.spin_us <= 1e9):
             raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
         if not 0 < self.tick_ms <= 60_000:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
-        if self.streaming not in (-1, 0, 1):
-            raise ValueError(f"streaming={self.streaming}: must be 1, 0, or -1 for automatic")
+        if not (self.threads == -1 or 1 <= self.threads <= 32):
+            raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
+        if self.split_nbytes < -1:
+            raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
+        for name in ("streaming", "huge_pages"):
+            if getattr(self, name) not in (-1, 0, 1):
+                raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 
     def _check_type(self, name: str, kind: type) -> None:
         value = getattr(self, name)
@@ -75,7 +107,29 @@ class Config:
         unknown = sorted(set(overrides) - set(known))
         if unknown:
             raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
-        return replace(self, **overrides)
+        return replace(self, **overrides)._with_origins(self.origins | dict.fromkeys(overrides, "argument"))
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where fields come from that are no defaults: ``argument``, a variable, or what they are derived from."""
+        return dict(self.__dict__.get("_origins", {}))
+
+    def settled(self, second_level_nbytes: int) -> Config:
+        """With the sizes that must stand before there is any memory, where they were left open.
+
+        Parameters
+        ----------
+        second_level_nbytes : int
+            Of the second-level cache, 0 if not known; equal on all ranks.
+        """
+        if self.slot_nbytes != -1:
+            return self
+        nbytes, why = slot_for(second_level_nbytes)
+        return replace(self, slot_nbytes=nbytes)._with_origins(self.origins | {"slot_nbytes": why})
+
+    def _with_origins(self, origins: dict[str, str]) -> Config:
+        object.__setattr__(self, "_origins", origins)  # beside the fields: it makes no two settings differ
+        return self
 
     def whisper_limit(self, size: int) -> int:
         """The largest whisper among ``size`` ranks: every rank reads all of them, so it shrinks with their number."""
@@ -83,11 +137,44 @@ class Config:
             return self.whisper_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
 
+    def wants_huge_pages(self, shmem_setting: str) -> bool:
+        """Whether to ask for huge pages, given the system's setting for shared memory (empty: not known)."""
+        if self.huge_pages >= 0:
+            return self.huge_pages == 1
+        return shmem_setting not in ("", "never", "deny")
+
+    def lane_limit(self, size: int) -> int:
+        """Bytes of the ring in each lane among ``size`` ranks.
+
+        A ring of twice the second-level cache (1 or 2 MiB where it matters) has left that cache, into the one that the
+        ranks share, when its lines are written again; taking them back from the reader costs three times as much. But
+        the lanes of one rank together, if all are used, stay near 4 MiB.
+        """
+        if self.lane_nbytes >= 0:
+            return self.lane_nbytes
+        limit = 2048 * KIB
+        while limit > 256 * KIB and limit * (size - 1) > 4096 * KIB:
+            limit //= 2
+        return limit
+
     def spin_ns(self, size: int, processors: float) -> int:
         """The spin budget: next to nothing where ranks outnumber processors, since the awaited one needs this core."""
         if self.spin_us >= 0:
             return int(self.spin_us * 1000)
         return 50_000 if size <= processors else 0
+
+
+def slot_for(second_level_nbytes: int) -> tuple[int, str]:
+    """The size of a slot, and why.
+
+    The eight slots of an outbox are written in turn and each is read once by everyone. Twice the second-level cache for
+    all of them is the most that stays about it; more falls through to the next level (``docs/benchmarks.md``).
+    """
+    if second_level_nbytes <= 0:
+        return 256 * KIB, "default: the second-level cache is not known"
+    quarter = 1 << (second_level_nbytes // 4).bit_length() - 1 if second_level_nbytes >= 4 else 0
+    nbytes = min(max(quarter, 128 * KIB), 512 * KIB)
+    return nbytes, f"a quarter of {second_level_nbytes // KIB} KiB of second-level cache, from 128 to 512 KiB"
 
 
 def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) -> Config:
@@ -102,12 +189,14 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
     """
     environ = os.environ if environ is None else environ
     settings = {}
+    origins = {}
     for field in fields(Config):
         name = field.name
         text = environ.get(f"SHMRING_{name.upper()}")
         if text is not None:
             settings[name] = _parse(name, text, type(field.default))
-    return Config().changed(**settings | overrides)
+            origins[name] = f"SHMRING_{name.upper()}"
+    return Config().changed(**settings)._with_origins(origins).changed(**overrides)
 
 
 def _parse(name: str, text: str, kind: type):

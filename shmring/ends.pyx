@@ -186,7 +186,8 @@ cdef class End:
         -----
         From the first call on, a thread of this process sleeps where this end would.
         """
-        self.prepare()
+        if self.alarm is None or self.generation != fork_generation():
+            self.prepare()
         if self.alarm is None:
             self.alarm = Alarm(1, self.mapping)
             self.alarm.rings[0].watch = &self.watch
@@ -279,27 +280,27 @@ cdef class End:
 
     @property
     def closed(self):
-        """bool : Whether this end was closed here."""
+        """Whether this end was closed here."""
         return self.is_closed
 
     @property
     def peer(self):
-        """{"absent", "here", "closed", "lost"} : How the other end stands; ``lost``: died, or left without closing."""
+        """How the other end stands: ``absent``, ``here``, ``closed``, or ``lost``: its holder died or left without closing."""
         if self.is_closed:
             raise ClosedError(f"this {self.role} is closed")
         return self.peer_state()
 
     @property
     def peer_pid(self):
-        """int : Process id of the other end's holder in its own PID namespace; 0 if nobody took it yet."""
+        """Process id of the other end's holder in its own PID namespace; 0 if nobody took it yet."""
         return self.watch.other.life.pid
 
     @property
     def name(self):
-        """str or None : The name it was opened by."""
+        """The name it was opened by."""
         return self.channel.key
 
     @property
     def when_full(self):
-        """{"wait", "drop_newest", "drop_oldest"} : What sending into a full channel does."""
+        """What sending into a full channel does: ``wait``, ``drop_newest`` or ``drop_oldest``."""
         return self.channel.when_full

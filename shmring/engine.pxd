@@ -5,12 +5,16 @@ from shmring.journey cimport journey_t
 from shmring.program cimport Program
 from shmring.rounds cimport engine_t
 from shmring.talk cimport talk_t
+from shmring.team cimport Team
 
 
-# Where lanes lie in an outbox segment (layout.h), counted from its start.
+# Where lanes and strands lie in an outbox segment (layout.h), counted from its start.
 cdef size_t lane_ends_offset(config) except? 0
 cdef size_t lane_offset(config, int size, int peer) except? 0
-cdef size_t lane_nbytes(config) except? 0
+cdef size_t lane_nbytes(config, int size) except? 0
+cdef size_t strands_offset(config, int size) except? 0
+cdef size_t strand_nbytes(config) except? 0
+cdef size_t strand_slot_nbytes(config) except? 0
 
 
 cdef class Engine:
@@ -21,8 +25,10 @@ cdef class Engine:
     cdef readonly str name
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
+    cdef readonly object thresholds      # where the limits come from (shmring.thresholds)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some
+    cdef public Team team                # the threads that make large collectives together (teamwork.pyx), or None
     cdef bint learns_stores              # config.streaming leaves it to experience
     cdef object trouble                  # the error that every further call raises, once broken
     cdef readonly bint is_closed
@@ -40,6 +46,9 @@ cdef class Engine:
     cdef void leave(self) noexcept
     cdef int talk(self, talk_t *t, int64_t timeout_ns) except -1
     cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1
+    cdef int travel_together(self, Program program, journey_t *j, int64_t timeout_ns) except -1
+    cdef void set_out(self, Program program, journey_t *j) noexcept
+    cdef void take_stock(self, Program program, journey_t *j) noexcept
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef object diagnose(self)

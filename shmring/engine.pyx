@@ -9,33 +9,36 @@ import copy
 import functools
 import os
 import sys
-import threading
 import time
 import weakref
+from contextlib import suppress
+from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport cpu_pause, load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                             SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_WHISPER_NBYTES, sem_t, shmring_abort,
-                             shmring_cell, shmring_header, shmring_lane_end, shmring_lifeline, shmring_outbox,
-                             shmring_whisper)
+                             SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
+                             SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
+                             shmring_lane_end, shmring_lifeline, shmring_outbox, shmring_whisper)
+from shmring.faults cimport fault_point
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
 from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
 from shmring.talk cimport go_on_talking, start_talk
-from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, in_trouble, is_reported, patience_t,
-                           report_trouble, rouse_everyone)
+from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
+                           patience_t, report_trouble, rouse_everyone)
 
 from shmring.diagnosis import Record, diagnose
-from shmring.errors import ClosedError, SegmentError
+from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
-from shmring.topology import last_level_nbytes, usable_processors
+from shmring.segment import sweep
+from shmring.topology import usable_processors
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -80,21 +83,34 @@ cdef size_t lane_ends_offset(config) except? 0:
 cdef size_t lane_offset(config, int size, int peer) except? 0:
     """Where the lane to ``peer`` lies, counted from the start of the segment."""
     cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
-    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config)
+    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config, size)
 
 
-cdef size_t lane_nbytes(config) except? 0:
-    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_nbytes
+cdef size_t lane_nbytes(config, int size) except? 0:
+    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_limit(size)
+
+
+cdef size_t strands_offset(config, int size) except? 0:
+    """Where the strands of a team's helpers lie, counted from the start of the segment."""
+    return lane_offset(config, size, size)
+
+
+cdef size_t strand_nbytes(config) except? 0:
+    return PAGE + config.nslots * strand_slot_nbytes(config)
+
+
+cdef size_t strand_slot_nbytes(config) except? 0:
+    return min(<size_t> config.slot_nbytes, <size_t> SHMRING_STRAND_SLOT_NBYTES)
 
 
 def outbox_nbytes(config, int size):
     """Bytes of the segment that holds one rank's outbox among ``size`` ranks."""
-    return lane_offset(config, size, size)
+    return strands_offset(config, size) + (SHMRING_THREADS_MAX - 1) * strand_nbytes(config)
 
 
-def lanes_nbytes(config, int size):
-    """How many of them, at the end, need no memory before the first message: the lanes."""
-    return size * lane_nbytes(config)
+def sparse_nbytes(config, int size):
+    """How many of them, at the end, have no memory before they are used: the lanes and the strands."""
+    return outbox_nbytes(config, size) - lane_offset(config, size, 0)
 
 
 def prepare_outbox(Mapping mapping):
@@ -143,12 +159,14 @@ cdef class Engine:
         self.config = config
         self.name = name
         self.whisper_limit = config.whisper_limit(size)
-        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes,
-                             one_shot_nbytes=None if config.one_shot_nbytes < 0 else config.one_shot_nbytes)
+        self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
-        self.turn = threading.Semaphore(0)
+        # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
+        # it locked for ever.
+        self.turn = SimpleQueue()
         c.circle.rank = rank
         c.circle.size = size
+        c.circle.first = &c.circle
         c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
         c.circle.life = <shmring_lifeline **> allocate(self.blocks, size, sizeof(void *))
         c.circle.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
@@ -168,18 +186,29 @@ cdef class Engine:
             c.whisper[j] = whispers_in(base)
             c.slots[j] = slots_in(base, c.nslots)
         c.own = c.circle.outbox[rank]
+        c.circle.record = &c.circle.outbox[0].abort
         # Loops over ranks need no case for the own one: it has always come.
         c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
-        processors = usable_processors()
-        c.circle.spin_ns = config.spin_ns(size, processors)
-        c.circle.yields = 4 if size <= processors else 16
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
-        c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+        self.spin_among(usable_processors())
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
-        c.output_streaming_nbytes = last_level_nbytes() or UINT64_MAX
+        c.output_streaming_nbytes = UINT64_MAX
         _engines.add(self)
+
+    def spin_among(self, double processors):
+        """Wait as suits so many ranks on so many processors."""
+        cdef int size = self.c.circle.size
+        self.c.circle.spin_ns = self.config.spin_ns(size, processors)
+        self.c.circle.yields = 4 if size <= processors else 16
+        self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
+
+    def go_by(self, thresholds):
+        """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
+        self.thresholds = thresholds
+        self.limits = thresholds.limits
+        self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
         # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
@@ -200,7 +229,7 @@ cdef class Engine:
                 raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
             if self.is_closed or self.trouble is not None:
@@ -212,7 +241,7 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     def refuse(self):
         if self.is_inherited:
@@ -232,8 +261,34 @@ cdef class Engine:
 
     cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
+        if program.last is not None:
+            return self.travel_together(program, j, timeout_ns)
+        self.set_out(program, j)
+        self.go_on(NULL, program, j, timeout_ns)
+        self.take_stock(program, j)
+        return 0
+
+    cdef int travel_together(self, Program program, journey_t *j, int64_t timeout_ns) except -1:
+        """Execute a program with all threads of the team, each in its share."""
+        self.set_out(program, j)
+        self.team.begin(program, j, timeout_ns)
+        try:
+            self.go_on(NULL, program, j, timeout_ns)
+            while not self.team.await_helpers():
+                self.look_after_signals(j.signature)
+        finally:
+            # They hold the caller's arrays. After an error they hear of it wherever they wait: the record is written.
+            while not self.team.await_helpers():
+                pass
+        if self.team.outcome() != READY:
+            self.trouble = self.diagnose()
+            raise copy.copy(self.trouble)
+        self.take_stock(program, j)
+        return 0
+
+    cdef void set_out(self, Program program, journey_t *j) noexcept:
         j.base = self.c.next_round
-        j.places, j.place_nbytes = program.places, program.place_nbytes
+        j.places, j.place_nbytes = program.code.places, program.code.place_nbytes
         j.loop = j.step = 0
         j.iteration = 0
         j.outbox_streaming = self.c.outbox_streaming
@@ -242,10 +297,11 @@ cdef class Engine:
         if self.learns_stores and program.learns:
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
-        self.go_on(NULL, program, j, timeout_ns)
-        if j.on_trial and judge(&program.stores, j.outbox_streaming, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
+        fault_point("travel")
+
+    cdef void take_stock(self, Program program, journey_t *j) noexcept:
+        if j.on_trial and judge(&program.stores, program.stores.calls - 1, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
             self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
-        return 0
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
         cdef patience_t patience
@@ -256,7 +312,7 @@ cdef class Engine:
                 if t != NULL:
                     outcome = go_on_talking(&self.c, t, &patience)
                 else:
-                    outcome = travel(&self.c, program, j, &patience)
+                    outcome = travel(&self.c, &program.code, j, &patience)
             if outcome == READY:
                 return 0
             if outcome == TROUBLE:
@@ -274,7 +330,7 @@ cdef class Engine:
         return 0
 
     cdef object remember(self, tuple key, Program program):
-        program.stores.tries = tries_for(program.rounds, self.c.nslots * program.places)
+        program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program
@@ -290,7 +346,8 @@ cdef class Engine:
                     "kind": program.plan.kind,
                     "algorithm": program.plan.algorithm,
                     "nbytes": key[1],
-                    "rounds": program.rounds,
+                    "rounds": program.code.rounds,
+                    "threads": 1 if program.last is None else self.team.nthreads(),
                     "calls": program.stores.calls if program.learns else None,
                     "stores": "past the cache" if (program.stores.streams if program.learns and self.learns_stores
                                                    else self.c.outbox_streaming) else "through the cache",
@@ -302,25 +359,35 @@ cdef class Engine:
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
-            "past_cache_nbytes": self.c.output_streaming_nbytes,
+            "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
+            "threads": 1 if self.team is None else self.team.nthreads(),
+            "split_nbytes": None if self.team is None else self.team.split_nbytes,
+            "split_calls": 0 if self.team is None else self.team.ncalls,
             "programs": programs,
+            **self.thresholds.report(),
         }
 
     # ---- trouble ----
 
     cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
-        cdef shmring_abort *r = &self.c.circle.outbox[0].abort
+        cdef shmring_abort *r = self.c.circle.record
+        cdef circle_t *c = &self.c.circle
         cdef int j, size = self.c.circle.size
-        while not is_reported(&self.c.circle):      # written within nanoseconds of the claim, or its writer is dead
-            cpu_pause()
-        about = r.about if 0 <= r.about < size else r.by
+        cdef int by, about
+        with nogil:
+            insist_on_report(&self.c.circle)
+        # Another process wrote it: what names no rank is not followed.
+        by = r.by if 0 <= r.by < size else 0
+        about = r.about if 0 <= r.about < size else by
         late = ()
         if r.cause == SHMRING_LATE:
-            late = tuple(j for j in range(size) if j != r.by
-                         and load_relaxed_u64(&self.c.circle.outbox[j].published) < r.round) or (about,)
+            while c.strand != <int> r.strand and c.next != NULL:
+                c = c.next      # its rounds are numbered for themselves
+            late = tuple(j for j in range(size) if j != by
+                         and load_relaxed_u64(&c.outbox[j].published) < r.round) or (about,)
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), r.by, about, self.c.circle.life[about].pid, r.round, r.mine,
+            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
@@ -373,9 +440,15 @@ cdef class Engine:
     # ---- the end ----
 
     cdef void say_goodbye(self) noexcept:
-        store_release_u32(&self.c.own.left, 1)
+        cdef circle_t *c = &self.c.circle
+        fault_point("leave")
+        while c != NULL:
+            store_release_u32(&c.outbox[c.rank].left, 1)
+            c = c.next
+        fault_point("left")
         rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
         drop_lifeline(self.c.circle.life[self.c.circle.rank])
+        fault_point("dropped")
 
     def close(self):
         """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
@@ -387,19 +460,25 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.is_busy:
                 self.nwaiting += 1
-                self.turn.acquire()
+                self.turn.get()
                 self.nwaiting -= 1
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")
             while self.nvisitors:      # they look up at every tick of their sleep
                 time.sleep(0.0005)
         self.is_closed = True
+        if self.team is not None:
+            self.team.keep(1)
         if not self.is_inherited:
             self.say_goodbye()
         self.c.own = NULL
         for segment in self.segments:
             segment.close()
         self.segments = []
+        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
+            # The dead may have been about to make groups or arrays of which nobody left knows the names.
+            with suppress(OSError):
+                sweep(self.name.partition("/")[0])
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""

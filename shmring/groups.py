@@ -240,7 +240,10 @@ class GroupCalls:
 
     def _check_awaited(self, missing: Iterable[int]) -> None:
         """Nobody is waited for in vain; those who have come must live until all have, which the meeting looks after."""
-        self.engine.assure()
+        try:
+            self.engine.assure()
+        except PeerLostError as error:
+            raise _MemberLostError(str(error), error.rank, error.pid) from None
         gone = self.engine.gone_ranks()
         for r in missing:
             if r in gone:

@@ -10,6 +10,7 @@ OUTBOX: int
 RING: int
 ARRAY: int
 CHANNEL: int
+REGRETS: int
 KIND_NAMES: dict[int, str]
 
 class Header(NamedTuple):

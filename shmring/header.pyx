@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 
 from shmring.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
 from shmring.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_LAYOUT_VERSION,
-                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_RING, shmring_header)
+                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_REGRETS, SHMRING_RING, shmring_header)
 from shmring.mapping cimport Mapping
 
 from shmring.errors import ClosedError
@@ -24,7 +24,8 @@ OUTBOX = SHMRING_OUTBOX
 RING = SHMRING_RING
 ARRAY = SHMRING_ARRAY
 CHANNEL = SHMRING_CHANNEL
-KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel"}
+REGRETS = SHMRING_REGRETS
+KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", REGRETS: "regrets"}
 
 
 class Header(NamedTuple):

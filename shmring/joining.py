@@ -41,9 +41,11 @@ def init(
     TypeError, ValueError
         An unknown or bad setting, or no rank and size to be found; the message says how to give them.
     MeetingTimeoutError
-        Some ranks never came; it names them.
+        Some ranks never came, or stood still as soon as they had; it names them.
     MeetingError
         The ranks came with different settings.
+    PeerLostError
+        A rank died when others had found it.
     OutOfSharedMemoryError
         /dev/shm is too small; the message says what is needed and how to get it.
     SegmentError

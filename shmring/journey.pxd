@@ -1,7 +1,7 @@
 # Journeys: the execution of a program, resumable at every wait.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.program cimport Program
+from shmring.program cimport program_t
 from shmring.reduce cimport reduce_kernel
 from shmring.rounds cimport engine_t
 from shmring.wait cimport patience_t
@@ -30,4 +30,4 @@ ctypedef struct journey_t:
     int64_t busy_ns
 
 
-cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil
+cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil

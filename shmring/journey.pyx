@@ -1,6 +1,7 @@
 """Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
 
-from shmring.program cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, step_t)
+from shmring.faults cimport fault_point
+from shmring.program cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
 from shmring.reduce cimport copy_bytes, reduce_into
 from shmring.rounds cimport await_round, claim, finish, publish, release
 from shmring.wait cimport READY, now_ns
@@ -61,6 +62,7 @@ cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexce
     cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
     cdef int64_t started
     if s.code == COPY or s.code == REDUCE:
+        fault_point("copy" if s.code == COPY else "fold")
         started = now_ns() if j.on_trial else 0
         if s.code == COPY:
             copy(e, j, s)
@@ -79,7 +81,7 @@ cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexce
     return READY
 
 
-cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience) noexcept nogil:
+cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil:
     """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
     until it is READY, so it is simply taken again."""
     cdef loop_t *loop
@@ -96,5 +98,5 @@ cdef int travel(engine_t *e, Program program, journey_t *j, patience_t *patience
             j.iteration += 1
         j.iteration = 0
         j.loop += 1
-    finish(e, j.base + program.rounds)
+    finish(e, j.base + program.rounds, j.signature)
     return READY

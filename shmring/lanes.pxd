@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring.layout cimport shmring_cell, shmring_lane_end
+from shmring.stores cimport stores_t
 from shmring.wait cimport circle_t
 
 # What became of a look at the lanes, as bits.
@@ -9,10 +10,14 @@ cdef enum:
     MOVED = 1          # some piece went in or out
     ATTENTION = 2      # something only the interpreter can decide: a message is over, or a wanted one begins
 
+cdef enum:
+    LAPS_TO_TRY = 3    # each way in, of which two count
+
 # The sending end: the lane from this rank to one peer. All but `cells` and `bytes` is private.
 # Invariants: sent - taken <= SHMRING_LANE_NCELLS;   filled - drained <= nbytes of the ring of bytes.
 ctypedef struct outlet_t:
-    bint is_open                   # the lane has memory
+    bint is_open                   # the cells have memory
+    bint has_bytes                 # the ring of bytes has, too
     shmring_cell *cells
     char *bytes
     shmring_lane_end *own          # says that the lane is open
@@ -22,10 +27,16 @@ ctypedef struct outlet_t:
     uint64_t filled                # bytes ever put into the ring of bytes, in whole lines
     uint64_t drained               # of these, known to be out again
     uint64_t *filled_by            # by cell: `filled` after it
+    stores_t stores                # what is known of the two ways to store; a lap round the ring of bytes is a call
+    uint64_t next_lap              # it begins once so many bytes are filled
+    bint streams                   # this lap's pieces are stored past the cache
+    uint64_t trial                 # this lap's number from 1 on if it is to be timed, else 0
+    int64_t spent_ns[4]            # writing the pieces of trial t: in [t % 4]
     int nqueued                    # messages that wait for this lane, the one under way included (pointtopoint.pyx)
     bint is_busy                   # a message is under way: so many of its bytes from `source` on are in
     const char *source
     uint64_t nbytes
+    uint64_t piece_nbytes
     uint64_t done
     int32_t tag
     int32_t dtype
@@ -43,24 +54,28 @@ ctypedef struct inlet_t:
     bint is_busy                   # a message is under way: so many of its bytes are in `target`
     char *target
     uint64_t nbytes
+    uint64_t piece_nbytes
     uint64_t done
+    bint streams                   # into `target`, past the cache
+    uint64_t trial                 # the last that was timed
 
 ctypedef struct lanes_t:
     circle_t *circle
     outlet_t *out                  # by peer
     inlet_t *into                  # by peer
     uint64_t ring_nbytes           # of each ring of bytes; a power of two
-    uint64_t piece_nbytes          # the longest piece: several are under way at once, so that both sides copy
     int nwanted                    # how many ask for what comes next from anybody
     uint64_t changes               # how often a thread has changed what another one dozes for
-    uint64_t streaming_nbytes      # pieces from this size up are stored past the cache
+    bint learns_stores             # else all laps go as `streams` of their outlet says
+    uint64_t past_cache_nbytes     # messages from this size up are stored past the cache where they arrive
 
 
 # ---- one lane, without waiting ----
-cdef void start_message(outlet_t *o, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
+cdef bint takes_whole(lanes_t *l, int peer, uint64_t nbytes) noexcept nogil
+cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
 cdef int push(lanes_t *l, int peer) noexcept nogil
 cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil
-cdef void take_message(inlet_t *i, shmring_cell *first, void *target) noexcept nogil
+cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
 cdef int pull(lanes_t *l, int peer) noexcept nogil
 
 # ---- all lanes ----

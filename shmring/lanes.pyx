@@ -12,9 +12,12 @@ from libc.string cimport memcpy
 
 from shmring.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
                               load_relaxed_u64, store_relaxed_u64, store_release_u64)
-from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, sem_t)
+from shmring.faults cimport fault_point
+from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LANE_NTRIALS, SHMRING_LEFT, SHMRING_LINE,
+                             SHMRING_LOST, sem_t)
 from shmring.lifeline cimport DEAD, life_state
 from shmring.reduce cimport copy_bytes
+from shmring.stores cimport ON_TRIAL, is_trial, judge, next_call
 from shmring.wait cimport READY, TROUBLE, UNREADY, in_trouble, is_reported, now_ns, report_trouble
 
 
@@ -26,15 +29,26 @@ cdef extern from "sleep.h" nogil:
 cdef enum:
     LOOKS_PER_CLOCK = 32
     LONGEST_RUN_NS = 10000000     # then other threads of this process may take their turn
+    LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a look at it: a fifth of a microsecond
+    MOST_PIECE_NBYTES = 32768     # longer ones gain nothing, and nobody copies out before the first one is in
+    STREAMING_NBYTES = 256        # less does not fill the lines that it would store past the cache
 
 
 cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
     return (nbytes + SHMRING_LINE - 1) & ~<uint64_t> (SHMRING_LINE - 1)
 
 
-cdef inline uint64_t next_piece(lanes_t *l, uint64_t nbytes, uint64_t done) noexcept nogil:
-    """Bytes of the next piece that go through the ring of bytes; both ends compute it from what the cell says."""
-    return 0 if nbytes <= SHMRING_CELL_NBYTES else min(nbytes - done, l.piece_nbytes)
+cdef inline uint64_t piece_for(lanes_t *l, uint64_t nbytes) noexcept nogil:
+    """Bytes in a piece of a message, 0 if it travels in its cell; both ends compute it from what the cell says.
+
+    Eight pieces and more, so that both ends copy for most of the time, as far as pieces do not get too small for it.
+    """
+    cdef uint64_t piece = LEAST_PIECE_NBYTES
+    if nbytes <= SHMRING_CELL_NBYTES:
+        return 0
+    while piece < MOST_PIECE_NBYTES and nbytes > 8 * piece:
+        piece *= 2
+    return min(piece, l.ring_nbytes // 8)
 
 
 # ---- the bell: who sleeps for a lane ---------------------------------------------------------------------------------
@@ -78,23 +92,32 @@ cdef inline void ring_bell(lanes_t *l, int peer, int shift) noexcept nogil:
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
-cdef void start_message(outlet_t *o, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
+cdef bint takes_whole(lanes_t *l, int peer, uint64_t nbytes) noexcept nogil:
+    """Whether all of a message fits into the lane now. Then one `push` is enough."""
+    cdef outlet_t *o = &l.out[peer]
+    cdef uint64_t piece = piece_for(l, nbytes)
+    return has_room(l, o, 1 if piece == 0 else (nbytes + piece - 1) // piece, 0 if piece == 0 else whole_lines(nbytes))
+
+
+cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
+    cdef outlet_t *o = &l.out[peer]
     o.is_busy = True
     o.source = <const char *> source
     o.nbytes = nbytes
+    o.piece_nbytes = piece_for(l, nbytes)
     o.done = 0
     o.tag = tag
     o.dtype = dtype
 
 
-cdef inline bint fits(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
-    return o.sent - o.taken < SHMRING_LANE_NCELLS and o.filled - o.drained + nbytes <= l.ring_nbytes
+cdef inline bint fits(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
+    return o.sent - o.taken + ncells <= SHMRING_LANE_NCELLS and o.filled - o.drained + nbytes <= l.ring_nbytes
 
 
-cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
-    """Whether a piece fits; the peer's counter is looked at only if it does not as far as we know."""
+cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
+    """Whether so much fits; the peer's counter is looked at only if it does not as far as we know."""
     cdef uint64_t taken
-    if fits(l, o, nbytes):
+    if fits(l, o, ncells, nbytes):
         return True
     # SYNC taken (meets: pull). The peer's reads of those cells and bytes are over, we may overwrite them.
     taken = load_acquire_u64(&o.peers.taken)
@@ -102,16 +125,46 @@ cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
         return False
     o.taken = taken
     o.drained = o.filled_by[(taken - 1) & (SHMRING_LANE_NCELLS - 1)]
-    return fits(l, o, nbytes)
+    return fits(l, o, ncells, nbytes)
+
+
+# Through the cache or past it? Learned as in stores.pyx, a lap round the ring of bytes being a call: until a lap is
+# over, its lines lie where the one before has left them. What a way saves the writer it may cost the reader. So in laps
+# on trial both take the time they spend copying; the cells tell the reader so, and it keeps its sums beside `taken`.
+
+cdef void begin_lap(lanes_t *l, outlet_t *o) noexcept nogil:
+    cdef uint64_t lap = o.stores.calls, before = lap - 2
+    cdef bint streams = False
+    o.next_lap += l.ring_nbytes
+    if not l.learns_stores:
+        return
+    # The lap before the last has been read to its end, or the last would not have found room: its sums are complete,
+    # and came with the count that said so (SYNC taken).
+    if lap >= 2 and is_trial(&o.stores, before):
+        judge(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]
+              + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]))
+    o.trial = 0
+    if next_call(&o.stores, &streams) == ON_TRIAL:
+        o.trial = lap + 1
+        o.spent_ns[o.trial % SHMRING_LANE_NTRIALS] = 0
+    o.streams = streams
 
 
 cdef inline void put_bytes(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
     cdef uint64_t index = o.filled & (l.ring_nbytes - 1)
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
-    cdef bint streaming = nbytes >= l.streaming_nbytes
+    cdef bint streaming
+    cdef int64_t started = 0
+    if o.filled >= o.next_lap:
+        begin_lap(l, o)
+    if o.trial:
+        started = now_ns()
+    streaming = o.streams and nbytes >= STREAMING_NBYTES
     copy_bytes(o.bytes + index, o.source + o.done, first, streaming)
     if nbytes > first:
         copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, streaming)
+    if o.trial:
+        o.spent_ns[o.trial % SHMRING_LANE_NTRIALS] += now_ns() - started
     o.filled += whole_lines(nbytes)
 
 
@@ -122,12 +175,14 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
     cdef uint64_t nbytes
     cdef int moved = 0
     while o.is_busy:
-        nbytes = next_piece(l, o.nbytes, o.done)
-        if not has_room(l, o, whole_lines(nbytes)):
+        nbytes = min(o.nbytes - o.done, o.piece_nbytes)
+        if not has_room(l, o, 1, whole_lines(nbytes)):
             break
+        fault_point("push")
         cell = o.cells + (o.sent & (SHMRING_LANE_NCELLS - 1))
         if nbytes:
             put_bytes(l, o, nbytes)
+            cell.trial = o.trial
             o.done += nbytes
         else:
             memcpy(cell.payload, o.source, o.nbytes)
@@ -138,8 +193,10 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
         o.filled_by[o.sent & (SHMRING_LANE_NCELLS - 1)] = o.filled
         o.sent += 1
         o.is_busy = o.done < o.nbytes
+        fault_point("lay")
         # SYNC laid (meets: next_cell). The cell and its piece are written.
         store_release_u64(&cell.seq, o.sent)
+        fault_point("laid")
         ring_bell(l, peer, 1)
         moved = MOVED
     return moved
@@ -161,21 +218,34 @@ cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil:
     return cell if load_acquire_u64(&cell.seq) == i.taken + 1 else NULL
 
 
-cdef void take_message(inlet_t *i, shmring_cell *first, void *target) noexcept nogil:
-    """Have the message that begins with this cell go to ``target``, which has room for all of it."""
+cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil:
+    """Have the message that begins with the next cell go to ``target``, which has room for all ``nbytes`` of it.
+
+    Its length is what the caller read in the cell and judged: the peer's word is not asked for a second time.
+    """
+    cdef inlet_t *i = &l.into[peer]
     i.is_busy = True
     i.target = <char *> target
-    i.nbytes = first.nbytes
+    i.nbytes = nbytes
+    i.piece_nbytes = piece_for(l, nbytes)
+    i.streams = nbytes >= l.past_cache_nbytes
     i.done = 0
 
 
-cdef inline void get_bytes(lanes_t *l, inlet_t *i, uint64_t nbytes) noexcept nogil:
+cdef inline void get_bytes(lanes_t *l, inlet_t *i, uint64_t nbytes, uint64_t trial) noexcept nogil:
     cdef uint64_t index = i.drained & (l.ring_nbytes - 1)
-    cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
-    memcpy(i.target + i.done, i.bytes + index, first)
+    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), spent_ns = 0
+    cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_LANE_NTRIALS]
+    cdef int64_t started = now_ns() if trial else 0
+    copy_bytes(i.target + i.done, i.bytes + index, first, i.streams)
     if nbytes > first:
-        memcpy(i.target + i.done + first, i.bytes, nbytes - first)
+        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, i.streams)
     i.drained += whole_lines(nbytes)
+    if trial:
+        if trial == i.trial:
+            spent_ns = spent[0]
+        i.trial = trial
+        store_relaxed_u64(spent, spent_ns + <uint64_t> (now_ns() - started))
 
 
 cdef int pull(lanes_t *l, int peer) noexcept nogil:
@@ -188,9 +258,10 @@ cdef int pull(lanes_t *l, int peer) noexcept nogil:
         cell = next_cell(l, peer)
         if cell == NULL:
             break
-        nbytes = next_piece(l, i.nbytes, i.done)
+        fault_point("pull")
+        nbytes = min(i.nbytes - i.done, i.piece_nbytes)
         if nbytes:
-            get_bytes(l, i, nbytes)
+            get_bytes(l, i, nbytes, cell.trial)
             i.done += nbytes
         else:
             memcpy(i.target, cell.payload, i.nbytes)
@@ -199,6 +270,7 @@ cdef int pull(lanes_t *l, int peer) noexcept nogil:
         i.is_busy = i.done < i.nbytes
         # SYNC taken (meets: has_room). Our reads are over.
         store_release_u64(&i.own.taken, i.taken)
+        fault_point("taken")
         ring_bell(l, peer, 21)
         moved = MOVED
     return moved
@@ -288,6 +360,7 @@ cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
             return READY
         sched_yield()
     store_relaxed_u64(asleep, sleep_word(l))
+    fault_point("doze")
     # SYNC lanes asleep (meets: ring_bell, rouse_everyone in wait.pyx).
     full_fence()
     if not have_news(l) and not in_trouble(l.circle) and load_relaxed_u64(&l.changes) == changes:

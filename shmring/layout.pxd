@@ -22,6 +22,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
+    const uint32_t SHMRING_REGRETS
 
     ctypedef struct shmring_lifeline:
         uint32_t word
@@ -103,7 +104,11 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        char reason[200]
+        uint32_t strand
+        char reason[196]
+
+    const uint32_t SHMRING_THREADS_MAX
+    const uint32_t SHMRING_STRAND_SLOT_NBYTES
 
     ctypedef struct shmring_outbox:
         uint64_t published
@@ -115,7 +120,9 @@ cdef extern from "layout.h" nogil:
         sem_t lanes_wake
         uint32_t left
         uint64_t said[14]
+        uint64_t before[14]
         uint64_t current
+        uint64_t awaiting
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES
@@ -137,10 +144,12 @@ cdef extern from "layout.h" nogil:
         shmring_rest_line rest[1]
 
     const uint32_t SHMRING_LANE_NCELLS
+    const uint32_t SHMRING_LANE_NTRIALS
     const uint32_t SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
         uint8_t payload[40]
+        uint64_t trial
         uint64_t nbytes
         int32_t tag
         int32_t dtype
@@ -149,3 +158,4 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_lane_end:
         uint64_t taken
         uint64_t opened
+        uint64_t spent_ns[4]

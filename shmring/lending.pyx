@@ -136,17 +136,17 @@ cdef class Lease:
 
     @property
     def array(self):
-        """numpy.ndarray : The lent memory, read-only if it was peeked. The lease cannot end while it lives."""
+        """The lent memory, read-only if it was peeked. The lease cannot end while it lives."""
         return array_over(self.live(), self.dtype, self.shape)
 
     @property
     def nbytes(self):
-        """int : Size of the lent memory in bytes."""
+        """Size of the lent memory in bytes."""
         return self.live().nbytes
 
     @property
     def over(self):
-        """bool : Whether it was committed, aborted or released."""
+        """Whether it was committed, aborted or released."""
         return self.span is None
 
     def __getitem__(self, key):

@@ -12,7 +12,8 @@ from shmring.errors import ClosedError, OutOfSharedMemoryError
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EFAULT, EINTR, EINVAL, ENOMEM, errno
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+from posix.mman cimport (MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
+                         PROT_READ, PROT_WRITE, madvise, mmap, munmap)
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
@@ -26,11 +27,20 @@ cdef extern from *:
     #ifndef MADV_POPULATE_WRITE
     #define MADV_POPULATE_WRITE 23
     #endif
+    #ifndef MADV_COLLAPSE
+    #define MADV_COLLAPSE 25 /* since 6.1 */
+    #endif
     """
     const int MADV_POPULATE_READ
     const int MADV_POPULATE_WRITE
+    const int MADV_COLLAPSE
 
 cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
+
+# What one entry of the second-lowest level of page tables maps; with larger base pages it is more, and nothing here
+# collapses. A mapping can have such entries only where address and file offset are alike modulo this.
+HUGE_PAGE_NBYTES = 2 << 20
+cdef size_t HUGE_NBYTES = HUGE_PAGE_NBYTES
 
 # Populated in one system call; between two of them Ctrl-C is heard.
 cdef size_t POPULATE_NBYTES = 64 << 20
@@ -53,6 +63,33 @@ cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcep
         if write:
             address[at] = byte
         at += PAGE_NBYTES
+
+
+cdef void *map_aligned(int fd, size_t nbytes, Py_ssize_t offset, int *error) noexcept nogil:
+    """mmap, at an address where huge pages are possible if there is room for one; MAP_FAILED with the error number."""
+    cdef char *room
+    cdef size_t before, whole
+    cdef void *address
+    if nbytes < HUGE_NBYTES:
+        address = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset)
+        error[0] = errno
+        return address
+    whole = (nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
+    room = <char *> mmap(NULL, whole + HUGE_NBYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    error[0] = errno
+    if room == MAP_FAILED:
+        return MAP_FAILED
+    before = (<size_t> offset - <size_t> room) % HUGE_NBYTES
+    address = mmap(room + before, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, offset)
+    error[0] = errno
+    if address == MAP_FAILED:
+        munmap(room, whole + HUGE_NBYTES)
+        return MAP_FAILED
+    if before:
+        munmap(room, before)
+    if before < HUGE_NBYTES:
+        munmap(room + before + whole, HUGE_NBYTES - before)
+    return address
 
 
 cdef class Mapping:
@@ -95,8 +132,7 @@ cdef class Mapping:
             raise ValueError(f"bytes {offset}..{offset + nbytes} are not inside a file of {status.st_size} bytes; "
                              "touching them would be a SIGBUS")
         with nogil:
-            address = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset)
-            error = errno
+            address = map_aligned(fd, nbytes, offset, &error)
         if address == MAP_FAILED:
             if error == ENOMEM or error == EAGAIN:
                 raise OutOfSharedMemoryError(f"cannot map {nbytes} bytes of shared memory: {os.strerror(error)} "
@@ -122,6 +158,52 @@ cdef class Mapping:
             raise BufferError(f"{self.views} views still look at this mapping; drop them before closing it")
         munmap(self.address, self.nbytes)
         self.address = NULL
+
+    def collapse(self, Py_ssize_t offset=0, nbytes=None):
+        """Give the whole huge pages inside a range one physical page each, contents kept, and map them by one entry.
+
+        The range must have its memory already: what has none would get it. Peers who map the file afterwards at a like
+        address get such entries, too (and `Mapping` sees to the address). Needs Linux 6.1; asks for no setting of the
+        system.
+
+        Returns
+        -------
+        int
+            Bytes from the first huge page of the range on that are huge now: less than there are where the kernel
+            refuses, having no such page free or not knowing how.
+        """
+        cdef size_t at, end, done = 0
+        cdef int error = 0
+        self._pages(offset, nbytes)      # checks
+        end = <size_t> self.address + offset + (self.nbytes - offset if nbytes is None else nbytes)
+        at = (<size_t> self.address + offset + HUGE_NBYTES - 1) // HUGE_NBYTES * HUGE_NBYTES
+        while at + HUGE_NBYTES <= end:
+            with nogil:
+                error = madvise(<void *> at, HUGE_NBYTES, MADV_COLLAPSE)
+            if error:
+                break
+            at += HUGE_NBYTES
+            done += HUGE_NBYTES
+            PyErr_CheckSignals()
+        return done
+
+    @property
+    def huge_nbytes(self):
+        """Bytes that this process maps by huge pages now, as the kernel accounts for it; 0 where it does not."""
+        if self.address == NULL:
+            return 0
+        start, inside, kib = f"{<size_t> self.address:x}-", False, 0
+        try:
+            with open("/proc/self/smaps") as smaps:
+                for line in smaps:
+                    name, _, rest = line.partition(" ")
+                    if not name.endswith(":"):
+                        inside = line.lstrip("0").startswith(start)
+                    elif inside and name == "ShmemPmdMapped:":
+                        kib += int(rest.split()[0])
+        except OSError:
+            return 0
+        return kib << 10
 
     def prefault(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
         """Give every page of a range its physical page and page-table entry now, contents kept.

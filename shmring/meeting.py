@@ -9,18 +9,27 @@ Every rank passes the same stations, and nobody waits for a rank to pass one bef
 3. wait until everybody's fingerprint is one's own: the meeting is complete, all mappings stand;
 4. take all names away, one's own first. From here on any death, of all ranks at once too, leaves nothing.
 
-A rank that gives up says so in the same word before it goes, for those who have it mapped already.
+A rank that gives up says so in the same word before it goes, for those who have it mapped already. One that cannot make
+its segment, for want of memory above all, comes with a header alone, its *regrets*: so nobody waits for it in vain.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from shmring.errors import MeetingError, MeetingTimeoutError, PeerLostError
-from shmring.header import KIND_NAMES
+from shmring.errors import (
+    MeetingError,
+    MeetingTimeoutError,
+    OutOfSharedMemoryError,
+    PeerLostError,
+    SegmentError,
+    ShmringError,
+)
+from shmring.header import HEADER_NBYTES, KIND_NAMES, REGRETS
 from shmring.segment import OUTBOX, Segment, create, segment_name, try_attach
 
 __all__ = ["meet"]
@@ -30,8 +39,12 @@ ABSENT = 0  # has not attached everybody yet
 TIRED = 2**64 - 1  # left: ran out of time
 LEFT = 2**64 - 2  # left: any other error
 
-# How long ranks that disagree stay for others to see it, before they raise: as long as it takes if nobody is missing.
+# How long ranks that disagree, or send regrets, stay for others to see it, before they raise: as long as it takes if
+# nobody is missing.
 LINGER_S = 5.0
+
+# How long to try for the one page of regrets: ranks that fail at the same time give back what they could reserve.
+REGRETS_PATIENCE_S = 1.0
 
 # Pauses between looks: short at first, since ranks mostly start together, then about 1 ms. With very many ranks longer,
 # so that looking (some system calls per rank) takes a twentieth of a processor at most, but never sluggish.
@@ -48,6 +61,7 @@ def meet(
     size: int,
     nbytes: int,
     sparse_nbytes: int = 0,
+    huge: bool = False,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
@@ -64,6 +78,8 @@ def meet(
         Who this is, and of how many.
     nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
+    huge : bool
+        The same, but each rank's own affair.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
     prepare : callable, optional
@@ -84,13 +100,13 @@ def meet(
         Ranks never came; ``missing`` has them.
     MeetingError
         Ranks disagree about size, kind, nbytes or params (all of them get this error and see who said what), or a
-        rank left with an error of its own.
+        rank left with an error of its own, or could not make its segment.
     PeerLostError
         A rank died after this one had found it.
     SegmentError
         The name of this rank is taken by a live process, or what stands under a rank's name is not to be trusted.
     OutOfSharedMemoryError
-        No room.
+        No room, for this rank's segment or for another's; the message says whose.
 
     Notes
     -----
@@ -99,15 +115,21 @@ def meet(
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
     deadline = None if timeout is None else time.monotonic() + timeout
-    own = create(
-        segment_name(session, f"r{rank}"),
-        nbytes,
-        sparse_nbytes=sparse_nbytes,
-        kind=kind,
-        rank=rank,
-        size=size,
-        params=params,
-    )
+    name = segment_name(session, f"r{rank}")
+    try:
+        own = create(
+            name,
+            nbytes,
+            sparse_nbytes=sparse_nbytes,
+            huge=huge,
+            kind=kind,
+            rank=rank,
+            size=size,
+            params=params,
+        )
+    except (OutOfSharedMemoryError, SegmentError) as error:
+        _send_regrets(session, rank, size, sparse_nbytes, deadline, error)
+        raise
     meeting = _Meeting(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
@@ -123,6 +145,32 @@ def meet(
         finally:
             meeting.leave()
         raise
+
+
+def _send_regrets(
+    session: str, rank: int, size: int, sparse_nbytes: int, deadline: float | None, error: ShmringError
+) -> None:
+    """Come to a meeting only to tell the others why this rank cannot come."""
+    if size == 1 or (isinstance(error, SegmentError) and error.errno in (errno.EEXIST, errno.EBUSY)):
+        return  # nobody to tell, or a living process has the name, and comes
+    latest = time.monotonic() + LINGER_S
+    with suppress(ShmringError):  # not even room for that; or the others have heard it, or trouble of their own
+        with _regrets(segment_name(session, f"r{rank}"), rank, size, error) as note:
+            note.announce()
+            _Meeting(session, note, sparse_nbytes, min(latest, deadline or latest), None).run()
+
+
+def _regrets(name: str, rank: int, size: int, error: ShmringError) -> Segment:
+    """A header alone, that says why there is no more."""
+    params = (error.needed, max(error.available, 0)) if isinstance(error, OutOfSharedMemoryError) else (0, 0)
+    patience_until = time.monotonic() + REGRETS_PATIENCE_S
+    while True:
+        try:
+            return create(name, HEADER_NBYTES, kind=REGRETS, rank=rank, size=size, params=params)
+        except OutOfSharedMemoryError:
+            if time.monotonic() >= patience_until:
+                raise
+        time.sleep(0.01)
 
 
 class _Meeting:
@@ -248,9 +296,25 @@ class _Meeting:
         return found
 
     def check_agreement(self) -> None:
-        """Raise if the ranks present disagree."""
+        """Raise if the ranks present disagree, or one of them cannot come."""
         if self.disagreed_at is not None:
+            self.check_regrets()
             raise MeetingError(f"the ranks of {self.session!r} disagree: {'; '.join(self.disagreements())}")
+
+    def check_regrets(self) -> None:
+        """Raise if a rank could not make its segment."""
+        for r, segment in sorted(self.present.items()):
+            if segment.header.kind != REGRETS:
+                continue
+            needed, available, *_ = segment.header.params
+            if not needed:
+                raise MeetingError(f"rank {r} could not make its segment of {self.session!r}; its own error says why")
+            raise OutOfSharedMemoryError(
+                f"the ranks of {self.session!r} cannot meet: rank {r} cannot reserve {needed} bytes of shared memory; "
+                f"it has {available} bytes free",
+                needed,
+                available,
+            )
 
     def say(self, word: int) -> None:
         """Tell those who have this rank's segment mapped; before the name goes, see `look_after_present`."""

@@ -1,7 +1,10 @@
+from typing import Any
+
 from shmring.calls import Calls, _Array, _Timeout
 from shmring.pointtopoint import Message, Request
 
 class MessageCalls(Calls):
+    def stats(self) -> dict[str, Any]: ...
     def send(self, x: _Array, dst: int, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
     def recv(self, x: _Array, src: int = -1, tag: int = -1, *, timeout: _Timeout = ...) -> Message: ...
     def sendrecv(

@@ -11,6 +11,22 @@ cdef class MessageCalls(Calls):
     def __cinit__(self, Engine engine, *args, **kwargs):
         self.messages = PointToPoint(engine)
 
+    def stats(self):
+        """What this rank's engine and its lanes have chosen, and what they learned.
+
+        Returns
+        -------
+        dict
+            What `Calls.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went: its
+            bytes, how often they were gone round, how it stores into it, and the microseconds that writing and reading
+            it once took in the last trials of both ways of storing (through the cache, past it).
+
+        Notes
+        -----
+        Not collective; costs nothing to the calls.
+        """
+        return Calls.stats(self) | {"lanes": self.messages.stats()}
+
     def send(self, x, int dst, int tag=0, *, timeout=...):
         """Send an array to one rank.
 
@@ -30,7 +46,8 @@ cdef class MessageCalls(Calls):
         TypeError, ValueError
             A bad argument. Nothing was sent.
         OutOfSharedMemoryError
-            No room in /dev/shm for the lane, at the first message to this rank. Nothing was sent.
+            No room in /dev/shm for the lane, at the first message to this rank, or the first of more than 40 bytes. Nothing
+            was sent.
         MessageTimeoutError
             No room within ``timeout``. Nothing was sent; the communicator stays usable.
         CollectiveTimeoutError
@@ -40,8 +57,8 @@ cdef class MessageCalls(Calls):
 
         Notes
         -----
-        Returns once all of ``x`` is in the lane to ``dst``, which need not have called `recv`: ``config.lane_nbytes``
-        bytes and 256 messages have room there. A longer message streams through, so its end waits for the receiver.
+        Returns once all of ``x`` is in the lane to ``dst``, which need not have called `recv`: 256 KiB at least
+        (``config.lane_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits for the receiver.
         Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))

@@ -62,6 +62,7 @@ cdef class PointToPoint:
     cdef bint is_awaited           # a thread dozes
     cdef int nfollowers            # threads that wait for what it will find
     cdef object news
+    cdef bint is_told              # what this rank sleeps for stands in its outbox
 
     # public to the face; each enters and leaves
     cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1
@@ -76,27 +77,30 @@ cdef class PointToPoint:
     cdef int take_turn(self) except -1
     cdef void give_turn(self) noexcept
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1
-    cdef int open_lane(self, int peer) except -1
+    cdef int open_lane(self, int peer, uint64_t nbytes) except -1
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
+    cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun)
     cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)
     cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell)
     cdef int start_send(self, Request r) except -1
+    cdef int go_on_receiving(self, Request r, Message message) except -1
     cdef int start_recv(self, Request r) except -1
     cdef Parcel find_parcel(self, Request r)
     cdef int open_parcel(self, Parcel parcel, Request r) except -1
     cdef bint attend(self) except -1
     cdef bint match_next(self, int peer, shmring_cell *cell) except -1
-    cdef int begin(self, int peer, shmring_cell *cell, object whose, void *target) except -1
+    cdef int begin(self, int peer, Message message, object whose, void *target) except -1
     cdef int move(self, int peer, bint inwards) except -1
     cdef int offer(self, Parcel parcel) except -1
     cdef void post(self, Request r)
     cdef void unpost(self, Request r)
+    cdef void want(self, int peer, int more) noexcept
     cdef int finish(self, Request r, Message message) except -1
     cdef void fail(self, Request r, object error)
     cdef void settled(self, Request r)
-    cdef bint await_all(self, list requests, int64_t timeout_ns) except -1
+    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=*) except -1
     cdef int rest(self, int64_t tick_ns) except -1
     cdef int retake_turn(self) except -1
-    cdef int give_up(self, list requests, bint is_late) except -1
+    cdef int give_up(self, list requests, str raised) except -1
     cdef bint withdraw(self, Request r) except -1
     cdef int break_down(self) except -1

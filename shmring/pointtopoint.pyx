@@ -9,24 +9,27 @@ the turn is free, so a blocked receive shuts out nobody. One thread at a time do
 """
 
 import copy
-import threading
+from queue import Empty, SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from shmring.arrays cimport array_t, fast_array, give_back, source_array, target_array
-from shmring.atomics cimport cpu_pause, store_release_u64
+from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
-from shmring.lanes cimport (doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push, rouse_self,
-                            run_lanes, start_message, take_message)
-from shmring.layout cimport SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell, shmring_lane_end
+from shmring.faults cimport fault_point
+from shmring.lanes cimport (LAPS_TO_TRY, doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push,
+                            rouse_self, run_lanes, start_message, take_message, takes_whole)
+from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell,
+                             shmring_lane_end)
 from shmring.mapping cimport Mapping
-from shmring.wait cimport READY, TROUBLE, now_ns, report_trouble
+from shmring.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
+from shmring.wait cimport READY, TROUBLE, UNREADY, call_of, now_ns, report_trouble
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
@@ -42,10 +45,11 @@ cdef enum:               # kinds of requests
     RECV = 1
     PROBE = 2
 
+cdef int N_CODES = len(DTYPES)
+
 cdef enum:
     OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back
-    STREAMING_NBYTES = 256       # pieces from this size up are stored past the cache (docs/point-to-point.md has why)
     FIRST_TICK_NS = 1000000
 
 
@@ -100,7 +104,7 @@ cdef inline Message message_of(int source, int tag, uint64_t nbytes, int code):
     message.source = source
     message.tag = tag
     message.nbytes = nbytes
-    message.code = code
+    message.code = code if code < N_CODES else OPAQUE_BYTES      # a peer wrote it, and it will be an index
     return message
 
 
@@ -321,12 +325,13 @@ cdef class PointToPoint:
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
-        self.turn = threading.Semaphore(0)
-        self.news = threading.Semaphore(0)
+        self.turn = SimpleQueue()      # as in engine.pyx: no semaphores
+        self.news = SimpleQueue()
         self.l.circle = &engine.c.circle
-        self.l.streaming_nbytes = UINT64_MAX if engine.config.streaming == 0 else STREAMING_NBYTES
-        self.l.ring_nbytes = engine.config.lane_nbytes
-        self.l.piece_nbytes = self.l.ring_nbytes // 8
+        self.l.learns_stores = engine.learns_stores
+        self.l.ring_nbytes = engine.config.lane_limit(size)
+        # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
+        self.l.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
         self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))
         self.l.into = <inlet_t *> allocate(self.blocks, size, sizeof(inlet_t))
         for j in range(size):
@@ -335,12 +340,31 @@ cdef class PointToPoint:
             o.cells = <shmring_cell *> (own + lane_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_lane_end *> (own + ends) + j
+            o.stores.tries = LAPS_TO_TRY
+            o.streams = engine.config.streaming == 1
             o.peers = <shmring_lane_end *> (theirs + ends) + rank
             i = &self.l.into[j]
             i.cells = <shmring_cell *> (theirs + lane_offset(engine.config, size, rank))
             i.bytes = <char *> i.cells + cells_nbytes
             i.own = o.own
             i.peers = o.peers
+
+    def stats(self):
+        """What is known of the lanes to other ranks that carried long messages; see `MessageCalls.stats`."""
+        cdef outlet_t *o
+        cdef int j
+        lanes = []
+        for j in range(self.size):
+            o = &self.l.out[j]
+            if o.has_bytes:
+                lanes.append({
+                    "dst": j,
+                    "nbytes": self.l.ring_nbytes,
+                    "laps": (o.filled + self.l.ring_nbytes - 1) // self.l.ring_nbytes,
+                    "stores": "past the cache" if o.streams else "through the cache",
+                    "trial_us": tuple(ns / 1e3 for ns in o.stores.least_ns[:2]) if self.l.learns_stores else None,
+                })
+        return lanes
 
     # ---- turns ----
 
@@ -360,6 +384,10 @@ cdef class PointToPoint:
         return 0
 
     cdef void leave(self) noexcept:
+        if self.is_told:
+            self.is_told = False
+            if not self.engine.is_closed:      # by a signal handler
+                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
         self.give_turn()
         self.engine.nvisitors -= 1
         if self.finished:
@@ -371,7 +399,7 @@ cdef class PointToPoint:
                 raise RuntimeError(f"{self.engine.name}: a call inside a point-to-point call of the same thread")
             self.nwaiting += 1
             try:
-                self.turn.acquire()
+                self.turn.get()
             finally:
                 self.nwaiting -= 1
         self.is_busy = True
@@ -381,7 +409,7 @@ cdef class PointToPoint:
     cdef void give_turn(self) noexcept:
         self.is_busy = False
         if self.nwaiting > 0:
-            self.turn.release()
+            self.turn.put(None)
 
     # ---- calls: at once if possible ----
 
@@ -403,7 +431,7 @@ cdef class PointToPoint:
                 r = request_of(self, SEND, peer, tag, &a, x, keeper)
                 self.start_send(r)
                 if not self.await_all([r], timeout_ns):
-                    self.give_up([r], True)
+                    self.give_up([r], None)
         finally:
             self.leave()
         return 0
@@ -412,17 +440,18 @@ cdef class PointToPoint:
         cdef array_t a
         cdef Request r
         cdef Message message
+        cdef bint has_spun = False
         self.check_peer(peer, True)
         check_tag(tag, True)
         keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
         self.enter()
         try:
-            message = self.recv_at_once(&a, peer, tag, self.engine.c.brief_looks)
-            if message is None:
+            message = self.recv_soon(&a, peer, tag, &has_spun)
+            if message is None or self.l.into[message.source].is_busy:
                 r = request_of(self, RECV, peer, tag, &a, x, keeper)
-                self.start_recv(r)
-                if not self.await_all([r], timeout_ns):
-                    self.give_up([r], True)
+                self.go_on_receiving(r, message)
+                if not self.await_all([r], timeout_ns, has_spun):
+                    self.give_up([r], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -435,7 +464,8 @@ cdef class PointToPoint:
     cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
         cdef array_t a, b
         cdef Request s = None, r
-        cdef Message message
+        cdef Message message = None
+        cdef bint has_spun = False
         self.check_peer(peer, False)
         self.check_peer(source, True)
         check_tag(tag, False)
@@ -450,14 +480,13 @@ cdef class PointToPoint:
             if not self.send_at_once(&a, peer, tag):
                 s = request_of(self, SEND, peer, tag, &a, x, keeper)
                 self.start_send(s)
-                message = None
             else:
-                message = self.recv_at_once(&b, source, out_tag, self.engine.c.brief_looks)
-            if message is None:
+                message = self.recv_soon(&b, source, out_tag, &has_spun)
+            if message is None or self.l.into[message.source].is_busy:
                 r = request_of(self, RECV, source, out_tag, &b, out, kept)
-                self.start_recv(r)
-                if not self.await_all([r] if s is None else [r, s], timeout_ns):
-                    self.give_up([r] if s is None else [r, s], True)
+                self.go_on_receiving(r, message)
+                if not self.await_all([r] if s is None else [r, s], timeout_ns, has_spun):
+                    self.give_up([r] if s is None else [r, s], None)
                 if r.error is not None:
                     raise r.error
                 return r.message
@@ -515,44 +544,66 @@ cdef class PointToPoint:
         finally:
             self.leave()
 
-    cdef int open_lane(self, int peer) except -1:
-        """Give the lane to ``peer`` its memory."""
+    cdef int open_lane(self, int peer, uint64_t nbytes) except -1:
+        """Give the lane to ``peer`` what memory it still needs for a message of so many bytes."""
         cdef outlet_t *o = &self.l.out[peer]
-        if o.filled_by == NULL:
-            o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
-        config = self.engine.config
-        self.engine.segments[self.rank].reserve(lane_offset(config, self.size, peer), lane_nbytes(config))
-        o.is_open = True
-        # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
-        store_release_u64(&o.own.opened, 1)
+        cdef size_t start = lane_offset(self.engine.config, self.size, peer)
+        cdef size_t cells_nbytes = SHMRING_LANE_NCELLS * sizeof(shmring_cell)
+        segment = self.engine.segments[self.rank]
+        if not o.is_open:
+            if o.filled_by == NULL:
+                o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
+            segment.reserve(start, cells_nbytes)
+            o.is_open = True
+            fault_point("open")
+            # SYNC opened (meets: next_cell in lanes.pyx). From here on the peer may read there.
+            store_release_u64(&o.own.opened, 1)
+        if nbytes > SHMRING_CELL_NBYTES and not o.has_bytes:
+            segment.reserve(start + cells_nbytes, self.l.ring_nbytes)
+            o.has_bytes = True
         return 0
 
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
-        """Send what needs no waiting. What is long is begun as well: then it is the caller's to queue."""
+        """Send what needs no waiting: False if the lane cannot take it to its end now, and nothing of it is in."""
         cdef outlet_t *o = &self.l.out[peer]
         if peer == self.rank:
             return False
-        if not o.is_open:
-            self.open_lane(peer)
-        if o.nqueued or a.nbytes > self.l.piece_nbytes:
+        if not o.is_open or (not o.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
+            self.open_lane(peer, a.nbytes)
+        if o.nqueued or not takes_whole(&self.l, peer, a.nbytes):
             return False
-        start_message(o, a.data, a.nbytes, tag, a.dtype)
+        start_message(&self.l, peer, a.data, a.nbytes, tag, a.dtype)
         if a.nbytes <= BRIEF_NBYTES:
             push(&self.l, peer)
         else:
             with nogil:
                 push(&self.l, peer)
-        if o.is_busy:      # no room; nothing of it is in, since it is one piece
-            o.is_busy = False
-            return False
         return True
 
-    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
-        """The message, if it comes within so many looks and nothing stands before it; else None."""
-        cdef shmring_cell *cell
-        cdef int _look, j, k
+    cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun):
+        """The message, if it comes while spinning pays and nothing stands before it; else None.
+
+        It is in to its end unless the lane is busy with it: then it is the caller's to go on.
+        """
+        cdef Message message
         if self.posted or self.parcels or self.nunderway:
             return None
+        message = self.recv_at_once(a, peer, tag, self.engine.c.brief_looks)
+        if message is None:
+            self.want(peer, 1)
+            with nogil:
+                has_spun[0] = run_lanes(&self.l) == UNREADY
+            self.want(peer, -1)
+            message = self.recv_at_once(a, peer, tag, 1)
+        if message is not None and self.l.into[message.source].is_busy:
+            with nogil:
+                has_spun[0] = run_lanes(&self.l) == UNREADY
+        return message
+
+    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
+        """The message, if it begins within so many looks; what is there of it is in."""
+        cdef shmring_cell *cell
+        cdef int _look, j, k
         for _look in range(looks):
             if peer != ANY:
                 cell = next_cell(&self.l, peer)
@@ -569,11 +620,10 @@ cdef class PointToPoint:
 
     cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell):
         cdef Message message
-        if not is_for(ANY, tag, peer, cell.tag) or cell.nbytes > self.l.piece_nbytes \
-                or not can_hold(a, cell.nbytes, cell.dtype):
-            return None
         message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
-        take_message(&self.l.into[peer], cell, a.data)
+        if not is_for(ANY, tag, peer, message.tag) or not can_hold(a, message.nbytes, message.code):
+            return None
+        take_message(&self.l, peer, message.nbytes, a.data)
         if message.nbytes <= BRIEF_NBYTES:
             pull(&self.l, peer)
         else:
@@ -599,8 +649,17 @@ cdef class PointToPoint:
         self.nunderway += 1
         o.nqueued += 1
         if o.nqueued == 1:
-            start_message(o, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+            start_message(&self.l, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
             self.move(r.peer, False)
+        return 0
+
+    cdef int go_on_receiving(self, Request r, Message message) except -1:
+        """Queue what ``recv_soon`` did not finish; ``message`` is what it began."""
+        if message is None:
+            return self.start_recv(r)
+        r.message = message
+        self.incoming[message.source] = r
+        self.nunderway += 1
         return 0
 
     cdef int start_recv(self, Request r) except -1:
@@ -644,17 +703,18 @@ cdef class PointToPoint:
 
     cdef void post(self, Request r):
         self.posted.append(r)
-        if r.peer == ANY:
-            self.l.nwanted += 1
-        else:
-            self.l.into[r.peer].nwanted += 1
+        self.want(r.peer, 1)
 
     cdef void unpost(self, Request r):
         self.posted.remove(r)
-        if r.peer == ANY:
-            self.l.nwanted -= 1
+        self.want(r.peer, -1)
+
+    cdef void want(self, int peer, int more) noexcept:
+        """Count who asks for what comes next from that peer, or from anybody."""
+        if peer == ANY:
+            self.l.nwanted += more
         else:
-            self.l.into[r.peer].nwanted -= 1
+            self.l.into[peer].nwanted += more
 
     # ---- what only the interpreter can decide ----
 
@@ -677,7 +737,7 @@ cdef class PointToPoint:
                 did = True
                 if queue:
                     r = queue[0]
-                    start_message(&self.l.out[j], r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+                    start_message(&self.l, j, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
                     self.move(j, False)
             while True:
                 whose = self.incoming[j]
@@ -718,7 +778,7 @@ cdef class PointToPoint:
             elif can_hold(&r.a, message.nbytes, message.code):
                 r.message = message
                 self.turn_of_source = peer + 1
-                self.begin(peer, cell, r, r.a.data)
+                self.begin(peer, message, r, r.a.data)
                 return True
             else:
                 self.fail(r, misfit(self, &r.a, message))
@@ -726,13 +786,13 @@ cdef class PointToPoint:
             return False
         parcel = parcel_of(message)
         self.parcels.append(parcel)
-        self.begin(peer, cell, parcel, parcel.content)
+        self.begin(peer, message, parcel, parcel.content)
         return True
 
-    cdef int begin(self, int peer, shmring_cell *cell, object whose, void *target) except -1:
+    cdef int begin(self, int peer, Message message, object whose, void *target) except -1:
         self.incoming[peer] = whose
         self.nunderway += 1
-        take_message(&self.l.into[peer], cell, target)
+        take_message(&self.l, peer, message.nbytes, target)
         return self.move(peer, True)
 
     cdef int move(self, int peer, bint inwards) except -1:
@@ -765,7 +825,7 @@ cdef class PointToPoint:
 
     # ---- waiting ----
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns) except -1:
+    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
         """Move and wait until all are over; whether they are, within ``timeout_ns`` (< 0: for ever).
 
         The caller has entered and leaves; between, the turn is given to others.
@@ -781,7 +841,7 @@ cdef class PointToPoint:
                     break
             else:
                 if self.nfollowers:
-                    self.news.release()
+                    self.news.put(None)
                 return True
             if timeout_ns == 0:
                 with nogil:
@@ -792,8 +852,11 @@ cdef class PointToPoint:
                 if outcome == 0:
                     return False
                 continue
-            with nogil:
-                outcome = run_lanes(&self.l)
+            outcome = UNREADY
+            if not has_spun:
+                with nogil:
+                    outcome = run_lanes(&self.l)
+            has_spun = False
             if outcome == READY:
                 continue
             if outcome == TROUBLE:
@@ -808,11 +871,13 @@ cdef class PointToPoint:
                 is_lost = has_lost_somebody(&self.l, False)
             if is_lost:
                 self.break_down()
+            self.is_told = True
+            store_relaxed_u64(&self.engine.c.own.awaiting, signature_of(requests[0]))
             try:
                 self.rest(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now))
-            except BaseException:
+            except BaseException as error:
                 if not self.engine.is_closed and self.engine.trouble is None:
-                    self.give_up(requests, False)
+                    self.give_up(requests, type(error).__name__)
                 raise
             if self.engine.is_closed or self.engine.trouble is not None:
                 self.engine.refuse()
@@ -837,7 +902,9 @@ cdef class PointToPoint:
                 self.nfollowers += 1
                 self.give_turn()
                 try:
-                    self.news.acquire(timeout=1e-9 * tick_ns)
+                    self.news.get(timeout=1e-9 * max(0, tick_ns))
+                except Empty:
+                    pass
                 finally:
                     self.nfollowers -= 1
             self.engine.nvisitors -= 1
@@ -849,7 +916,7 @@ cdef class PointToPoint:
             if leads:
                 self.is_awaited = False
                 for _i in range(self.nfollowers):
-                    self.news.release()
+                    self.news.put(None)
             self.retake_turn()
         return 0
 
@@ -868,26 +935,27 @@ cdef class PointToPoint:
 
     # ---- giving up ----
 
-    cdef int give_up(self, list requests, bint is_late) except -1:
-        """Undo what a call had begun, because time is up or a signal handler raised.
+    cdef int give_up(self, list requests, str raised) except -1:
+        """Undo what a call had begun, because a signal handler ``raised``, or, if that is None, time is up.
 
         A send whose first half has gone cannot be undone: the peer would take the next message for the second half.
         """
-        cdef Request r
+        cdef Request r, lost = None
         cdef bint undone = True
         for r in requests:
             if not r.is_over and not self.withdraw(r):
                 undone = False
                 lost = r
         if undone:
-            if is_late:
+            if raised is None:
                 raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {awaited(requests)}; "
                                           "nothing changed")
             return 0
-        if is_late:
-            report_trouble(&self.engine.c.circle, SHMRING_LATE, (<Request> lost).peer, 0, 0, 0, b"")
+        if raised is None:
+            report_trouble(&self.engine.c.circle, SHMRING_LATE, lost.peer, 0, signature_of(lost),
+                           call_of(&self.engine.c.circle, lost.peer), b"")
             self.break_down()
-        self.engine.abort("interrupted in the middle of a message")
+        self.engine.abort(f"{raised} in the middle of a message")
         return 0
 
     cdef bint withdraw(self, Request r) except -1:
@@ -896,6 +964,7 @@ cdef class PointToPoint:
         cdef list queue
         cdef inlet_t *i
         cdef outlet_t *o
+        cdef Request first
         if r.kind == SEND:
             queue = self.outgoing[r.peer]
             o = &self.l.out[r.peer]
@@ -908,8 +977,8 @@ cdef class PointToPoint:
             if is_first:
                 o.is_busy = False
                 if queue:
-                    start_message(o, (<Request> queue[0]).a.data, (<Request> queue[0]).a.nbytes,
-                                  (<Request> queue[0]).tag, (<Request> queue[0]).a.dtype)
+                    first = queue[0]
+                    start_message(&self.l, r.peer, first.a.data, first.a.nbytes, first.tag, first.a.dtype)
             return True
         if r in self.posted:
             self.unpost(r)
@@ -936,6 +1005,12 @@ cdef class PointToPoint:
         if self.engine.trouble is None:
             self.engine.trouble = self.engine.diagnose()
         raise copy.copy(self.engine.trouble)
+
+
+cdef uint64_t signature_of(Request r):
+    """What other ranks are told that this one is in, if they ask why it does not come."""
+    cdef int kind = KIND_SEND if r.kind == SEND else KIND_RECV if r.kind == RECV else KIND_PROBE
+    return pack_signature(kind, 0, 0, r.peer, <uint64_t> (r.tag + 1))
 
 
 cdef str awaited(list requests):

@@ -73,7 +73,9 @@ cdef class Prepared:
         """
         t = &self.errand.talk
         if self.program is not None:
-            return str(self.program.plan)
+            if self.program.last is None:
+                return str(self.program.plan)
+            return f"{self.engine.team.nthreads()} threads, each in its share; the first:\n{self.program.plan}"
         lines = [f"{self.name}, one round of whispers: rank {self.engine.c.circle.rank} of {self.engine.c.circle.size}"]
         if t.words != NULL:
             lines.append(f"  whisper {t.nbytes} bytes")
@@ -94,7 +96,9 @@ cdef class Prepared:
         return self.word()
 
     def __repr__(self):
-        way = "whispered" if self.program is None else f"{self.program.plan.algorithm}, {self.program.rounds} rounds"
+        way = "whispered"
+        if self.program is not None:
+            way = f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
         return f"<shmring.{type(self).__name__} {self.name} on {self.engine.name!r}: {way}>"
 
     def __reduce__(self):

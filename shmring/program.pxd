@@ -40,17 +40,26 @@ ctypedef struct loop_t:
     int nsteps
 
 
+# What a journey needs of a program: no objects, so that threads without an interpreter can travel, too.
+ctypedef struct program_t:
+    loop_t *loops
+    int nloops
+    uint64_t rounds
+    uint64_t places                # of a slot: a power of two
+    size_t place_nbytes
+
+
 cdef class Program:
     """A plan, compiled: the steps as structs."""
 
-    cdef loop_t *loops
-    cdef int nloops
-    cdef uint64_t rounds
-    cdef uint64_t places                 # of a slot: a power of two
-    cdef size_t place_nbytes
+    cdef program_t code
     cdef readonly object plan
     cdef stores_t stores
     cdef bint learns                     # every rank writes and reads, so its own time tells what its stores cost
+    # Where it is a share (shmring.plan.shares) of a collective that all threads of a team make: the last thread's
+    # program, and how far the threads' shares lie apart. None, 0: one thread makes it.
+    cdef Program last
+    cdef size_t share_nbytes
     cdef list blocks
 
     cdef int compile_step(self, step_t *s, object step) except -1

@@ -21,18 +21,18 @@ cdef class Program:
         cdef Py_ssize_t i, k
         self.plan = plan
         self.blocks = []
-        self.rounds = plan.rounds
-        self.places, self.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
+        self.code.rounds = plan.rounds
+        self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
         self.learns = plan.size > 1 and not plan.mapped and plan.kind in SYMMETRIC
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
-        self.nloops = len(loops)
-        self.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
+        self.code.nloops = len(loops)
+        self.code.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
         for i, (times, steps) in enumerate(loops):
-            self.loops[i].times = times
-            self.loops[i].nsteps = len(steps)
-            self.loops[i].steps = <step_t *> allocate(self.blocks, len(steps), sizeof(step_t))
+            self.code.loops[i].times = times
+            self.code.loops[i].nsteps = len(steps)
+            self.code.loops[i].steps = <step_t *> allocate(self.blocks, len(steps), sizeof(step_t))
             for k, step in enumerate(steps):
-                self.compile_step(&self.loops[i].steps[k], step)
+                self.compile_step(&self.code.loops[i].steps[k], step)
 
     cdef int compile_step(self, step_t *s, object step) except -1:
         operands = []

@@ -44,6 +44,7 @@ cdef enum:
     LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is let go of while copying
 
 UINT8 = np.dtype(np.uint8)
+THEIRS = object()      # the target of a long message that goes straight into memory of the caller
 cdef list numbered = [None] * len(DTYPES)      # dtypes by number, each once it was needed
 
 
@@ -68,8 +69,11 @@ cdef class Receiver(End):
     cdef object target                 # of a long message under way: what it becomes,
     cdef char *to                      # where its next bytes go,
     cdef uint64_t missing              # how many are still to come,
+    cdef uint64_t content_nbytes       # of how many,
     cdef uint64_t word                 # what it is,
     cdef int64_t letter_nbytes         # and, if it is an object, how much of it is its letter
+    cdef object plan                   # its dtype and shape
+    cdef borrowed_t *into              # where the next long message may go, if a caller has said so
     cdef object assembled              # a long message that is complete and was not received yet, as (it,)
     cdef object failure                # an error to be raised by the next call
     cdef public bint leaves_packed     # objects are given as `Packed`, for `unpack`
@@ -117,13 +121,14 @@ cdef class Receiver(End):
             What is in the ring is no message.
         """
         cdef frame_t f
+        cdef int64_t timeout_ns = -1 if timeout is None else timeout_of(timeout)
         # The way of most messages: nothing is in the way, and one is there that is bytes and lies in one piece.
         if self.is_clear() and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
             message = PyBytes_FromStringAndSize(f.bytes, f.nbytes)
             self.leave_message(&f)
             return message
         self.require_idle()
-        return self.next_message(timeout_of(timeout))
+        return self.next_message(timeout_ns)
 
     def try_recv(self, default=None):
         """Receive the next message if there is one.
@@ -184,11 +189,17 @@ cdef class Receiver(End):
         """
         cdef borrowed_t b
         cdef uint64_t nbytes
+        cdef int64_t timeout_ns = timeout_of(timeout)
         self.require_idle()
-        borrow(out, &b, True)
+        # A bytearray could be resized while the GIL is let go of; not one that is exported.
+        borrow(memoryview(out) if isinstance(out, bytearray) else out, &b, True)
+        self.into = &b
         try:
-            nbytes = self.receive_into(&b, timeout_of(timeout))
+            nbytes = self.receive_into(&b, timeout_ns)
         finally:
+            self.into = NULL
+            if self.target is THEIRS:
+                self.move_in()
             give_back(&b)
         return nbytes
 
@@ -268,7 +279,7 @@ cdef class Receiver(End):
         """
         cdef frame_t f
         self.require_idle()
-        if self.find(&f, timeout_of(timeout)):
+        if self.find(&f, timeout_of(timeout)) == BEGINS:
             if kind_of(f.word) == OBJECT:
                 self.unclaim()
                 raise TypeError("the next message is an object: recv() it")
@@ -500,27 +511,44 @@ cdef class Receiver(End):
 
     cdef int begin_long(self, frame_t *f) except -1:
         """Provide for the whole of it, take its first part."""
-        cdef uint64_t nbytes, skipped, here, content_nbytes
+        cdef uint64_t nbytes, skipped, here
         if f.nbytes < WORD_NBYTES:
             raise self.corrupt()
         nbytes = (<const uint64_t *>f.bytes)[0]
-        self.word = f.word
         dtype, shape, skipped = self.content_of(f, nbytes)
         self.letter_nbytes = (<const int64_t *>f.bytes)[1] if kind_of(f.word) == OBJECT else 0
         here = f.nbytes - WORD_NBYTES - skipped
-        content_nbytes = nbytes - skipped
-        if here > content_nbytes:
+        if here > nbytes - skipped:
             raise self.corrupt()
-        if kind_of(f.word) == BYTES:
-            self.target = PyBytes_FromStringAndSize(NULL, content_nbytes)
-            self.to = PyBytes_AS_STRING(self.target)
+        self.word, self.plan, self.content_nbytes = f.word, (shape, dtype), nbytes - skipped
+        if self.into == NULL or kind_of(f.word) == OBJECT:
+            self.provide()
         else:
-            self.target = np.empty(shape, dtype)
-            self.to = <char *>cnp.PyArray_DATA(self.target)
-        self.missing = content_nbytes - here
+            self.require_room(self.content_nbytes, self.into)
+            self.target, self.to = THEIRS, self.into.address
+        self.missing = self.content_nbytes - here
         memcpy(self.to, f.bytes + WORD_NBYTES + skipped, here)
         self.to += here
         self.leave_frame(f)
+        return 0
+
+    cdef int provide(self) except -1:
+        if kind_of(self.word) == BYTES:
+            self.target = PyBytes_FromStringAndSize(NULL, self.content_nbytes)
+            self.to = PyBytes_AS_STRING(self.target)
+        else:
+            self.target = np.empty(*self.plan)
+            self.to = <char *>cnp.PyArray_DATA(self.target)
+        return 0
+
+    cdef int move_in(self) except -1:
+        """The caller leaves before his message is complete: what has come of it moves into memory of our own."""
+        cdef uint64_t here = self.content_nbytes - self.missing
+        cdef const char *theirs = self.to - here
+        self.target = None     # should there be no memory, it is given up
+        self.provide()
+        memcpy(self.to, theirs, here)
+        self.to += here
         return 0
 
     cdef int pull(self, patience_t *patience) noexcept nogil:
@@ -582,6 +610,9 @@ cdef class Receiver(End):
         cdef int outcome
         if self.find(&f, timeout_ns) == COMPLETE:
             (message,) = self.assembled
+            if message is THEIRS:
+                self.assembled = None
+                return self.content_nbytes
             if not isinstance(message, (bytes, np.ndarray)):
                 raise TypeError("the next message is an object: recv() it")
             source = message if isinstance(message, np.ndarray) else np.frombuffer(message, np.uint8)
@@ -613,7 +644,7 @@ cdef class Receiver(End):
 
     @property
     def capacity_nbytes(self):
-        """int : Size of the ring in bytes, headers included."""
+        """Size of the ring in bytes, headers included."""
         return self.ring.nslots * WORD_NBYTES
 
     @property
@@ -623,12 +654,12 @@ cdef class Receiver(End):
 
     @property
     def received_count(self):
-        """int : Messages ever received from this channel."""
+        """Messages ever received from this channel."""
         return self.ring.received.messages
 
     @property
     def dropped_count(self):
-        """int : Messages ever dropped because they did not fit, or because newer ones did not."""
+        """Messages ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):

@@ -75,6 +75,26 @@ cdef class RecordSender(End):
             raise queue.Full
         return sent == 1
 
+    def try_send(self, record):
+        """Send one record if there is room for it now.
+
+        Parameters
+        ----------
+        record : record, tuple or number
+            As in `send`.
+
+        Returns
+        -------
+        bool
+            False if there is no room; nothing was sent then.
+
+        Raises
+        ------
+        PeerLostError, TypeError, ValueError
+            As in `send`.
+        """
+        return self.send_many(np.array([record], self.channel.dtype), 0) == 1
+
     def send_many(self, records, timeout=None):
         """Send records, as many as there are, in as few steps as there is room.
 
@@ -280,22 +300,22 @@ cdef class RecordSender(End):
 
     @property
     def dtype(self):
-        """numpy.dtype : Of the records."""
+        """The dtype of the records."""
         return self.channel.dtype
 
     @property
     def capacity(self):
-        """int : How many records have room."""
+        """How many records have room."""
         return self.ring.nslots
 
     @property
     def sent_count(self):
-        """int : Records ever sent into this channel."""
+        """Records ever sent into this channel."""
         return self.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """int : Records ever dropped because they did not fit, or because newer ones did not."""
+        """Records ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
@@ -346,6 +366,29 @@ cdef class RecordReceiver(End):
         """
         return self.recv_many(1, timeout)[0]
 
+    def try_recv(self, default=None):
+        """Receive one record if there is one.
+
+        Parameters
+        ----------
+        default : object
+            What to return if there is none.
+
+        Returns
+        -------
+        numpy.void or another NumPy scalar
+            As in `recv`.
+
+        Raises
+        ------
+        EndOfStreamError, PeerLostError
+            As in `recv`.
+        """
+        try:
+            return self.recv(0)
+        except queue.Empty:
+            return default
+
     def recv_many(self, count=None, timeout=None):
         """Receive the records that are there; wait only for the first.
 
@@ -371,7 +414,7 @@ cdef class RecordReceiver(End):
         cdef uint64_t n
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
-        n = self.await_records(self.c.capacity if count is None else count, timeout_of(timeout))
+        n = self.await_records(0 if count is None else count, timeout_of(timeout))
         out = np.empty(n, self.channel.dtype)
         self.pop(cnp.PyArray_DATA(out), n)
         return out
@@ -449,8 +492,7 @@ cdef class RecordReceiver(End):
         cdef const char *address
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
-        address = ring_peek(&self.c, self.await_records(self.c.capacity if count is None else count, timeout_of(timeout)),
-                            &found)
+        address = ring_peek(&self.c, self.await_records(0 if count is None else count, timeout_of(timeout)), &found)
         self.lease = lend(self.mapping, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
@@ -510,10 +552,11 @@ cdef class RecordReceiver(End):
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
     cdef uint64_t await_records(self, uint64_t most, int64_t timeout_ns) except 0:
-        """How many may be read, at most ``most``; they are claimed."""
+        """How many may be read, at most ``most`` if that is not 0; they are claimed."""
         cdef int64_t ready
         cdef int outcome
         self.require_idle()
+        most = most or self.c.capacity
         while True:
             ready = claim_next(&self.c) if self.drops == DROPS_OLDEST else ring_ready(&self.c, most)
             if ready < 0:
@@ -547,22 +590,22 @@ cdef class RecordReceiver(End):
 
     @property
     def dtype(self):
-        """numpy.dtype : Of the records."""
+        """The dtype of the records."""
         return self.channel.dtype
 
     @property
     def capacity(self):
-        """int : How many records have room."""
+        """How many records have room."""
         return self.ring.nslots
 
     @property
     def received_count(self):
-        """int : Records ever received from this channel."""
+        """Records ever received from this channel."""
         return self.ring.received.messages
 
     @property
     def dropped_count(self):
-        """int : Records ever dropped because they did not fit, or because newer ones did not."""
+        """Records ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):

@@ -8,6 +8,7 @@ which only grow, say all. A rank writes its slot once all others have consumed w
 from libc.stdint cimport UINT64_MAX
 
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64, store_release_u64
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_MISMATCH
 from shmring.signature cimport short_signature
 from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_trouble, wait_until, wake_waiters
@@ -16,6 +17,7 @@ from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
     """Wait until the own slot of ``round`` may be written."""
     cdef int outcome
+    fault_point("claim")
     if round < e.free_until:
         return READY
     outcome = wait_until(&e.circle, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
@@ -36,37 +38,47 @@ cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
 cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
     cdef int slot = round & (e.nslots - 1)
     e.own.said[slot] = signature
-    e.own.signature[slot] = short_signature(signature, round)
+    e.own.before[slot] = e.history
+    e.own.signature[slot] = short_signature(signature ^ e.history, round)
+    fault_point("publish")
     # SYNC published (meets: has_reached in wait.pyx). The slot and the signature before the count that announces them.
     store_release_u64(&e.own.published, round + 1)
+    fault_point("published")
     wake_waiters(&e.circle)
 
 
 cdef void release(engine_t *e, uint64_t round) noexcept nogil:
+    fault_point("release")
     # SYNC consumed (meets: has_reached in wait.pyx). Our reads before the count that allows overwriting.
     store_release_u64(&e.own.consumed, round + 1)
+    fault_point("released")
     wake_waiters(&e.circle)
 
 
-cdef void finish(engine_t *e, uint64_t end) noexcept nogil:
+cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     """End a collective, whose rounds are all below ``end``: each published and released, said or unsaid.
 
     A rank that said nothing passes its rounds all the same, so that a peer that waits for one of them, being in another
     collective, finds the signature of an older round there and not silence.
     """
+    fault_point("finish")
     if load_relaxed_u64(&e.own.published) < end:
         store_release_u64(&e.own.published, end)      # SYNC published
     store_relaxed_u64(&e.own.current, 0)              # before the count: is_elsewhere in wait.pyx
+    fault_point("finishing")
     store_release_u64(&e.own.consumed, end)           # SYNC consumed
+    fault_point("finished")
     wake_waiters(&e.circle)
     e.next_round = end
+    remember_call(e, signature)
 
 
 cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
                      patience_t *patience) noexcept nogil:
     """Wait until ``whom`` has published ``round`` of the collective that began at round ``base``."""
-    cdef int outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
-    cdef int j
+    cdef int outcome, j
+    fault_point("await")
+    outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
     if outcome != READY:
         return outcome
     for j in range(e.circle.size):
@@ -74,20 +86,38 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
             continue
         # Once a collective and peer: all later rounds follow from the same signature. The word shares the line of
         # the count we just read.
-        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature, round):
+        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
             disagree(e, j, round, signature)
             return TROUBLE
         e.agreed[j] = base + 1
     if whom == EVERYONE and e.free_until < base + e.nslots:
         # Everyone is in this collective, hence through with all before it: no need to read a consumed counter.
         e.free_until = base + e.nslots
+    fault_point("awaited")
     return READY
 
 
-cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
-    """Report that ``peer`` did something else in ``round``. What it did stays readable: we have not consumed it."""
+cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
+    """What that rank did in ``round``, in one word; 0 if it passed it in silence, or has overwritten it by now."""
     cdef int slot = round & (e.nslots - 1)
-    cdef uint64_t theirs = e.circle.outbox[peer].said[slot]
-    if e.circle.outbox[peer].signature[slot] != short_signature(theirs, round):
-        theirs = 0      # it passed this round in silence; the word is older
-    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
+    cdef shmring_outbox *box = e.circle.outbox[who]
+    cdef uint64_t word = box.said[slot]
+    return word if box.signature[slot] == short_signature(word ^ box.before[slot], round) else 0
+
+
+cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
+    """Report that ``peer`` did something else in ``round``, which stays readable as we have not consumed it; or before.
+
+    Two roots wait for nobody, so they may find out later, by their histories, that each took itself for the only one.
+    """
+    cdef uint64_t theirs = word_of(e, peer, round), ours, word, at = round
+    if theirs != mine:
+        report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
+        return
+    while at > 0 and round - at < <uint64_t> e.nslots - 1:
+        at -= 1
+        ours, word = word_of(e, e.circle.rank, at), word_of(e, peer, at)
+        if ours != 0 and word != 0 and ours != word:
+            report_trouble(&e.circle, SHMRING_MISMATCH, peer, at, ours, word, b"")
+            return
+    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"not about this call, but one before it")

@@ -182,6 +182,7 @@ def create(
     params: Sequence[int] = (),
     prefault: bool = True,
     sparse_nbytes: int = 0,
+    huge: bool = False,
     keep_descriptor: bool = False,
 ) -> Segment:
     """Create a segment, all zero but for its header; others can attach it after `Segment.announce`.
@@ -200,6 +201,8 @@ def create(
     sparse_nbytes : int, default 0
         How many bytes at the end get no memory yet. They must not be touched, by anyone, before `Segment.reserve`. For
         these the creator keeps one descriptor as long as the segment.
+    huge : bool, default False
+        Make huge pages of those parts of the segment that hold whole ones, if the kernel can; it takes no more memory.
     keep_descriptor : bool, default False
         Keep one anyway, by which other processes can attach once the name is gone (`Segment.descriptor`).
 
@@ -224,6 +227,8 @@ def create(
             if sparse_nbytes or keep_descriptor:
                 spare = names.reopen(name, claim.fd)
             mapping = _map(name, claim.fd, nbytes)
+            if huge:
+                names.call("madvise", mapping.collapse, 0, nbytes - sparse_nbytes)
             if prefault:
                 names.call("madvise", mapping.prefault, 0, nbytes - sparse_nbytes)
             nonce = secrets.token_bytes(16)

@@ -122,6 +122,7 @@ cdef class Sender(End):
         cdef message_t m
         cdef int64_t needed
         cdef char *to
+        cdef int64_t timeout_ns = -1 if timeout is None else timeout_of(timeout)
         # The way of most messages: they are bytes, nothing is in the way, and there is room.
         if PyBytes_CheckExact(x) and self.is_clear():
             if <uint64_t>PyBytes_GET_SIZE(x) <= self.piece and not is_gone(self.watch.other):
@@ -132,7 +133,7 @@ cdef class Sender(End):
                     return True
         self.require_idle()
         keeper = self.load(x, &m)
-        return self.send_load(&m, timeout_of(timeout))
+        return self.send_load(&m, timeout_ns)
 
     def send_async(self, x):
         """Await room for bytes or an array, and send it, in an event loop of asyncio.
@@ -626,22 +627,22 @@ cdef class Sender(End):
 
     @property
     def capacity_nbytes(self):
-        """int : Size of the ring in bytes, headers included."""
+        """Size of the ring in bytes, headers included."""
         return self.ring.nslots * WORD_NBYTES
 
     @property
     def longest_nbytes(self):
-        """int : The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
+        """The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
         return longest_frame(self.ring.nslots)
 
     @property
     def sent_count(self):
-        """int : Messages ever sent into this channel."""
+        """Messages ever sent into this channel."""
         return self.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """int : Messages ever dropped because they did not fit, or because newer ones did not."""
+        """Messages ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):

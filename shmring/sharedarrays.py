@@ -22,6 +22,7 @@ from shmring import names
 from shmring.agreement import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.topology import shmem_huge_pages
 
 # The name of a rank that has just died may look alive for as long as the kernel takes to let go of its files.
 DEATH_GRACE_S = 1.0
@@ -61,6 +62,7 @@ class SharedArrayCalls:
     engine: Any
     all_gather: Callable
     abort: Callable
+    barrier: Callable
 
     def empty(self, shape, dtype=float) -> np.ndarray:
         """Make an array in shared memory on every rank, each its own, that collectives need not stage.
@@ -244,23 +246,46 @@ class SharedArrayCalls:
             failure = _attach_others(segments, session, {r: accounts[r].nonce for r in makers}, nbytes)
             _check_accounts(self._account(failure, what), failure)
             for segment in segments.values():  # all have attached, so nobody looks for a name any more
-                segment.unlink()
+                with suppress(SegmentError):  # one that stays goes with its creator; the arrays are there on all ranks
+                    segment.unlink()
             allocation = sharing.enlist([segments[r] for r in makers], max(nbytes, 1))
-        except BaseException as error:
+        except BaseException as caught:
+            error = self._with_its_cause(caught)
             for segment in segments.values():
                 segment.close()
             if isinstance(error, BrokenError):
                 _clear_names(session, makers, error)
             elif not isinstance(error, Exception):  # Ctrl-C between two talks: the others wait for us
                 self.abort(f"{type(error).__name__} while making a shared array")
+            if error is not caught:
+                raise error from None
             raise
         engine.sharing = sharing
         return allocation
 
+    def _with_its_cause(self, error: BaseException) -> BaseException:
+        """The error of a death where that is what a refusal comes from: a name whose owner has just died is stale.
+
+        Of a refusal all ranks have heard, and what made it refuse they see, too: so all come here and go on alike.
+        """
+        if isinstance(error, SegmentError) and set(self.engine.gone_ranks()) - set(self.engine.left_ranks()):
+            try:
+                self.barrier()
+            except BrokenError as broken:
+                return broken
+        return error
+
     def _make(self, session: str, nbytes: int, what: str) -> tuple[Segment | None, ShmringError | None]:
         name = segment_name(session, f"r{self.rank}")
         try:
-            own = create(name, HEADER_NBYTES + max(nbytes, 1), kind=ARRAY, rank=self.rank, size=self.size)
+            own = create(
+                name,
+                HEADER_NBYTES + max(nbytes, 1),
+                kind=ARRAY,
+                rank=self.rank,
+                size=self.size,
+                huge=self.engine.config.wants_huge_pages(shmem_huge_pages()),
+            )
         except ShmringError as error:
             return None, error
         own.announce()

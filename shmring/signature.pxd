@@ -10,6 +10,9 @@
 #
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
 #
+# What ranks compare is this word mixed with the history of all collectives before (`remember_call` in rounds.pxd): two
+# that take themselves for the root do not hear each other, so it is the next call in which that shows.
+#
 # The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so the
 # word is also the explanation: `explain` turns it back into text.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -29,6 +32,9 @@ cdef enum:
     KIND_EXSCAN = 11
     KIND_ALL_REDUCE_MANY = 12
     KIND_BROADCAST_MANY = 13
+    KIND_SEND = 14     # messages are told, not compared: the root is the other rank, the count the tag + 1
+    KIND_RECV = 15
+    KIND_PROBE = 16
 
 cdef enum:
     BY_COUNTS = 32

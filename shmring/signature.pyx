@@ -4,7 +4,7 @@ from shmring.dtypes import DTYPES, OPS
 
 KINDS = (
     None, "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter",
-    "all_to_all", "scan", "exscan", "all_reduce_many", "broadcast_many",
+    "all_to_all", "scan", "exscan", "all_reduce_many", "broadcast_many", "send", "recv", "probe",
 )
 
 MAX_COUNT = (1 << 36) - 1
@@ -21,6 +21,10 @@ def explain(signature: int) -> str:
         return "nothing"
     if kind == KIND_BARRIER:
         return "barrier()"
+    if kind >= KIND_SEND:
+        parts = [f"{'dst' if kind == KIND_SEND else 'src'}={root}"] if root >= 0 else []
+        parts += [f"tag={count - 1}"] if count else []
+        return f"{KINDS[kind]}({', '.join(parts)})"
     parts = [OPS[op]] if op < len(OPS) else []
     what = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
     if kind >= KIND_ALL_REDUCE_MANY:

@@ -15,4 +15,5 @@ cdef enum verdict_t:
 
 cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil
-cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil
+cdef bint is_trial(stores_t *s, uint64_t call) noexcept nogil
+cdef bint judge(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil

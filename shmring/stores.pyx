@@ -14,8 +14,9 @@ waits: ranks that come late for reasons of their own must not decide it.
 from libc.string cimport memset
 
 
-cdef enum:
-    PERIOD = 128       # tries: where one way takes four times as long as the other, trials take 2 % of the time
+cdef enum:             # in tries
+    FIRST_PERIOD = 8   # each is twice as long as the one before: a first verdict may come from a cold start
+    PERIOD = 128       # the last: where one way takes four times as long as the other, trials take 2 % of the time
 
 
 cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil:
@@ -29,18 +30,34 @@ cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil:
 
 cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:
     """Count a call and say how to make it."""
-    cdef uint64_t place = s.calls % (PERIOD * s.tries)
+    cdef uint64_t call = s.calls
     s.calls += 1
-    if s.tries <= place < 3 * s.tries:      # not the very first calls: those find the memory cold
-        streams[0] = place >= 2 * s.tries
+    if is_trial(s, call):
+        streams[0] = place_in_period(s, call) >= 2 * s.tries
         return ON_TRIAL
     streams[0] = s.streams
     return SETTLED
 
 
-cdef bint judge(stores_t *s, bint streams, int64_t busy_ns) noexcept nogil:
-    """Take a trial's time; True if it was the last of the period and `streams` is decided anew."""
-    cdef uint64_t place = (s.calls - 1) % (PERIOD * s.tries) % s.tries
+cdef bint is_trial(stores_t *s, uint64_t call) noexcept nogil:
+    """Whether that call, counted from 0, is one to be timed: not the very first, those find the memory cold."""
+    return s.tries <= place_in_period(s, call) < 3 * s.tries
+
+
+cdef uint64_t place_in_period(stores_t *s, uint64_t call) noexcept nogil:
+    cdef uint64_t begin = 0, period = FIRST_PERIOD * s.tries
+    while period < PERIOD * s.tries and call - begin >= period:
+        begin += period
+        period *= 2
+    return (call - begin) % period
+
+
+cdef bint judge(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil:
+    """Take the time of a trial, in the order of the calls; True if it was the last of the period and `streams` is
+    decided anew."""
+    cdef uint64_t place = place_in_period(s, call)
+    cdef bint streams = place >= 2 * s.tries
+    place %= s.tries
     if place + 2 <= s.tries or busy_ns < s.least_ns[streams]:
         s.least_ns[streams] = busy_ns
     if not streams or place + 1 < s.tries:
@@ -58,13 +75,13 @@ def replay(costs, uint64_t tries=2):
         For each call whether it stored past the cache and whether it was a trial.
     """
     cdef stores_t s
-    cdef bint streams = False, is_trial
+    cdef bint streams = False, timed
     memset(&s, 0, sizeof(s))
     s.tries = tries
     made = []
     for cost in costs:
-        is_trial = next_call(&s, &streams) == ON_TRIAL
-        if is_trial:
-            judge(&s, streams, cost[streams])
-        made.append((streams, is_trial))
+        timed = next_call(&s, &streams) == ON_TRIAL
+        if timed:
+            judge(&s, s.calls - 1, cost[streams])
+        made.append((streams, timed))
     return made

@@ -8,8 +8,9 @@ more than the minimum costs less than waiting twice.
 from libc.string cimport memcpy
 
 from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
-from shmring.rounds cimport claim, disagree, finish, publish
+from shmring.rounds cimport claim, disagree, finish, publish, remember_call
 from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until
 from shmring.whisper cimport has_arrived, read_whisper, write_whisper
 
@@ -19,7 +20,9 @@ cdef inline shmring_whisper *slot_of(engine_t *e, int who, uint64_t round) noexc
 
 
 cdef inline void speak(engine_t *e, talk_t *t) noexcept nogil:
-    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature, t.words, t.nbytes)
+    fault_point("speak")
+    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
+    fault_point("whispered")
     publish(e, t.round, t.signature)
     t.spoken = True
 
@@ -36,7 +39,7 @@ cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
     slot = slot_of(e, who, t.round)
     if not has_arrived(slot, t.round):
         return UNREADY
-    if slot.first.signature != t.signature:
+    if slot.first.signature != t.signature ^ e.history:
         disagree(e, who, t.round, t.signature)
         return TROUBLE
     e.sources[who] = read_whisper(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
@@ -51,6 +54,7 @@ cdef int listen(engine_t *e, talk_t *t, int looks) noexcept nogil:
         if outcome == TROUBLE:
             return TROUBLE
         if outcome == READY:
+            fault_point("heard")
             t.heard += 1
             look = 0
             continue
@@ -65,6 +69,7 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
     cdef int j
     cdef char *place
     cdef size_t nbytes = t.part_nbytes
+    fault_point("conclude")
     if t.kernel != NULL:
         if t.last > t.first:
             t.kernel(t.out, e.sources + t.first, t.last - t.first, t.count)
@@ -76,15 +81,18 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
     if not t.spoken or t.last - t.first < e.circle.size:
-        finish(e, t.round + 1)
+        finish(e, t.round + 1, t.signature)
         return
     # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
     # free. And nobody sleeps for our count to pass this round: that takes having heard our word and being nslots - 1
     # rounds further. So the count goes without a fence.
     e.free_until = t.round + e.nslots
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in wait.pyx
+    fault_point("concluding")
     store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in wait.pyx)
     e.next_round = t.round + 1
+    remember_call(e, t.signature)
+    fault_point("concluded")
 
 
 cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
@@ -93,6 +101,7 @@ cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
     t.heard = t.first
     t.spoken = False
     store_release_u64(&e.own.current, t.signature)       # SYNC current (meets: is_elsewhere in wait.pyx)
+    fault_point("start")
     if t.words != NULL:
         if t.round >= e.free_until:
             return UNREADY
@@ -124,6 +133,7 @@ cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept no
             if hear(e, t, t.heard) != READY:
                 disagree(e, t.heard, t.round, t.signature)
                 return TROUBLE
+        fault_point("heard")
         t.heard += 1
     conclude(e, t)
     return READY

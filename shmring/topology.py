@@ -7,6 +7,7 @@ missing or odd file means "not known" and is never an error.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -22,6 +23,8 @@ __all__ = [
     "discover",
     "last_level_nbytes",
     "processor_quota",
+    "second_level_nbytes",
+    "shmem_huge_pages",
     "usable_processors",
 ]
 
@@ -143,7 +146,7 @@ def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") 
         nodes=_nodes(Path(sysfs), Path(procfs), processors),
         caches=caches,
         last_level_groups=_last_level_groups(processors, caches) or packages,
-        shmem_huge_pages=_chosen(_read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled")),
+        shmem_huge_pages=shmem_huge_pages(sysfs),
         shm_nbytes=shm_nbytes,
         shm_free_nbytes=shm_free_nbytes,
     )
@@ -169,6 +172,19 @@ def last_level_nbytes(sysfs: str = "/sys", procfs: str = "/proc") -> int:
     """Bytes of the last-level cache of the first allowed processor; 0 if not known."""
     caches = _caches(Path(sysfs), allowed_processors(procfs)[:1])
     return caches[-1].nbytes if caches else 0
+
+
+def second_level_nbytes(sysfs: str = "/sys") -> int:
+    """Bytes of the second-level cache of processor 0, 0 if not known.
+
+    Of processor 0 whichever are allowed: where there are two kinds of cores all processes must get one answer.
+    """
+    return next((cache.nbytes for cache in _caches(Path(sysfs), (0,)) if cache.level == 2), 0)
+
+
+def shmem_huge_pages(sysfs: str = "/sys") -> str:
+    """The system's setting for huge pages in shared memory; empty if not known."""
+    return _chosen(_read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled"))
 
 
 def processor_quota(sysfs: str = "/sys", procfs: str = "/proc") -> float | None:
@@ -237,6 +253,7 @@ def _meminfo(text: str, field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
+@functools.cache  # some twenty files a processor, and they never change
 def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
     """Each cache once, whichever of its processors tells of it."""
     found = set()

@@ -1,7 +1,7 @@
 # Waiting: how one rank waits for the counters of the others, wakes those that wait for its own, and hears of trouble.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from shmring.layout cimport shmring_lifeline, shmring_outbox
+from shmring.layout cimport shmring_abort, shmring_lifeline, shmring_outbox
 
 cdef enum:
     EVERYONE = -1
@@ -19,9 +19,15 @@ cdef enum:
 # One communicator's ranks as this process sees them. All pointers lead into the mapped segments, but for the two
 # arrays of what was last seen, which are private: a peer's counter is read only when its last seen value is too small,
 # since each look pulls the line over from the core that is about to write it again.
+#
+# A rank with a team of threads has a circle for each: the same ranks, by the control areas of one strand.
 ctypedef struct circle_t:
     int rank
     int size
+    int strand
+    circle_t *first            # that of strand 0, and the next strand's; NULL after the last
+    circle_t *next
+    shmring_abort *record      # the one of all
     shmring_outbox **outbox
     shmring_lifeline **life
     uint64_t *seen[2]          # [PUBLISHED][rank], [CONSUMED][rank]; the own entries are the maximum
@@ -45,5 +51,7 @@ cdef void wake_waiters(circle_t *c) noexcept nogil
 cdef void rouse_everyone(circle_t *c) noexcept nogil
 cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine, uint64_t theirs,
                          const char *reason) noexcept nogil
+cdef uint64_t call_of(circle_t *c, int j) noexcept nogil
 cdef bint in_trouble(circle_t *c) noexcept nogil
 cdef bint is_reported(circle_t *c) noexcept nogil
+cdef void insist_on_report(circle_t *c) noexcept nogil

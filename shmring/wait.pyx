@@ -11,6 +11,7 @@ from libc.string cimport strncpy
 
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
                               load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
 from shmring.lifeline cimport DEAD, life_state
 
@@ -30,6 +31,8 @@ cdef enum:
 cdef enum:
     LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
     FIRST_TICK_NS = 1000000
+    REPORT_PATIENCE_NS = 1000000000
+    LONGEST_SPIN_NS = 1000000    # without a look at the living, the clock and signals, whatever the budget
 
 
 cdef int64_t now_ns() noexcept nogil:
@@ -89,6 +92,7 @@ cdef bint is_due(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
 cdef void rouse(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
     # The swap makes one waker of many: one post per sleep, so tokens cannot pile up in the semaphore.
     if compare_swap_u64(&c.outbox[sleeper].asleep, word, 0):
+        fault_point("rouse")
         sem_post(&c.outbox[sleeper].wake)
 
 
@@ -112,20 +116,23 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
     cdef uint64_t word
     cdef int j
     full_fence()     # SYNC asleep, as in wake_waiters
-    for j in range(c.size):      # the own rank, too: another of its threads may sleep
-        word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0:
-            rouse(c, j, word)
-        word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
-        if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
-            sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+    c = c.first
+    while c != NULL:
+        for j in range(c.size):      # the own rank, too: another of its threads may sleep
+            word = load_relaxed_u64(&c.outbox[j].asleep)
+            if word != 0:
+                rouse(c, j, word)
+            word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
+            if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
+                sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+        c = c.next
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------------------
 
 # The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
 cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
-    return &c.outbox[0].abort
+    return c.record
 
 
 cdef bint in_trouble(circle_t *c) noexcept nogil:
@@ -138,15 +145,18 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
     """First reporter wins; then everyone asleep is woken, whatever it sleeps for."""
     cdef shmring_abort *record = record_of(c)
     if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
+        fault_point("report")
         record.cause = cause
         record.by = c.rank
         record.about = about
         record.round = round
         record.mine = mine
         record.theirs = theirs
+        record.strand = c.strand
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
         # SYNC trouble (meets: in_trouble).
         store_release_u32(&record.state, 2)
+    fault_point("reported")
     rouse_everyone(c)
 
 
@@ -161,6 +171,7 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
     if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
         return False
+    fault_point("elsewhere")
     # SYNC current (meets: start_talk in talk.pyx, travel in engine.pyx). Since we looked at its count it may have ended
     # this round and begun another call: who sees that call's word here sees the higher count below.
     theirs = load_acquire_u64(&c.outbox[j].current)
@@ -177,11 +188,31 @@ cdef bint is_reported(circle_t *c) noexcept nogil:
     cdef int j
     if state != 0 and state != 2:
         j = <int> (state >> 8) - 1
-        if j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
-            record.cause = SHMRING_LOST
-            record.by = record.about = j
-            store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+        if 0 <= j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
+            complete_report(c, SHMRING_LOST, j)
     return in_trouble(c)
+
+
+cdef void complete_report(circle_t *c, uint32_t cause, int about) noexcept nogil:
+    """Finish a record whose writer cannot. He may yet write into it: all that he and others write is valid."""
+    cdef shmring_abort *record = record_of(c)
+    record.cause = cause
+    record.by = record.about = about
+    store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
+
+
+cdef void insist_on_report(circle_t *c) noexcept nogil:
+    """Wait for a record that is being written: for nanoseconds, or until its writer is dead, or a second.
+
+    Who has stopped in the middle is late; where the word names no rank something has overwritten it.
+    """
+    cdef int64_t patience_until = now_ns() + REPORT_PATIENCE_NS
+    cdef int j
+    while not is_reported(c):
+        cpu_pause()
+        if now_ns() >= patience_until:
+            j = <int> (load_acquire_u32(&record_of(c).state) >> 8) - 1
+            complete_report(c, SHMRING_LATE, j if 0 <= j < c.size else c.rank)
 
 
 cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
@@ -191,6 +222,7 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     did all that is needed before it went.
     """
     cdef int j
+    fault_point("look")
     if is_reported(c):
         return True
     for j in range(c.size):
@@ -208,6 +240,12 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
     return False
 
 
+cdef uint64_t call_of(circle_t *c, int j) noexcept nogil:
+    """The signature of what rank ``j`` is in: a collective, else a message it sleeps for, else 0."""
+    cdef uint64_t current = load_acquire_u64(&c.outbox[j].current)
+    return current if current else load_relaxed_u64(&c.outbox[j].awaiting)
+
+
 cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
     cdef int j, about = -1
     if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
@@ -215,8 +253,7 @@ cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t
     for j in range(c.size - 1, -1, -1):
         if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
             about = j
-    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, c.outbox[about].current if about >= 0 else 0,
-                   b"")
+    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, call_of(c, about) if about >= 0 else 0, b"")
     return True
 
 
@@ -230,6 +267,7 @@ cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_
     store_relaxed_u64(asleep, sleep_word(what, whom, need))
     # SYNC asleep (meets: wake_waiters, rouse_everyone).
     full_fence()
+    fault_point("sleep")
     if not is_ready(c, what, whom, need) and not in_trouble(c):
         sleep_on(&c.outbox[c.rank].wake, ns)
     store_relaxed_u64(asleep, 0)
@@ -242,7 +280,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
     Called without the GIL. READY, TROUBLE, or UNREADY after a tick or a signal: the caller then lets Python
     handle signals and calls again with the same patience.
     """
-    cdef int64_t started
+    cdef int64_t started, now, look_at_ns = 0
     cdef int _i
     if is_ready(c, what, whom, need):
         return READY
@@ -260,8 +298,15 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
             cpu_pause()
         if in_trouble(c):
             return TROUBLE
-        if now_ns() >= patience.spin_until_ns:
+        now = now_ns()
+        if look_at_ns == 0:
+            look_at_ns = now + LONGEST_SPIN_NS
+        if now >= patience.spin_until_ns:
             patience.stage = YIELD
+        elif now >= look_at_ns:
+            if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
+                return TROUBLE
+            return UNREADY
         else:
             # The awaited rank may want this very processor. Where nobody does, it costs a fraction of the microsecond
             # that has been waited already.

@@ -8,6 +8,7 @@ A slot is written again only when all have consumed its last round (the claim in
 from libc.string cimport memcpy
 
 from shmring.atomics cimport load_acquire_u64, store_release_u64
+from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_FIRST_NBYTES, SHMRING_REST_NBYTES, shmring_rest_line
 
 
@@ -20,6 +21,7 @@ cdef void write_whisper(shmring_whisper *slot, uint64_t round, uint64_t signatur
     store_release_u64(&slot.first.tag, round + 1)
     if nbytes <= SHMRING_FIRST_NBYTES:
         return
+    fault_point("line")
     data += SHMRING_FIRST_NBYTES
     nbytes -= SHMRING_FIRST_NBYTES
     while nbytes > SHMRING_REST_NBYTES:      # whole lines: a constant size makes the copy a few moves, no call

@@ -203,7 +203,7 @@ class Progress:
     def __init__(self, engine) -> None:
         self.name: str = engine.name
         self.is_inherited = False
-        self.lock = threading.Condition()  # re-entrant: a signal handler or a finalizer may submit, too
+        self._make_lock()
         self._engine = weakref.ref(engine, self.retire)
         self._line: deque[Callable[[], None]] = deque()
         self._inner: deque[Callable[[], None]] = deque()  # what the running item has submitted; it goes first
@@ -275,7 +275,13 @@ class Progress:
     def disown(self) -> None:
         """After fork, in the child: there is no thread, and the lock is as some thread of the parent held it."""
         self.is_inherited = True
-        self.lock = threading.Condition()
+        self._make_lock()
+
+    def _make_lock(self) -> None:
+        # Re-entrant: a signal handler or a finalizer may submit, too. Entered as a lock, never as a condition: leaving
+        # a condition is Python code, in which a signal handler may raise before the lock is let go, and it never is.
+        self.lock = threading.RLock()
+        self.news = threading.Condition(self.lock)
 
     def _append(self, item: Callable[[], None]) -> None:
         if self.is_inherited:
@@ -293,7 +299,7 @@ class Progress:
             if not self._busy:
                 self._set_busy(True)
             self._line.append(item)
-            self.lock.notify()
+            self.news.notify()
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
@@ -305,7 +311,7 @@ class Progress:
         """The thread may end once the line is empty: the engine is closed, or gone."""
         with self.lock:
             self._retired = True
-            self.lock.notify()
+            self.news.notify()
 
     # ---- the communicator's own thread ----
 
@@ -315,7 +321,7 @@ class Progress:
                 if not self._line:
                     self._set_busy(False)
                 while not self._line and not self._retired:
-                    self.lock.wait()
+                    self.news.wait()
                 if not self._line:
                     self._ended = True
                     return

@@ -131,7 +131,8 @@ class Gang:
         pairs = [socket.socketpair() for _ in range(n)]
         # Where faulthandler writes: a file without a name, which outlives the rank's death by any signal.
         self._dumps = [os.memfd_create(f"rank {rank}") for rank in range(n)]
-        pids = nursery().fork(task, [theirs.fileno() for _, theirs in pairs], self._dumps)
+        self._nursery = nursery()
+        pids = self._nursery.fork(task, [theirs.fileno() for _, theirs in pairs], self._dumps)
         for _, theirs in pairs:
             theirs.close()
         self._sockets = {ours: rank for rank, (ours, _) in enumerate(pairs)}
@@ -178,6 +179,10 @@ class Gang:
         for rank in awaited:
             self._words[rank].remove(word)
 
+    def words(self, rank: int) -> list[str]:
+        """What a rank has said and nobody has asked for yet; all of it, once the outcomes have been taken."""
+        return self._words[rank]
+
     def outcomes(self, timeout: float = TIMEOUT_S) -> list[Outcome]:
         """Wait for all ranks to end and tell how each did; what is stuck after ``timeout`` seconds is ended by force.
 
@@ -192,7 +197,7 @@ class Gang:
             self._end_by_force(stuck)
         while self._sockets:  # what was sent before the end
             self._listen(time.monotonic() + 1)
-        nursery().reap(self.pids)
+        self._nursery.reap(self.pids)
         self._finished = True
         for outcome, dump in zip(self._outcomes, self._dumps, strict=True):
             text = os.pread(dump, 1 << 20, 0).decode(errors="replace")
@@ -230,13 +235,13 @@ class Gang:
 
     def _listen(self, deadline: float) -> None:
         """Take what ranks and nursery have to say, once."""
-        if nursery().note_ends(self._outcomes):
+        if self._nursery.note_ends(self._outcomes):
             return
         left = max(0.0, deadline - time.monotonic())
-        ready, _, _ = select.select([*self._sockets, nursery().control], [], [], left)
+        ready, _, _ = select.select([*self._sockets, self._nursery.control], [], [], left)
         for one in ready:
-            if one is nursery().control:
-                nursery().read()
+            if one is self._nursery.control:
+                self._nursery.read()
                 continue
             rank = self._sockets[one]
             data = one.recv(1 << 20)
@@ -296,9 +301,13 @@ def end_all() -> list[Gang]:
 
 
 class Nursery:
-    """The test process's end: asks for forks, hears of ends."""
+    """The test process's end: asks for forks, hears of ends.
 
-    def __init__(self) -> None:
+    It is a fork of this process; or, with ``path``, a new interpreter, which finds the `shmring` of that directory and
+    whatever else this process can import.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
         self.control, theirs = socket.socketpair()
         self._inbox = bytearray()
         self._ends: dict[int, tuple[int, float]] = {}
@@ -306,6 +315,11 @@ class Nursery:
         if self._pid == 0:
             self.control.close()
             try:
+                if path is not None:
+                    os.set_inheritable(theirs.fileno(), True)
+                    found = f"import sys; sys.path[:] = {[path, *sys.path]!r}"
+                    serve = f"import harness; harness.serve({theirs.fileno()})"
+                    os.execv(sys.executable, [sys.executable, "-c", f"{found}; {serve}"])
                 _nurse(theirs)
             finally:
                 os._exit(0)
@@ -368,6 +382,26 @@ def nursery() -> Nursery:
     if _nursery is None:
         _nursery = Nursery()
     return _nursery
+
+
+@contextlib.contextmanager
+def nursery_with(path: str):
+    """Have ranks run the `shmring` that lies in the directory ``path``, in a nursery of its own."""
+    global _nursery
+    usual = _nursery
+    _nursery = Nursery(path)
+    try:
+        yield
+    finally:
+        _nursery.close()
+        _nursery = usual
+
+
+def serve(control: int) -> None:
+    """Be the nursery at the other end of this socket, in a new interpreter."""
+    import shmring  # noqa: F401  forked ranks have it loaded
+
+    _nurse(socket.socket(fileno=control))
 
 
 def close_nursery() -> None:

@@ -8,6 +8,7 @@
  *   load_acquire / store_release    the two ends of a sync point: docs/memory-model.md lists every pair
  *   full_fence                      between "I published" and "is the other one asleep?" (wait.pyx), nowhere else
  *   compare_swap                    first writer wins: the abort word, roles; never on a hot path
+ *   subtract_one                    the threads of one rank count down who is still at work (team.h); returns the rest
  *   cpu_pause                       inside a spin: lets the sibling thread run and keeps the exit cheap
  */
 #ifndef SHMRING_ATOMICS_H
@@ -42,6 +43,10 @@ SHMRING_WORD(uint32_t, u32)
 SHMRING_WORD(uint64_t, u64)
 
 #undef SHMRING_WORD
+
+static inline uint32_t subtract_one_u32(uint32_t *p) {
+    return atomic_fetch_sub_explicit((_Atomic uint32_t *)p, 1, memory_order_acq_rel) - 1;
+}
 
 static inline void full_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
 

@@ -13,14 +13,20 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 1u
+#define SHMRING_LAYOUT_VERSION 2u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
 #define SHMRING_HEADER_NBYTES 4096u
 
 /* What a segment is for; an attacher says which kind it expects. */
-enum shmring_kind { SHMRING_OUTBOX = 1, SHMRING_RING = 2, SHMRING_ARRAY = 3, SHMRING_CHANNEL = 4 };
+enum shmring_kind {
+    SHMRING_OUTBOX = 1,
+    SHMRING_RING = 2,
+    SHMRING_ARRAY = 3,
+    SHMRING_CHANNEL = 4,
+    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (meeting.py) */
+};
 
 /* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
@@ -124,6 +130,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *
  *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
  *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
+ *   [strands 1, 2, ...: without memory but for those of the team's threads]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
@@ -136,7 +143,8 @@ typedef struct {
     uint64_t round;
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
-    char reason[200];
+    uint32_t strand; /* whose rounds are meant: 0 the rank's own, else of that thread of a team */
+    char reason[196];
 } shmring_abort;
 
 enum shmring_cause {
@@ -158,14 +166,27 @@ typedef struct {
     SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
     SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch */
+    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
+    uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
+    uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
                "the count and its signatures share one line");
 _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
+
+/* ---- strands: what one thread of every rank's team says ------------------------------------------------------------
+ *
+ * Strand t has a control area and slots of its own in every outbox: rounds, counters and signatures as above, numbered
+ * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life
+ * and the abort record, is looked for in strand 0 only.
+ *
+ *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_STRAND_SLOT_NBYTES]
+ */
+#define SHMRING_THREADS_MAX 32u
+#define SHMRING_STRAND_SLOT_NBYTES 65536u
 
 /* ---- whispers: small payloads in the same lines as their sequence number ------------------------------------------
  *
@@ -203,13 +224,17 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
  * The lane from i to j lies in the outbox of i, who alone writes it: SHMRING_LANE_NCELLS cells, then a ring of bytes. A
  * cell is one cache line and announces itself: its `seq`, the cell's number from 1 on, is stored last (release). A
  * message of at most SHMRING_CELL_NBYTES travels within its cell; a longer one in pieces through the ring of bytes, one
- * cell a piece. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
+ * cell a piece; that cell holds no payload but the piece's `trial`. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
  * Invariants:   sent - taken <= SHMRING_LANE_NCELLS;   bytes of the pieces not taken <= size of the ring of bytes. */
 #define SHMRING_LANE_NCELLS 256u
 #define SHMRING_CELL_NBYTES 40u
+#define SHMRING_LANE_NTRIALS 4u
 
 typedef struct {
-    _Alignas(SHMRING_LINE) uint8_t payload[SHMRING_CELL_NBYTES];
+    _Alignas(SHMRING_LINE) union {
+        uint8_t payload[SHMRING_CELL_NBYTES];
+        uint64_t trial; /* the receiver is to time how long it reads the piece; 0: it is not (lanes.pyx) */
+    };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;
     int32_t dtype; /* position in dtypes.DTYPES; -1: opaque bytes */
@@ -222,6 +247,7 @@ _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 typedef struct {
     SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's lane to this rank */
     uint64_t opened;              /* 1 once this rank's lane to the peer has memory (release) */
+    uint64_t spent_ns[SHMRING_LANE_NTRIALS]; /* reading the pieces of trial t: in [t % that many]; before `taken` */
 } shmring_lane_end;
 
 #endif

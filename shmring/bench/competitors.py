@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,18 @@ class Stage:
 
     size: int
     processors: tuple[tuple[int, ...], ...] | None
-    crowded: bool
-    """More ranks than processors: who waits has to make room."""
-    threads: int
-    """Processors for each rank."""
+    nprocessors: int
+    """How many there are for all ranks."""
+
+    @property
+    def crowded(self) -> bool:
+        """More ranks than processors: who waits has to make room."""
+        return self.size > self.nprocessors
+
+    @property
+    def threads(self) -> int:
+        """Processors for each rank."""
+        return 1 if self.processors is not None else max(1, self.nprocessors // self.size)
 
 
 Commands = Iterable[tuple[list[str], dict[str, str]]]
@@ -76,7 +84,7 @@ class Competitor:
         return {
             "size": stage.size,
             "processors": bound,
-            "crowded": stage.crowded,
+            "nprocessors": stage.nprocessors,
             "threads": stage.threads,
             "folder": str(folder),
             **self.task,
@@ -117,7 +125,7 @@ def find(pythons: Mapping[str, str], deepspeed_source: str = "", on_look: Callab
         found += [(label, one) for one in _of_interpreter(label, python, facts)]
     names = [one.name for _, one in found]
     renamed = [
-        one if names.count(one.name) == 1 or not label else Competitor(**{**vars(one), "name": f"{one.name}@{label}"})
+        one if names.count(one.name) == 1 or not label else replace(one, name=f"{one.name}@{label}")
         for label, one in found
     ]
     return sorted(renamed, key=lambda one: not one.is_ours), problems
@@ -134,9 +142,9 @@ def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor
         for name, kind in (("shmring", "private"), ("shared", "shared"), ("plan", "plan")):
             yield Competitor(name, title, python, _by_shmring, {"backend": "ours", "kind": kind})
     if mpi := facts["mpi"]:
-        kind = next((name for name in _MPI if mpi["title"].startswith(name)), None)
-        if kind is not None:
-            yield Competitor(_MPI[kind], mpi["title"], python, _by_mpiexec, {"backend": "mpi"})
+        flavour = next((_MPI[name] for name in _MPI if mpi["title"].startswith(name)), None)
+        if flavour is not None:
+            yield Competitor(flavour, mpi["title"], python, _by_mpiexec, {"backend": "mpi"})
     if torch := facts["torch"]:
         for group in ("gloo", "shmring"):
             if group in torch["groups"]:
@@ -173,7 +181,7 @@ def _by_shmring(one: Competitor, stage: Stage, address: list[str], folder: Path)
 
 
 def _by_hand(one: Competitor, stage: Stage, address: list[str], folder: Path) -> Commands:
-    """One process for each rank, with the variables that torchrun would set; its agent looks after them all the time."""
+    """One process for each rank, with torchrun's variables but without its agent, which would never sleep."""
     common = {
         "MASTER_ADDR": address[0],  # nobody connects: DeepSpeed makes the names of its segments from it
         "MASTER_PORT": "0",

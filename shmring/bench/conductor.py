@@ -1,4 +1,4 @@
-"""The conductor: one row after the other, in each row slices of all competitors in turn, and who is not timed sleeps."""
+"""The conductor: row after row, in each slices of all competitors in turn; who is not timed sleeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Settings:
     slice_s: float
     rewrite: bool
     patience: float
-    seed: int
+    """Seconds that a competitor may be silent; thrice that while it starts."""
+    seed: int = 0
     min_cycles: int = 5
 
 
@@ -47,6 +48,8 @@ class Result:
 
     us: list[float] = field(default_factory=list)
     rewrite_us: list[float] = field(default_factory=list)
+    version: str = ""
+    """As the competitor named itself while running."""
     statement: str = ""
     problem: str = ""
     times: int = 1
@@ -82,30 +85,33 @@ def run(
     settings: Settings,
     on_row: Callable[[Row], None],
     on_step: Callable[[str, float], None],
-) -> tuple[list[Row], dict[str, str]]:
+) -> None:
     """Time all competitors; nothing of them is left when this returns or raises.
 
-    Returns
-    -------
-    rows : list of Row
-        One for each collective and size, each given to ``on_row`` as soon as it is complete.
-    versions : dict
-        By competitor, as it named itself while running.
+    Parameters
+    ----------
+    competitors, stage, settings
+        Who, where, and what.
+    on_row : callable
+        Given each row, one for each collective and size, as soon as it is complete.
+    on_step : callable
+        Told before each row what it will be, and which part of all is done.
+
+    Notes
+    -----
+    To be called from the main thread: SIGTERM and SIGHUP end it in an orderly way, too.
     """
     tasks = [(op, n) for op in settings.ops for n in ([0] if op in figures.WITHOUT_SIZE else settings.sizes)]
-    rows = []
     with _scene() as folder:
         teams = [Team(one, stage, folder / f"{number}") for number, one in enumerate([ceiling(), *competitors])]
         players = [_Player(team) for team in teams]
         try:
             for number, (op, nbytes) in enumerate(tasks):
                 on_step(f"{op} {figures.size_text(nbytes)}", number / len(tasks))
-                rows.append(_Round(players, settings, Row(op, settings.dtype, stage.size, nbytes)).play())
-                on_row(rows[-1])
+                on_row(_Round(players, settings, Row(op, settings.dtype, stage.size, nbytes)).play())
         finally:
             for team in teams:
                 team.end()
-    return rows, {team.competitor.name: team.version for team in teams}
 
 
 @contextlib.contextmanager
@@ -152,7 +158,6 @@ class _Round:
         self.row = row
         self.players = players
         self.random = random.Random(f"{settings.seed} {row.op} {row.nbytes}")
-        self.times: dict[str, int] = {}
 
     def play(self) -> Row:
         ready = [player for player in self.players if self._try(player, self._prepare)]
@@ -196,13 +201,13 @@ class _Round:
         return self.row.results.setdefault(player.name, Result())
 
     def _prepare(self, player: _Player) -> bool:
-        result = self._result(player)
+        row, settings, result = self.row, self.settings, self._result(player)
         if not player.team.is_up:
             if player.failures >= MOST_FAILURES:
                 self._fail(player, f"given up after {player.failures} failures, the last: {player.problem}")
                 return False
-            player.team.start()
-        row, settings = self.row, self.settings
+            player.team.start(3 * settings.patience)
+        result.version = player.team.version
         order = {"op": row.op, "dtype": row.dtype, "nbytes": row.nbytes, "rewrite": settings.rewrite}
         if player.name == CEILING:
             order.update(op="copy", rewrite=False)
@@ -236,11 +241,12 @@ class _Round:
 
     def _slice(self, player: _Player) -> bool:
         result = self._result(player)
-        warmup = max(2, result.times // 4) if result.times > 1 else 1
+        # Caches hold what the others left, and processors that have slept are slow at first: for milliseconds.
+        warmup = (result.times + 1) // 2
         if player.name == CEILING:
             trips = player.team.ask(self.settings.patience, do="round_trip", times=TRIPS)[0]["ns"]
             if trips:
-                self.row.trip_ns.append(max(trips))  # the way to the farthest
+                self.row.trip_ns.append(max(trips))  # to the farthest
         result.us.append(self._time(player, "call", result.times, warmup))
         if self.settings.rewrite and player.name != CEILING:
             result.rewrite_us.append(self._time(player, "rewrite", result.times, warmup))

@@ -57,7 +57,7 @@ def time_text(us: float | None) -> str:
     """Microseconds, three digits where there are that many."""
     if us is None:
         return "-"
-    return f"{us:.2f}" if us < 9.995 else f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
+    return f"{us:.2g}" if us < 0.0995 else f"{us:.2f}" if us < 9.995 else f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
 
 
 def bus_factor(op: str, size: int) -> float:

@@ -19,11 +19,11 @@ APART = _APART
 
 def copy(unsigned char[::1] y not None, const unsigned char[::1] x not None, Py_ssize_t times):
     """Copy ``x`` into ``y``, ``times`` times."""
-    cdef Py_ssize_t i
+    cdef Py_ssize_t _i
     if len(x) != len(y):
         raise ValueError(f"{len(x)} bytes do not fit {len(y)}")
     with nogil:
-        for i in range(times):
+        for _i in range(times):
             memcpy(&y[0], &x[0], y.shape[0])
 
 

@@ -47,14 +47,16 @@ def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value)
             continue
         spreads = [figures.summary(row.results[one.name].us) for row in timed]
         sizes = [row.nbytes for row in timed]
-        line = {key: [value(row, s[key]) for row, s in zip(timed, spreads, strict=True)] for key in ("median", "q1", "q3")}
+        line = {
+            key: [value(row, s[key]) for row, s in zip(timed, spreads, strict=True)] for key in ("median", "q1", "q3")
+        }
         style = {"color": f"C{number % 10}", "linewidth": 2.2 if one.is_ours else 1.2}
         panel.plot(sizes, line["median"], marker="o", markersize=3, label=one.name, **style)
         panel.fill_between(sizes, line["q1"], line["q3"], color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _draw_ceiling(left, right, rows: Sequence[Row]) -> None:
-    """No call is quicker than a word gets there, or than the bytes can be copied once."""
+    """A word's way bounds small calls; a copy those on private arrays, but not shared ones, which copy nothing."""
     ceiling = {"color": "black", "linestyle": "--", "linewidth": 1}
     trips = [(row.nbytes, figures.summary(row.trip_ns)["median"] / 2e3) for row in rows if row.trip_ns]
     if trips:

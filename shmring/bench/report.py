@@ -37,18 +37,18 @@ class Standing(NamedTuple):
 def as_json(
     rows: Sequence[Row],
     competitors: Sequence[Competitor],
-    versions: Mapping[str, str],
     problems: Mapping[str, str],
     stage: Stage,
     settings: Settings,
 ) -> dict[str, Any]:
     """Everything: machine, settings, who took part, and for each row all times of all cycles."""
+    versions = {name: result.version for row in rows for name, result in row.results.items() if result.version}
     return {
         "shmring": __version__,
         "machine": dataclasses.asdict(discover()),
         "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(stage)},
         "competitors": [
-            {"name": one.name, "title": versions[one.name], "python": one.python, "is_ours": one.is_ours}
+            {"name": one.name, "title": versions.get(one.name, one.title), "python": one.python, "is_ours": one.is_ours}
             for one in competitors
         ],
         "problems": dict(problems),

@@ -20,6 +20,7 @@ class Table:
         self.competitors = competitors
         self.is_long = is_long
         self._op = ""
+        self._told: set[tuple[str, str, str]] = set()
 
     def lines(self, row: Row) -> list[str]:
         """What a new row adds: its head when the collective is another one, then itself."""
@@ -38,7 +39,7 @@ class Table:
     def _line(self, row: Row) -> str:
         cells = "".join(f"{_cell(row, one.name):>{CELL}}" for one in self.competitors)
         standing = Standing.of(row, self.competitors)
-        text = f"{size_text(row.nbytes):>8} {_trip(row):>7} {_copy(row):>7}{cells}"
+        text = f"{_size(row):>8} {_trip(row):>7} {_copy(row):>7}{cells}"
         if standing.ours is None:
             return text
         algorithm, bus = _bandwidths(row, standing.ours)
@@ -46,7 +47,7 @@ class Table:
         return text if standing.ratio is None else f"{text}  {standing.ratio:.2f} of {standing.peer}"
 
     def _block(self, row: Row) -> list[str]:
-        lines = [f"  {size_text(row.nbytes)}: round trip {_trip(row)} us, memcpy on all ranks {_copy(row)} us"]
+        lines = [f"  {_size(row)}: round trip {_trip(row)} us, memcpy on all ranks {_copy(row)} us"]
         for one in self.competitors:
             if us := row.results[one.name].us:
                 s = {name: time_text(value) for name, value in figures.summary(us).items()}
@@ -64,7 +65,9 @@ class Table:
 
     def _problems(self, row: Row) -> list[str]:
         problems = {"ceiling": row.ceiling_problem, **{name: result.problem for name, result in row.results.items()}}
-        return [f"{'':>8} {name}: {problem}" for name, problem in problems.items() if problem]
+        news = {(row.op, name, problem) for name, problem in problems.items() if problem} - self._told
+        self._told |= news
+        return [f"{'':>8} {name}: {problem}" for _, name, problem in sorted(news)]
 
 
 def _cell(row: Row, name: str) -> str:
@@ -83,6 +86,10 @@ def _bandwidths(row: Row, name: str) -> tuple[str, str]:
         f"{figures.algorithm_bandwidth(row.op, row.nbytes, us):.3g}",
         f"{figures.bus_bandwidth(row.op, row.nbytes, us, row.size):.3g}",
     )
+
+
+def _size(row: Row) -> str:
+    return size_text(row.nbytes) if row.nbytes else "-"
 
 
 def _trip(row: Row) -> str:

@@ -21,7 +21,6 @@ from shmring.processes import describe_status, die_with_parent
 
 from .competitors import Competitor, Stage
 
-START_PATIENCE_S = 90.0  # importing torch from a cold disk
 GRACE_S = 5.0
 PAGE_WORDS = 3 * 16  # for each rank: its place at the start line, and two words for round trips, 128 bytes apart
 
@@ -48,11 +47,17 @@ class Team:
         """Whether there are ranks to be asked."""
         return bool(self._lines)
 
-    def start(self) -> None:
-        """Launch the ranks and wait until all have joined their library's world."""
+    def start(self, patience: float) -> None:
+        """Launch the ranks and wait until all have joined their library's world.
+
+        Raises
+        ------
+        TeamFailure
+            They did not come, or not within ``patience`` seconds.
+        """
         self.folder.mkdir(exist_ok=True)
         address = f"shmring-bench-{secrets.token_hex(8)}"
-        deadline = time.monotonic() + START_PATIENCE_S
+        deadline = time.monotonic() + patience
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.end)
             log = self._resources.enter_context(open(self.folder / "log", "wb"))
@@ -143,9 +148,11 @@ class Team:
             except TimeoutError:
                 for launcher in self._launchers:
                     if launcher.poll():
-                        raise TeamFailure(f"its launcher {describe_status(launcher.returncode)}{self._said()}") from None
+                        raise TeamFailure(
+                            f"its launcher {describe_status(launcher.returncode)}{self._said()}"
+                        ) from None
                 if time.monotonic() > deadline:
-                    raise TeamFailure(f"its ranks did not come in {START_PATIENCE_S:.0f} s{self._said()}") from None
+                    raise TeamFailure(f"its ranks did not come in time{self._said()}") from None
                 continue
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             if struct.unpack("3i", credentials)[1] == os.getuid():

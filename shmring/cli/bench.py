@@ -5,8 +5,9 @@
   shmring bench --python mpich=~/mpich/bin/python      an environment with mpi4py and MPICH takes part, too
   shmring bench --shared --plan --rewrite --json result.json --plot result.png
 
-Who is installed in this Python, or in those named, takes part by itself: MPI through mpi4py (MPICH, Open MPI, Intel MPI),
-torch.distributed's gloo, DeepSpeed's operator, and pipes of the standard library. docs/benchmarks.md has the method.
+Who is installed in this Python, or in those named, takes part by itself: MPI through mpi4py (MPICH, Open MPI, Intel
+MPI), torch.distributed's gloo, DeepSpeed's operator, and pipes of the standard library. docs/benchmarks.md has the
+method.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 
 from shmring.bench import competitors as field
 from shmring.bench import figures
-from shmring.bench.conductor import Settings, run
+from shmring.bench.conductor import Row, Settings, run
 from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
 from shmring.bench.table import Table
@@ -46,9 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZES",
         help="bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: %(default)s)",
     )
-    add("--seconds", type=_seconds, default=1.0, metavar="S", help="for each row, 5 cycles at least (default: 1)")
+    add("--seconds", type=_seconds, default=2.0, metavar="S", help="for each row, 5 cycles at least (default: 2)")
     add("--cycles", type=_positive, metavar="N", help="this many turns of everybody in each row, instead of seconds")
-    add("--slice", type=_seconds, metavar="MS", help="milliseconds of each turn (default: 3; 20 if ranks share processors)")
+    add(
+        "--slice",
+        type=_seconds,
+        metavar="MS",
+        help="milliseconds of each turn, after half as many to warm up (default: 10; 30 if ranks share processors)",
+    )
     add("--rewrite", action="store_true", help="every rank rewrites its input before each call, and that is counted in")
     add("--shared", action="store_true", help="arrays in shared memory take part")
     add("--plan", action="store_true", help="persistent plans take part")
@@ -67,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"DeepSpeed's sources, to build its operator from where torch is; also from {DEEPSPEED}",
     )
     add("--bind", default="auto", metavar="WHERE", help="auto, none, or processors by rank: 0,2,4 (default: auto)")
-    add("--patience", type=_seconds, default=30.0, metavar="S", help="before a silent competitor is ended (default: 30)")
+    add(
+        "--patience", type=_seconds, default=30.0, metavar="S", help="before a silent competitor is ended (default: 30)"
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the order of turns (default: 0)")
     add("--long", action="store_true", help="all figures of each competitor, instead of one line for each size")
     add("--json", metavar="FILE", help="write everything there (-: to standard output, and no table)")
@@ -103,33 +111,34 @@ def main(args: argparse.Namespace) -> int:
         return 0
     settings = Settings(
         ops=args.op,
-        sizes=args.sizes if isinstance(args.sizes, list) else figures.parse_sizes(args.sizes),
+        sizes=args.sizes,
         dtype=args.dtype,
         seconds=args.seconds,
         cycles=args.cycles,
-        slice_s=(args.slice or (20 if stage.crowded else 3)) / 1e3,
+        slice_s=(args.slice or (30 if stage.crowded else 10)) / 1e3,
         rewrite=args.rewrite,
         patience=args.patience,
         seed=args.seed,
     )
     table = Table(taking_part, args.long)
+    rows: list[Row] = []
 
-    def show(row) -> None:
+    def show(row: Row) -> None:
+        rows.append(row)
         progress.clear()
         if not is_quiet:
             print("\n".join(table.lines(row)), flush=True)
 
     try:
-        rows, versions = run(taking_part, stage, settings, show, progress)
-    finally:
+        run(taking_part, stage, settings, show, progress)
+    finally:  # interrupted, it keeps what it has
         progress.clear()
-    if args.json:
-        text = json.dumps(as_json(rows, taking_part, versions, problems, stage, settings), indent=1)
-        _write(args.json, text)
-    if args.plot:
-        from shmring.bench.plot import draw
+        if args.json and rows:
+            _write(args.json, json.dumps(as_json(rows, taking_part, problems, stage, settings), indent=1))
+        if args.plot and rows:
+            from shmring.bench.plot import draw
 
-        draw(rows, taking_part, args.plot)
+            draw(rows, taking_part, args.plot)
     ours = [one.name for one in taking_part if one.is_ours]
     return int(any(row.results[name].failed for row in rows for name in ours))
 
@@ -148,19 +157,15 @@ def _chosen(found: list[field.Competitor], args: argparse.Namespace) -> list[fie
 def _stage(ranks: int, bind: str) -> field.Stage:
     """Where the ranks go."""
     allowed = sorted(allowed_processors())
-    crowded = ranks > len(allowed)
-    threads = max(1, len(allowed) // ranks)
-    if bind == "none" or (bind == "auto" and crowded):
-        return field.Stage(ranks, None, crowded, threads)
-    if bind == "auto":
-        return field.Stage(ranks, tuple((one,) for one in allowed[:ranks]), False, 1)
+    if bind == "none" or (bind == "auto" and ranks > len(allowed)):
+        return field.Stage(ranks, None, len(allowed))
     try:
-        chosen = [int(one) for one in bind.split(",")]
+        chosen = allowed[:ranks] if bind == "auto" else [int(one) for one in bind.split(",")]
     except ValueError:
         raise ValueError(f"--bind {bind}: auto, none, or a list of processors") from None
     if len(chosen) != ranks or set(chosen) - set(allowed):
         raise ValueError(f"--bind {bind}: one processor for each of {ranks} ranks is needed, out of {allowed}")
-    return field.Stage(ranks, tuple((one,) for one in chosen), len(set(chosen)) < ranks, 1)
+    return field.Stage(ranks, tuple((one,) for one in chosen), len(set(chosen)))
 
 
 def _pythons(texts: list[str]) -> dict[str, str]:

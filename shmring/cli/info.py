@@ -17,12 +17,15 @@ from typing import Any
 import numpy
 
 from shmring import names
+from shmring.config import configure
 from shmring.environment import detected, discover
 from shmring.inspection import ChannelLook, channels
 from shmring.reduce import kernels
 from shmring.ringlook import EndLook
 from shmring.segment import Leftover, leftovers
+from shmring.thresholds import derive
 from shmring.topology import discover as look_at_machine
+from shmring.topology import last_level_nbytes, second_level_nbytes
 from shmring.version import __version__
 
 _LIMITS = {
@@ -36,8 +39,12 @@ _LIMITS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring info``."""
     parser.add_argument("--json", action="store_true", help="write one JSON object")
-    parser.add_argument("--channels", action="store_true", help="only the channels that are open: who waits, fill, rates")
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)")
+    parser.add_argument(
+        "--channels", action="store_true", help="only the channels that are open: who waits, fill, rates"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)"
+    )
     parser.add_argument("--clean", action="store_true", help="remove the stale names; those of living jobs stay")
 
 
@@ -54,6 +61,7 @@ def main(args: argparse.Namespace) -> int:
         "kernels": kernels(),
         "topology": dataclasses.asdict(machine),
         "limits": {name: _limit(number) for name, number in _LIMITS.items()},
+        "thresholds": _thresholds(machine.usable),
         "launcher": _launcher(),
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("SHMRING_")},
         "leftovers": [leftover._asdict() for leftover in standing],
@@ -71,13 +79,18 @@ def _show_channels(looks: list[ChannelLook], as_json: bool) -> int:
     if as_json:
         ends = [{"producer": x.ring.producer._asdict(), "consumer": x.ring.consumer._asdict()} for x in looks]
         rings = [x.ring._asdict() | end | {"fill": x.ring.fill} for x, end in zip(looks, ends, strict=True)]
-        json.dump([x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)], sys.stdout)
+        json.dump(
+            [x._asdict() | {"ring": ring, "waiting": x.waiting} for x, ring in zip(looks, rings, strict=True)],
+            sys.stdout,
+        )
         print()
         return 0
     for x in looks:
         sender, receiver, ring = x.ring.producer, x.ring.consumer, x.ring
         print(f"{x.name}{'' if x.is_named else '  (no name any more)'}")
-        print(f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s")
+        print(
+            f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s"
+        )
         print(f"  sender   {_end(sender)}")
         print(f"  receiver {_end(receiver)}")
         print(f"  {x.waiting or 'nobody waits'}")
@@ -102,6 +115,30 @@ def _limit(number: int) -> int | None:
     """The soft limit; None where there is none."""
     soft = resource.getrlimit(number)[0]
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _thresholds(processors: float) -> dict[str, Any]:
+    """What two ranks would go by here, each with its reason; without what only ranks that meet can measure."""
+    try:
+        config = configure().settled(second_level_nbytes())
+    except ValueError as error:
+        return {"problem": str(error)}
+    found = derive(config, 2, processors, 0.0, last_level_nbytes())
+    values: dict[str, Any] = {
+        "slot_nbytes": config.slot_nbytes,
+        "nslots": config.nslots,
+        "lane_nbytes": config.lane_nbytes,
+        "whisper_nbytes": config.whisper_limit(2),
+        "past_cache_nbytes": found.past_cache_nbytes,
+        "spin_us": config.spin_ns(2, processors) / 1e3,
+        "touch_gbs": found.costs.bytes_per_second / 1e9,
+    }
+    why = {name: found.why.get(name, "default") for name in values}
+    for name in ("latency_us", "one_shot_nbytes", "flat_reduce_nbytes"):
+        given = getattr(config, name)
+        values[name] = None if given < 0 else given
+        why[name] = "measured when ranks meet; see comm.stats()" if given < 0 else found.why[name]
+    return {name: {"value": value, "why": why[name]} for name, value in values.items()}
 
 
 def _launcher() -> dict[str, Any]:
@@ -129,6 +166,7 @@ def _for_people(facts: dict[str, Any], drawing: str, standing: list[Leftover]) -
         ("limits", limits),
         ("launcher", launched),
         ("settings", "\n".join(f"{name}={value}" for name, value in facts["settings"].items()) or "all by default"),
+        ("thresholds", _thresholds_for_people(facts["thresholds"])),
         ("leftovers", "\n".join(f"{x.name}  {x.nbytes} bytes, pid {x.pid}: {x.status}" for x in standing) or "none"),
     ]
     if facts["removed"]:
@@ -136,3 +174,11 @@ def _for_people(facts: dict[str, Any], drawing: str, standing: list[Leftover]) -
     elif any(x.status == "stale" for x in standing):
         sections.append(("", "`shmring info --clean` removes the stale ones"))
     return "\n".join(f"{title:<10} {text}".replace("\n", "\n" + " " * 11) for title, text in sections)
+
+
+def _thresholds_for_people(thresholds: dict[str, Any]) -> str:
+    if "problem" in thresholds:
+        return thresholds["problem"]
+    return "\n".join(
+        f"{name}={'?' if one['value'] is None else one['value']}  ({one['why']})" for name, one in thresholds.items()
+    )

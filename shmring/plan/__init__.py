@@ -8,6 +8,7 @@
 `two_shot`      the pipeline of two syncs under all_reduce and reduce
 `movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
 `mapped`        the same on shared arrays, without staging
+`shares`        a collective cut into shares for the threads of each rank
 `choose`        which of them, by the cost model
 `cost`          what a plan costs: bytes touched, staged, crossing domains; synchronisations
 `simulate`      runs the plans of all ranks and finds deadlocks, races and overwritten slots

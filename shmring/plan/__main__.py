@@ -7,7 +7,7 @@ import argparse
 from .choose import KINDS, choose
 from .cost import cost
 from .limits import Limits
-from .tables import cost_table, crossing_table
+from .tables import cost_table, crossing_table, threads_table
 
 
 def nbytes(text: str) -> int:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser("costs", help="the tables of docs/algorithms.md")
     a = parser.parse_args(arguments)
     if a.command == "costs":
-        print(cost_table(), crossing_table(), sep="\n\n")
+        print(cost_table(), crossing_table(), threads_table(), sep="\n\n")
         return
     if not (0 <= a.rank < a.size and 0 <= a.root < a.size):
         parser.error(f"rank and root must lie in 0..{a.size - 1}")

@@ -56,11 +56,14 @@ class Costs:
     latency : float
         Seconds from one rank's publish to another's awakening, when nothing hides it.
     bytes_per_second : float
-        Bytes one rank loads or stores per second while staging is in cache.
+        Bytes one thread loads or stores per second while staging is in cache.
+    dispatch : float
+        Seconds in which a thread wakes two parked ones of its team, which then wake two others each.
     """
 
     latency: float = 5e-7
     bytes_per_second: float = 1.2e11
+    dispatch: float = 1e-5
 
 
 DEFAULT_LIMITS = Limits()

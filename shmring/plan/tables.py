@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .choose import BUILDERS, ROOTED
 from .cost import Cost, cost, dependent_syncs, total
 from .limits import LINE, Limits
+from .shares import seconds, split_limit
 from .steps import Plan
 
 SIZES = (2, 4, 8, 64, 1024)
@@ -132,3 +133,17 @@ def crossing_table() -> str:
             yield kind, algorithm, *(_units(e.crossed(), e.unit) for e in examples)
 
     return _rows(["collective", "algorithm", "p=2", "p=8", "p=64"], rows())
+
+
+def threads_table() -> str:
+    """How many times as fast as one thread the model has an all-reduce with several; - where it is not split."""
+
+    def rows() -> Iterable[Iterable[object]]:
+        for size in (2, 8):
+            for mib in (1, 4, 16, 64):
+                n = mib << 20
+                alone = seconds("all_reduce", size, n, 1)
+                split = [(t, alone / seconds("all_reduce", size, n, t)) for t in (2, 4, 8, 16)]
+                yield size, f"{mib} MiB", *(f"{s:.1f}" if n >= split_limit(t) else "-" for t, s in split)
+
+    return _rows(["ranks", "all-reduce of", *(f"{t} threads" for t in (2, 4, 8, 16))], rows())

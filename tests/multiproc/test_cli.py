@@ -97,7 +97,8 @@ def test_info_shows_kernels_topology_limits_launcher_and_leftovers():
     done = shmring_command("info")
     assert done.returncode == 0, done.stderr
     titles = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert titles[:7] == ["version", "kernels", "topology", "limits", "launcher", "settings", "leftovers"]
+    expected = ["version", "kernels", "topology", "limits", "launcher", "settings", "thresholds", "leftovers"]
+    assert titles[:8] == expected
     assert shmring.kernels()["chosen"] in done.stdout
     assert f"shmring {shmring.__version__}" in done.stdout
     assert "/dev/shm" in done.stdout
@@ -109,6 +110,18 @@ def test_info_writes_json_for_programs():
     assert facts["kernels"]["chosen"] in facts["kernels"]["runnable"]
     assert facts["topology"]["processors"] == sorted(os.sched_getaffinity(0))
     assert {"memory lock", "address space", "open files", "processes"} <= set(facts["limits"])
+
+
+def test_info_tells_the_thresholds_and_where_they_come_from():
+    environ = {**os.environ, "SHMRING_SLOT_NBYTES": "8192", "SHMRING_ONE_SHOT_NBYTES": "77"}
+    found = json.loads(shmring_command("info", "--json", env=environ).stdout)["thresholds"]
+    assert found["slot_nbytes"] == {"value": 8192, "why": "SHMRING_SLOT_NBYTES"}
+    assert found["one_shot_nbytes"] == {"value": 77, "why": "SHMRING_ONE_SHOT_NBYTES"}
+    assert found["nslots"] == {"value": 8, "why": "default"}
+    assert found["latency_us"]["value"] is None
+    assert "slot_nbytes=8192  (SHMRING_SLOT_NBYTES)" in shmring_command("info", env=environ).stdout
+    wrong = shmring_command("info", env={**os.environ, "SHMRING_NSLOTS": "many"})
+    assert (wrong.returncode, "SHMRING_NSLOTS='many'" in wrong.stdout) == (0, True)
 
 
 def test_info_tells_which_launcher_it_was_started_by():

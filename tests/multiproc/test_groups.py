@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import threading
 import time
 
@@ -381,7 +382,8 @@ def make_many(comm, times, closing):
     comm.barrier()
     assert after == before
     # 3 * times groups of at least 2 outboxes of 44 KiB would be far more.
-    assert resident - resident_before < 4 << 20, resident - resident_before
+    if "address" not in os.environ.get("SHMRING_SANITIZED", ""):  # which keeps what was freed for a while
+        assert resident - resident_before < 4 << 20, resident - resident_before
 
 
 @pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])
@@ -425,3 +427,37 @@ def drop_in_a_cycle(comm):
 
 def test_a_group_dropped_in_a_reference_cycle_is_unmapped_by_the_collector():
     run_ranks(2, drop_in_a_cycle)
+
+
+def wait_for_a_group_while_its_parent_breaks(comm):
+    if comm.rank == 0:
+        comm.close()
+        return
+    if comm.rank == 1:
+        say("going")
+        with pytest.raises(PeerLostError) as caught:
+            comm.barrier()
+        assert caught.value.rank == 0
+        say("broken")
+        time.sleep(1000)
+
+    look = comm._check_awaited
+
+    def look_late(missing):
+        while not comm.is_broken:
+            time.sleep(0.001)
+        look(missing)
+
+    comm._check_awaited = look_late
+    with pytest.raises(PeerLostError, match="rank 0 ") as caught:
+        comm.subgroup([2, 1, 0])
+    assert caught.value.rank == 0       # the parent's number, though the group has another for it
+    assert pickle.loads(pickle.dumps(caught.value)).rank == 0
+
+
+def test_a_loss_that_the_parent_heard_of_meanwhile_is_told_with_the_parents_numbers():
+    gang = start_ranks(3, wait_for_a_group_while_its_parent_breaks)
+    gang.heard("broken", [1])
+    gang.kill(1)
+    outcomes = gang.outcomes()
+    assert outcomes[2].ok, outcomes[2]

@@ -30,9 +30,10 @@ from shmring.errors import (
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"lane_nbytes": 4096}  # pieces of 512 bytes
 PIECE, LANE = 32 << 10, 256 << 10
+SHORT = {"lane_nbytes": LANE}
 # Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole lane, and several lanes.
-SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, PIECE - 1, PIECE, PIECE + 1, LANE, LANE + 1,
-         3 * LANE + 7)  # fmt: skip
+SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE,
+         PIECE + 1, LANE, LANE + 1, 3 * LANE + 7)  # fmt: skip
 
 
 # ---- contents --------------------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ def every_pair_every_size(comm):
                     assert same_bits(x, expected), (nbytes, src, dst)
 
 
-@pytest.mark.parametrize("init", [{}, TINY, {"streaming": 1}], ids=["default", "tiny", "streaming"])
+@pytest.mark.parametrize("init", [{}, TINY, SHORT, {"streaming": 1}], ids=["default", "tiny", "short", "streaming"])
 @pytest.mark.parametrize("n", RANKS)
 def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
     run_ranks(n, every_pair_every_size, init=init)
@@ -107,6 +108,36 @@ def same_values_in_order(comm, count):
 
 def test_cells_and_bytes_are_reused_for_ever_and_nothing_overtakes():
     run_ranks(2, same_values_in_order, 5000, init=TINY)
+
+
+def stays_exact_while_trying(comm, streaming):
+    """A thousand laps round the lane: more than two periods of trials, in messages that lie across their ends."""
+    lengths = random.Random(5).choices(range(1, 3000), k=2800)
+    for i, nbytes in enumerate(lengths):
+        x = values("uint8", nbytes, i)
+        if comm.rank == 0:
+            comm.send(x, 1)
+        else:
+            out = np.zeros(3000, np.uint8)
+            assert comm.recv(out, 0).nbytes == nbytes
+            assert same_bits(out[:nbytes], x)
+    lanes = comm.stats()["lanes"]
+    if comm.rank == 1:
+        assert lanes == []
+        return
+    (lane,) = lanes
+    assert (lane["dst"], lane["nbytes"]) == (1, 4096)
+    assert lane["laps"] > 800
+    if streaming < 0:
+        assert all(us > 0 for us in lane["trial_us"])
+    else:
+        assert lane["stores"] == ("past the cache" if streaming else "through the cache")
+        assert lane["trial_us"] is None
+
+
+@pytest.mark.parametrize("streaming", [-1, 0, 1])
+def test_messages_stay_exact_while_a_lane_tries_how_to_store(streaming):
+    run_ranks(2, stays_exact_while_trying, streaming, init=TINY | {"streaming": streaming})
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------
@@ -785,20 +816,21 @@ def memory_of(comm):
     return os.fstat(comm.engine.segments[comm.rank]._spare).st_blocks * 512
 
 
-def use_one_lane(comm):
+def use_one_lane(comm, count):
     before = memory_of(comm)
     comm.iprobe()
     comm.barrier()
     if comm.rank == 0:
-        comm.send(np.zeros(3), 1)
+        comm.send(np.zeros(count), 1)
     elif comm.rank == 1:
-        comm.recv(np.zeros(3))
+        comm.recv(np.zeros(count))
     comm.barrier()
     return memory_of(comm) - before
 
 
-def test_only_lanes_in_use_have_memory():
-    assert run_ranks(3, use_one_lane) == [LANE + 256 * 64, 0, 0]
+@pytest.mark.parametrize(("count", "nbytes"), [(3, 256 * 64), (300, 256 * 64 + LANE)])
+def test_only_lanes_in_use_have_memory_and_bytes_only_if_messages_are_long(count, nbytes):
+    assert run_ranks(3, use_one_lane, count, init=SHORT) == [nbytes, 0, 0]
 
 
 def no_room_for_a_lane(comm):

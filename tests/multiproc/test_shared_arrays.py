@@ -17,6 +17,7 @@ from model import reduce_model
 from shmring import names
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.plan.limits import LINE
+from shmring.segment import leftovers
 
 GROUPS = [n for n in RANKS if n > 1]
 # Elements of 4 bytes: at the ends of a whisper (4096 bytes; 2340 with 7 ranks), of lines, and some hundred KiB.
@@ -682,3 +683,63 @@ def lend_to_torch(comm):
 def test_torch_sees_shared_arrays_without_a_copy():
     pytest.importorskip("torch")
     assert run_ranks(2, lend_to_torch) == [0, 0]
+
+
+def attach_when_one_has_told_and_died(comm):
+    from shmring import sharedarrays
+
+    if comm.rank == 1:
+        attach_others = sharedarrays._attach_others
+
+        def attach_late(*args):
+            while not comm.engine.gone_ranks():
+                time.sleep(0.001)
+            time.sleep(0.05)        # the lock of its name goes a moment after its life
+            return attach_others(*args)
+
+        sharedarrays._attach_others = attach_late
+    if comm.rank == 2:
+        accounts = comm._account
+
+        def account(failure, what, nonce=b""):
+            if not nonce:
+                say("telling")
+            return accounts(failure, what, nonce)
+
+        comm._account = account
+    with pytest.raises(PeerLostError) as caught:
+        comm.empty(5)
+    assert caught.value.rank == 2
+    assert [left for left in leftovers(comm.name) if left.status == "stale"] == []
+
+
+def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothing():
+    gang = start_ranks(3, attach_when_one_has_told_and_died)
+    gang.heard("telling", [2])
+    time.sleep(0.2)
+    gang.kill(2)
+    outcomes = gang.outcomes()
+    assert outcomes[0].ok, outcomes[0]
+    assert outcomes[1].ok, outcomes[1]
+
+
+def die_over_a_group_of_oneself(comm):
+    if comm.rank == 1:
+        def die(call):
+            if call == "ftruncate":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        names.fault = die
+        comm.subgroup([1])
+    with pytest.raises(PeerLostError):
+        comm.barrier()
+    time.sleep(0.05)
+    comm.close()
+    assert leftovers(comm.name) == []
+
+
+def test_survivors_that_close_take_away_what_the_dead_made_alone():
+    gang = start_ranks(2, die_over_a_group_of_oneself)
+    outcomes = gang.outcomes()
+    assert outcomes[1].signal == signal.SIGKILL
+    assert outcomes[0].ok, outcomes[0]

@@ -1,6 +1,7 @@
 """What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -68,6 +69,33 @@ def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
         print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
 
 
+def raise_lookup_error(*_):
+    raise LookupError
+
+
+def spin_while(comm, way):
+    if comm.rank == 0:
+        say("going")
+        time.sleep(1000)
+    signal.signal(signal.SIGUSR2, raise_lookup_error)
+    with pytest.raises({"death": PeerLostError, "clock": CollectiveTimeoutError, "signal": LookupError}[way]):
+        comm.barrier()
+    say("through")
+
+
+@pytest.mark.parametrize("way", ["death", "clock", "signal"])
+def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_signals(way):
+    gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
+    gang.heard("going", [0])
+    time.sleep(0.1)
+    if way != "clock":
+        gang.signal(int(way == "signal"), signal.SIGKILL if way == "death" else signal.SIGUSR2)
+    gang.heard("through", [1])
+    if way != "death":
+        gang.kill(0)
+    assert gang.outcomes()[1].ok, gang.outcomes()[1]
+
+
 def stay_behind(comm, count):
     x = np.ones(count)
     if comm.rank == comm.size - 1:
@@ -91,6 +119,24 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count):
         assert n - 1 in outcome.error.late
         assert "in no call" in str(outcome.error)
         assert "all_reduce(sum, float64" in str(outcome.error)
+
+
+def wait_for_a_message(comm, call):
+    if comm.rank == 1:
+        say("here")
+        if call == "send":
+            comm.send(np.zeros(1 << 20, np.uint8), 0, 5)
+        else:
+            getattr(comm, call)(*([np.zeros(3)] if call == "recv" else []), 0, 5)
+    else:
+        comm.all_reduce(np.ones(SMALL), timeout=0.5)
+
+
+@pytest.mark.parametrize("call", ["send", "recv", "probe"])
+def test_a_rank_that_waits_for_a_message_is_said_to(call):
+    for outcome in start_ranks(2, wait_for_a_message, call, init={"lane_nbytes": 4096}).outcomes():
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
 
 
 def disagree(comm, way):
@@ -279,6 +325,45 @@ def share_between_threads(comm):
 
 def test_threads_of_a_rank_take_turns():
     run_ranks(2, share_between_threads)
+
+
+class EnoughError(Exception):
+    pass
+
+
+def contend_though_interrupted(comm, seed):
+    def ring(*_):
+        raise EnoughError
+
+    stop = threading.Event()
+
+    def call():
+        while not stop.is_set():
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+
+    moment = random.Random(seed)
+    signal.signal(signal.SIGALRM, ring)
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(1500):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 300e-6))
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    comm.barrier()
+
+
+def test_threads_take_turns_though_signal_handlers_raise_anywhere(seed):
+    run_ranks(1, contend_though_interrupted, seed)
 
 
 def fork_inside(comm):

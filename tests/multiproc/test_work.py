@@ -588,3 +588,30 @@ def submit_from_threads(comm):
 
 def test_threads_may_submit_at_the_same_time():
     assert run_ranks(2, submit_from_threads) == [800] * 2
+
+
+class EnoughError(Exception):
+    pass
+
+
+def wait_again_and_again_though_interrupted(comm, seed):
+    def ring(*_):
+        raise EnoughError
+
+    moment = random.Random(seed)
+    signal.signal(signal.SIGALRM, ring)
+    ends = 0
+    for _ in range(4000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 150e-6))
+            comm.barrier(async_op=True).wait()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            ends += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    comm.barrier(async_op=True).wait()
+    return ends > 0
+
+
+def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(seed):
+    assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]

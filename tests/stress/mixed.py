@@ -89,7 +89,7 @@ _pools: dict[str, np.ndarray] = {}
 def pool_of(dtype):
     """Values to cut inputs from."""
     if dtype not in _pools:
-        _pools[dtype] = values(NUMPY_DTYPES[dtype], POOL, len(_pools))
+        _pools[dtype] = values(NUMPY_DTYPES[dtype], POOL, list(NUMPY_DTYPES).index(dtype))
     return _pools[dtype]
 
 

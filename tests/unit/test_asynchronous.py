@@ -39,9 +39,10 @@ def test_ends_in_two_threads_await_each_other_through_a_small_ring(nbytes):
     count = 300 if nbytes < 10_000 else 20
 
     async def speak():
-        for i in range(count):
-            await sender.send_async(i.to_bytes(4, "little") * (nbytes // 4))
-        await sender.send_object_async("end")
+        with sender:       # who fails is heard on the other side
+            for i in range(count):
+                await sender.send_async(i.to_bytes(4, "little") * (nbytes // 4))
+            await sender.send_object_async("end")
 
     async def listen():
         for i in range(count):

@@ -13,29 +13,45 @@ INTEGERS = [name for name, kind in FIELDS.items() if kind is int]
 
 # Every setting with the values it may have.
 GOOD = {
-    "slot_nbytes": st.integers(1, 1 << 20).map(lambda n: 4096 * n),
+    "slot_nbytes": st.just(-1) | st.integers(1, 1 << 20).map(lambda n: 4096 * n),
     "nslots": st.sampled_from((4, 8)),
     "whisper_nbytes": st.integers(-1, 4096),
-    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n),
+    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n) | st.just(-1),
     "one_shot_nbytes": st.integers(-1, 1 << 40),
+    "flat_reduce_nbytes": st.integers(-1, 1 << 40),
+    "round_nbytes": st.just(-1) | st.integers(128, 1 << 40),
+    "latency_us": st.just(-1.0) | st.floats(0, 1e9),
+    "touch_gbs": st.just(-1.0) | st.floats(0, 1e6, exclude_min=True),
     "timeout": st.none() | st.floats(0, allow_nan=False),
     "spin_us": st.just(-1.0) | st.floats(0, 1e9),
     "tick_ms": st.floats(0, 60_000, exclude_min=True),
     "streaming": st.sampled_from((-1, 0, 1)),
+    "past_cache_nbytes": st.integers(-1, 1 << 40),
+    "huge_pages": st.sampled_from((-1, 0, 1)),
+    "threads": st.just(-1) | st.integers(1, 32),
+    "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
 }
 
 BAD = {
-    "slot_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n % 4096),
+    "slot_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n <= 0 or n % 4096)),
     "nslots": st.integers().filter(lambda n: n not in (4, 8)),
     "whisper_nbytes": st.integers(max_value=-2) | st.integers(4097),
-    "lane_nbytes": st.integers(max_value=4095) | st.integers(4097, 1 << 40).filter(lambda n: n & (n - 1)),
+    "lane_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n < 4096 or n & (n - 1))),
     "one_shot_nbytes": st.integers(max_value=-2),
+    "flat_reduce_nbytes": st.integers(max_value=-2),
+    "round_nbytes": st.integers(max_value=127).filter(lambda n: n != -1),
+    "latency_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan")),
+    "touch_gbs": st.floats(max_value=0).filter(lambda x: x != -1) | st.just(float("nan")),
+    "past_cache_nbytes": st.integers(max_value=-2),
+    "huge_pages": st.integers().filter(lambda n: n not in (-1, 0, 1)),
     "timeout": st.floats(max_value=0, exclude_max=True) | st.just(float("nan")),
     "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+    "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
+    "split_nbytes": st.integers(max_value=-2),
 }  # fmt: skip
 
 
@@ -56,7 +72,7 @@ def test_arguments_and_environment_set_the_same(chosen):
     assert by_environment == by_argument
     assert all(getattr(by_argument, name) == value for name, value in chosen.items())
     assert all(getattr(by_argument, name) == getattr(Config(), name) for name in set(FIELDS) - set(chosen))
-    assert {name: type(value) for name, value in vars(by_environment).items() if value is not None} == {
+    assert {name: type(value) for name in FIELDS if (value := getattr(by_environment, name)) is not None} == {
         name: kind for name, kind in FIELDS.items() if getattr(by_environment, name) is not None
     }
 
@@ -138,3 +154,49 @@ def test_a_whisper_always_fits_its_slot(size, whisper_nbytes):
 def test_crowded_ranks_do_not_spin(size, processors):
     assert (Config().spin_ns(size, processors) > 0) == (size <= processors)
     assert Config(spin_us=1.5).spin_ns(size, processors) == 1500
+
+
+def test_each_setting_tells_where_it_comes_from():
+    config = configure({"SHMRING_NSLOTS": "4", "SHMRING_SPIN_US": "3"}, spin_us=5.0, timeout=None)
+    assert config.origins == {"nslots": "SHMRING_NSLOTS", "spin_us": "argument", "timeout": "argument"}
+    assert configure({}).origins == {}
+    assert config.changed(nslots=8).origins["nslots"] == "argument"
+    assert config.origins["nslots"] == "SHMRING_NSLOTS"
+
+
+@pytest.mark.parametrize(
+    ("cache_kib", "slot_kib"),
+    [(0, 256), (1, 128), (256, 128), (512, 128), (1024, 256), (1280, 256), (2048, 512), (65536, 512)],
+)
+def test_slots_follow_the_second_level_cache(cache_kib, slot_kib):
+    config = Config().settled(cache_kib << 10)
+    assert config.slot_nbytes == slot_kib << 10
+    assert "second-level cache" in config.origins["slot_nbytes"]
+
+
+@given(st.integers(0, 1 << 40))
+def test_whatever_the_cache_slots_are_whole_pages(nbytes):
+    assert Config().settled(nbytes).slot_nbytes % 4096 == 0
+
+
+def test_a_slot_that_was_given_stays():
+    config = configure({}, slot_nbytes=4096).settled(1 << 20)
+    assert config.slot_nbytes == 4096
+    assert config.origins == {"slot_nbytes": "argument"}
+    assert config.changed(slot_nbytes=-1).settled(1 << 20).slot_nbytes == 256 << 10
+
+
+def test_huge_pages_are_asked_for_unless_the_system_forbids_them():
+    assert not any(Config().wants_huge_pages(word) for word in ("", "never", "deny"))
+    assert all(Config().wants_huge_pages(word) for word in ("advise", "always", "within_size", "force"))
+    assert Config(huge_pages=1).wants_huge_pages("never")
+    assert not Config(huge_pages=0).wants_huge_pages("always")
+
+
+@given(st.integers(1, 1024))
+def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(size):
+    limit = Config().lane_limit(size)
+    assert 256 << 10 <= limit <= 2 << 20
+    assert limit & (limit - 1) == 0
+    assert limit == 256 << 10 or limit * (size - 1) <= 4 << 20
+    assert Config(lane_nbytes=4096).lane_limit(size) == 4096

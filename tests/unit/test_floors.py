@@ -17,19 +17,24 @@ PACKAGE = Path(shmring.__file__).parent
 # From the ground up. A room is a module (its .py, .pyx, .pxd and .pyi together), a C header, or a whole package.
 FLOORS = {
     "words": """
-        errors dtypes contents version unraisable atomics layout
-        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/robust.h
-        _c/dlpack_abi.h
+        errors dtypes contents version unraisable atomics layout faults
+        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
+        _c/dlpack_abi.h _c/faults.h _c/robust.h
     """,
     "machine": """
-        topology environment processes config blocks
+        topology teamsize environment processes config blocks
         names header mapping lifeline segment wait reduce dlpack arrays
     """,
-    "parts": "packing lending ring ringwait ringlook ringsets anywait alarm asynchronous frames overtaking channelmemory branches queuememory inspection directory whisper signature rounds stores journey talk program plan/ lanes",
-    "engine": "meeting diagnosis engine agreement collectives assembly",
+    "parts": """
+        packing lending ring ringwait ringlook ringsets anywait alarm asynchronous
+        frames overtaking channelmemory branches queuememory inspection
+        directory whisper signature rounds stores journey talk program team plan/ lanes
+    """,
+    "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
-        ends sender receiver recordends fanning broadcasting queueing work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
-        sharedarrays
+        ends sender receiver recordends fanning broadcasting queueing
+        work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
+        sharedarrays explaining
     """,
     "face": "communicator channels fans joining launch run __init__",
     "guests": "bench/ cli/ __main__",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError
-from shmring.mapping import Mapping
+from shmring.mapping import HUGE_PAGE_NBYTES, Mapping
 
 PAGE = resource.getpagesize()
 
@@ -132,10 +132,11 @@ def test_a_bad_descriptor_is_an_os_error_with_its_errno(fd):
         Mapping(read_only.fileno(), PAGE)
 
 
+@pytest.mark.skipif("address" in os.environ.get("SHMRING_SANITIZED", ""), reason="the address sanitizer maps terabytes")
 def test_an_address_space_limit_is_an_error_that_says_so():
     program = """
         import os, resource
-        from shmring.mapping import Mapping
+        from shmring.mapping import HUGE_PAGE_NBYTES, Mapping
         from shmring.errors import OutOfSharedMemoryError
         fd = os.memfd_create("big")
         os.ftruncate(fd, 1 << 40)
@@ -208,3 +209,70 @@ def test_a_forked_child_shares_the_memory_and_its_end_takes_nothing_from_the_par
     process.join(30)
     assert process.exitcode == 0
     assert bytes(memoryview(mapping)[:1]) == b"*"
+
+
+@pytest.fixture
+def large():
+    """A file of three huge pages and a bit, with all its memory, as a descriptor."""
+    fd = os.memfd_create("mapping")
+    os.posix_fallocate(fd, 0, 3 * HUGE_PAGE_NBYTES + PAGE)
+    yield fd
+    os.close(fd)
+
+
+def address_of(mapping):
+    return np.frombuffer(mapping, dtype=np.uint8).__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("offset", [0, PAGE, HUGE_PAGE_NBYTES])
+def test_large_mappings_lie_where_huge_pages_are_possible_and_take_no_more_than_they_need(large, offset):
+    before = mapped_ranges()
+    mapping = Mapping(large, HUGE_PAGE_NBYTES + 5, offset)
+    assert address_of(mapping) % HUGE_PAGE_NBYTES == offset % HUGE_PAGE_NBYTES
+    assert mapped_ranges() == before + 1
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps if "memfd:mapping" in line]
+    assert [int(end, 16) - int(start, 16) for start, end in spans] == [HUGE_PAGE_NBYTES + PAGE]
+
+
+def mapped_nbytes():
+    """The address space of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * PAGE
+
+
+def test_mappings_leave_no_address_space_behind(large):
+    Mapping(large, 3 * HUGE_PAGE_NBYTES).close()
+    before = mapped_nbytes()
+    for _ in range(20):
+        Mapping(large, 2 * HUGE_PAGE_NBYTES + PAGE, PAGE).close()
+    assert mapped_nbytes() < before + 20 * HUGE_PAGE_NBYTES
+
+
+def test_collapsing_keeps_contents_and_takes_no_more_memory_and_peers_see_huge_pages_too(large):
+    one = Mapping(large, 3 * HUGE_PAGE_NBYTES + PAGE)
+    content = np.random.default_rng(0).integers(0, 256, one.nbytes, np.uint8)
+    np.frombuffer(one, np.uint8)[:] = content
+    blocks = os.fstat(large).st_blocks
+    done = one.collapse(PAGE, 2 * HUGE_PAGE_NBYTES)  # one whole huge page lies inside
+    assert done in (0, HUGE_PAGE_NBYTES)
+    assert one.huge_nbytes == done
+    other = Mapping(large, 3 * HUGE_PAGE_NBYTES + PAGE)
+    other.prefault(write=False)
+    assert other.huge_nbytes == done
+    assert (np.frombuffer(other, np.uint8) == content).all()
+    assert os.fstat(large).st_blocks == blocks
+    if done == 0:
+        pytest.skip("this kernel made no huge page")
+
+
+def test_collapsing_what_holds_no_whole_huge_page_does_nothing(fd, large):
+    assert Mapping(fd, 8 * PAGE).collapse() == 0
+    mapping = Mapping(large, 3 * HUGE_PAGE_NBYTES)
+    assert mapping.collapse(1, 2 * HUGE_PAGE_NBYTES - 2) == 0
+    with pytest.raises(ValueError, match="not inside a mapping"):
+        mapping.collapse(0, 4 * HUGE_PAGE_NBYTES)
+    mapping.close()
+    assert mapping.huge_nbytes == 0
+    with pytest.raises(ClosedError):
+        mapping.collapse()

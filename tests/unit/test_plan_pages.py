@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 def test_the_documented_tables_are_those_that_the_command_counts_from_the_plans(capsys):
     main(["costs"])
     tables = capsys.readouterr().out.strip().split("\n\n")
-    assert len(tables) == 2
+    assert len(tables) == 3
     page = PAGE.read_text()
     for table in tables:
         assert table in page

@@ -603,8 +603,9 @@ def test_a_file_without_a_whole_header_is_refused(name, nbytes):
 
 
 def test_another_version_is_refused_before_it_is_ready(name):
-    with squatted(name, forged(version=2)[:128] + bytes(NBYTES - 128)):
-        refused(name, "layout version 2, expected 1")
+    other = headers.LAYOUT_VERSION + 1
+    with squatted(name, forged(version=other)[:128] + bytes(NBYTES - 128)):
+        refused(name, f"layout version {other}, expected {other - 1}")
 
 
 # -- what the kernel refuses ------------------------------------------------------------------------------------------

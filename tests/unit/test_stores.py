@@ -8,16 +8,24 @@ NEAR, FAR = (10, 17), (40, 10)
 def test_after_warming_up_both_ways_are_tried_and_the_quicker_is_kept():
     made = replay([FAR] * 100)
     assert made[:6] == [(False, False)] * 2 + [(False, True)] * 2 + [(True, True)] * 2
-    assert made[6:] == [(True, False)] * 94
-    assert replay([NEAR] * 100)[6:] == [(False, False)] * 94
+    assert made[6:16] == [(True, False)] * 10
+    assert replay([NEAR] * 100)[6:16] == [(False, False)] * 10
 
 
 def test_a_change_of_placement_is_noticed_in_the_next_period():
-    period = 256
+    first, period = 240, 256  # the first of full length begins when 8 + 16 + 32 + 64 tries have been made
     for before, after, better in ((NEAR, FAR, True), (FAR, NEAR, False)):
-        made = replay([before] * 100 + [after] * 500)
-        assert made[period + 1] == (not better, False)
-        assert made[period + 6 : 2 * period] == [(better, False)] * (period - 6)
+        made = replay([before] * (first + 100) + [after] * 500)
+        assert made[first + period + 1] == (not better, False)
+        assert made[first + period + 6 : first + 2 * period] == [(better, False)] * (period - 6)
+
+
+def test_early_verdicts_are_soon_looked_into_again():
+    trials = [i for i, (_, is_trial) in enumerate(replay([NEAR] * 1000)) if is_trial]
+    assert trials[::4] == [2, 18, 50, 114, 242, 498, 754]
+    made = replay([FAR] * 10 + [NEAR] * 90)      # a cold start
+    assert made[10:16] == [(True, False)] * 6
+    assert made[22:48] == [(False, False)] * 26
 
 
 def test_one_disturbed_call_decides_nothing():
@@ -37,4 +45,4 @@ def test_only_the_last_two_tries_of_each_way_count():
 def test_trials_come_by_number_so_that_all_ranks_try_alike():
     trials = [[i for i, (_, is_trial) in enumerate(replay([cost] * 1000)) if is_trial] for cost in (NEAR, FAR)]
     assert trials[0] == trials[1]
-    assert len(trials[0]) == 4 * 4
+    assert len(trials[0]) == 7 * 4

@@ -5,7 +5,16 @@ import os
 
 import pytest
 
-from shmring.topology import Cache, Node, _parse_size, discover, parse_list, processor_quota, usable_processors
+from shmring.topology import (
+    Cache,
+    Node,
+    _parse_size,
+    discover,
+    parse_list,
+    processor_quota,
+    second_level_nbytes,
+    usable_processors,
+)
 
 
 @pytest.fixture
@@ -302,3 +311,11 @@ def test_affinity_is_seen_as_it_changes():
         assert usable_processors() <= 1.0
     finally:
         os.sched_setaffinity(0, before)
+
+
+def test_the_second_level_cache_is_that_of_processor_0_whichever_are_allowed(machine):
+    files = {"proc/self/status": "Cpus_allowed_list:\t1"}
+    for cpu, size in enumerate(("1024K", "2048K")):
+        files |= cache_files(cpu, 0, 1, "Data", "32K", str(cpu)) | cache_files(cpu, 1, 2, "Unified", size, str(cpu))
+    assert second_level_nbytes(machine(files)["sysfs"]) == 1 << 20
+    assert second_level_nbytes("/nowhere") == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 
 
@@ -13,16 +16,17 @@ class Backend:
     """One rank of a library. A subclass joins its peers in ``__init__`` and sets ``rank``, ``size`` and ``version``.
 
     ``calls`` has for each collective the statement that its users write, with arrays ``x`` and ``y`` and what is in
-    ``names``. Two statements are for rank 0 and for the others; in ping_pong, for the even rank of a pair and the odd one.
+    ``names``. Two statements are for rank 0 and for the others; in ping_pong, for a pair's even rank and
+    its odd one.
     """
 
-    calls: dict[str, str | tuple[str, str]] = {}
+    calls: ClassVar[Mapping[str, str | tuple[str, str]]] = {}
     version = ""
     calls_in_statement = 1
 
     def __init__(self, task: dict, line, rank: int) -> None:
         self.rank, self.size = rank, task["size"]
-        self.names: dict[str, object] = {}
+        self.names: dict[str, Any] = {}
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Memory as this library's users have it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from shmring.bench import machine
 
 from .backend import Backend as Base
@@ -11,12 +12,12 @@ SMALL = 64 << 10  # bytes; smaller copies are made several at a time, so that Py
 
 
 class Backend(Base):
-    """A rank that copies. It stages nothing, waits for nobody and calls no library: nothing that communicates is faster."""
+    """A rank that copies. It waits for nobody. Calls on shared arrays may be quicker: they copy nothing."""
 
     def __init__(self, task: dict, line, rank: int) -> None:
         super().__init__(task, line, rank)
         self._words = np.frombuffer(line.words, np.uint64)[task["size"] * machine.APART :]
-        self._crowded = task["crowded"]
+        self._players = min(task["size"], task["nprocessors"])  # ranks that take turns on a processor say nothing of it
         self.version = "memcpy"
         self.names = {"copy": machine.copy}
 
@@ -26,5 +27,7 @@ class Backend(Base):
         return "copy(y, x, times)"
 
     def round_trip(self, times: int) -> list[float]:
-        """Nanoseconds there and back from rank 0 to each of the others in turn; nothing on the others."""
-        return machine.round_trips(self._words, self.rank, self.size, times)
+        """Nanoseconds there and back from rank 0 to each other rank in turn; nothing on the others."""
+        if self.rank >= self._players:
+            return []
+        return list(machine.round_trips(self._words, self.rank, self._players, times))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -18,12 +19,14 @@ FLAGS = ["-O2", "-fopenmp"]  # as DeepSpeed's own builder has them
 class Backend(Base):
     """A rank of ``torch.ops.deepspeed.inference_all_reduce_``; the ranks find each other by environment variables."""
 
-    calls = {"all_reduce": "inference_all_reduce_(x)"}
+    calls: ClassVar = {"all_reduce": "inference_all_reduce_(x)"}
 
     def __init__(self, task: dict, line, rank: int) -> None:
         super().__init__(task, line, rank)
         torch.set_num_threads(task["threads"])
         spec = importlib.util.spec_from_file_location(NAME, task["library"])
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self._level = module.vector_kernel_level()
@@ -50,6 +53,10 @@ def build(source: str) -> str:
     folder = Path(source)
     sources = [str(folder / "cpu/comm" / name) for name in ("shm_interface.cpp", "shm.cpp")]
     module = cpp_extension.load(
-        NAME, sources, extra_cflags=FLAGS, extra_ldflags=["-fopenmp"], extra_include_paths=[str(folder / "cpu/includes")]
+        NAME,
+        sources,
+        extra_cflags=FLAGS,
+        extra_ldflags=["-fopenmp"],
+        extra_include_paths=[str(folder / "cpu/includes")],
     )
     return module.__file__

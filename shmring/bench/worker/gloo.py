@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.distributed as dist
 
@@ -11,7 +13,7 @@ from .backend import Backend as Base
 class Backend(Base):
     """A rank of the default process group."""
 
-    calls = {
+    calls: ClassVar = {
         "all_reduce": "dist.all_reduce(x)",
         "reduce": "dist.reduce(x, 0)",
         "broadcast": "dist.broadcast(x, 0)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mpi4py import MPI
 
 from .backend import Backend as Base
@@ -14,7 +16,7 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 class Backend(Base):
     """A rank of ``MPI.COMM_WORLD``; the calls on buffers, which are mpi4py's fast ones."""
 
-    calls = {
+    calls: ClassVar = {
         "all_reduce": "comm.Allreduce(MPI.IN_PLACE, x)",
         "reduce": ("comm.Reduce(MPI.IN_PLACE, x)", "comm.Reduce(x, None)"),
         "broadcast": "comm.Bcast(x)",

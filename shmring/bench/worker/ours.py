@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+
 import shmring
 
 from .backend import Backend as Base
 from .backend import Unsupported
 
-CALLS = {
+CALLS: dict[str, str | tuple[str, str]] = {
     "all_reduce": "comm.all_reduce(x)",
     "reduce": "comm.reduce(x)",
     "broadcast": "comm.broadcast(x)",

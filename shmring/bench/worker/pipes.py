@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import platform
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def main(address: str, size: str) -> int:
         process.start()
     for process in ranks:
         process.join()
-    return max(abs(process.exitcode) for process in ranks)
+    return max(abs(process.exitcode or 0) for process in ranks)
 
 
 def _be_rank(address: str, rank: int, ends: list[dict]) -> None:
@@ -49,9 +50,9 @@ def _be_rank(address: str, rank: int, ends: list[dict]) -> None:
 class Backend(Base):
     """A rank with a connection to every other one."""
 
-    ends: dict = {}
+    ends: ClassVar[dict] = {}
     version = f"Python {platform.python_version()}"
-    calls = {
+    calls: ClassVar = {
         "all_reduce": "pipes.all_reduce(x)",
         "reduce": "pipes.reduce(x)",
         "broadcast": "pipes.broadcast(x)",

@@ -6,11 +6,12 @@ import importlib.util
 import json
 import platform
 from pathlib import Path
+from typing import Any
 
 
 def main(deepspeed_source: str = "") -> int:
     """Look, and print."""
-    found = {"python": platform.python_version(), "numpy": _has("numpy"), "shmring": _has("shmring")}
+    found: dict[str, Any] = {"python": platform.python_version(), "numpy": _has("numpy"), "shmring": _has("shmring")}
     for name, look in (("mpi", _mpi), ("torch", _torch)):
         try:
             found[name] = look()
@@ -65,10 +66,10 @@ def _deepspeed(source: str) -> dict | None:
             return None
         source = str(Path(spec.submodule_search_locations[0]) / "ops")
     root = Path(source)
-    version = next((f.read_text().strip() for f in (root / "version.txt", root.parent / "version.txt") if f.exists()), "")
+    said = [file.read_text().strip() for file in (root / "version.txt", root.parent / "version.txt") if file.exists()]
     try:
         from .deepspeed import build
 
-        return {"release": version, "library": build(str(root / "csrc"))}
+        return {"release": "".join(said[:1]), "library": build(str(root / "csrc"))}
     except Exception as error:
         return {"problem": f"{type(error).__name__}: {error}".partition("\n")[0]}

@@ -1,7 +1,7 @@
 """One row's problem on one rank: arrays of the right shape, inputs, and the one right answer.
 
-Values are small integers, exact in every type, also when summed over all ranks. They repeat with a prime period, so that
-parts that are swapped or missing show.
+Values are small integers, exact in every type, also when summed over all ranks. They repeat with a prime period, so
+that parts that are swapped or missing show.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ class Problem:
     def _expected(self) -> tuple[np.ndarray, np.ndarray] | None:
         """What was to be written, and where it is; None where this rank gets nothing."""
         op, base = self.op, self._base
-        if op == "barrier" or (op in ("reduce", "gather") and self.rank) or (op == "ping_pong" and self.partner is None):
+        if (
+            op == "barrier"
+            or (op in ("reduce", "gather") and self.rank)
+            or (op == "ping_pong" and self.partner is None)
+        ):
             return None
         if op in ("all_reduce", "reduce"):
             return self._vector(base.sum(axis=0)), self.x

@@ -35,7 +35,8 @@ def serve(control: Control, rank: int) -> None:
     if task["processors"]:
         os.sched_setaffinity(0, task["processors"])  # before any library sees the machine
     try:
-        player = Player(task, StartLine(page, rank, task["size"], task["crowded"]), rank)
+        line = StartLine(page, rank, task["size"], crowded=task["size"] > task["nprocessors"])
+        player = Player(task, line, rank)
         control.answer(version=player.backend.version)
         while (order := control.order())["do"] != "quit":
             control.answer(**getattr(player, order.pop("do"))(**order))
@@ -50,13 +51,15 @@ class Player:
 
     def __init__(self, task: dict, line: StartLine, rank: int) -> None:
         self.line = line
+        self.problem: Problem | None = None
+        self.timers: dict[str, timeit.Timer] = {}
         self.backend = importlib.import_module(f".{task['backend']}", __package__).Backend(task, line, rank)
 
     def prepare(self, op: str, dtype: str, nbytes: int, rewrite: bool) -> dict:
         """Make the arrays, see that the answers are right, and have the statements ready."""
         backend = self.backend
-        self.problem = None  # the old arrays go first
-        self.timers = {}
+        self.problem, self.timers = None, {}  # the old arrays go first
+        backend.names.update(dict.fromkeys(("x", "y", "parts", "plan", "content")))
         try:
             problem = Problem(op, dtype, nbytes, backend.rank, backend.size, backend.empty)
             statement = backend.statement(problem)
@@ -64,7 +67,7 @@ class Player:
             return {"unsupported": str(reason)}
         self.problem = problem
         self._add("once", statement)
-        wrong = [seed for seed in range(CHECKS) if not self._is_right(seed)]
+        wrong = [seed for seed in range(CHECKS) if not self._is_right(problem, seed)]
         problem.settle()
         if rewrite and problem.rewrites:
             backend.names.update(content=problem.x, one=problem.number.encode(np.ones(1))[0])
@@ -86,7 +89,8 @@ class Player:
 
     def check(self) -> dict:
         """See again whether the answers are right, now that the calls have been timed."""
-        right = self._is_right(CHECKS)
+        assert self.problem is not None
+        right = self._is_right(self.problem, CHECKS)
         self.problem.settle()
         return {"right": right}
 
@@ -98,9 +102,8 @@ class Player:
     def _add(self, name: str, statement: str) -> None:
         self.timers[name] = timeit.Timer(statement, timer=time.perf_counter_ns, globals=self.backend.names)
 
-    def _is_right(self, seed: int) -> bool:
-        self.problem.fill(seed)
+    def _is_right(self, problem: Problem, seed: int) -> bool:
+        problem.fill(seed)
         self.line.meet()  # nobody's input is overwritten while a peer still reads it
         self.timers["once"].timeit(1)
-        return self.problem.is_right()
-
+        return problem.is_right()

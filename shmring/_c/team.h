@@ -1,0 +1,196 @@
+/* The threads of a team: helpers that sleep until they are called, do their part, and count themselves off.
+ *
+ * One thread, the caller, calls all helpers at once and waits until all have done. A helper that is called wakes two
+ * others before it begins, so that many are awake after a few wakings in a row. After its part it looks out for the
+ * next call for `spin_ns`, then parks on a semaphore of its own and costs no processor time.
+ *
+ * No helper touches the interpreter, so it needs no lock of it and survives its end; all signals are blocked, so no
+ * handler runs in one. They inherit the affinity mask of the thread that starts them. A forked child has none: its copy
+ * of the team is not to be called or dismissed (team.pyx sees to that).
+ *
+ * State here is private to the process: nothing in shared memory depends on it.
+ */
+#ifndef SHMRING_TEAM_H
+#define SHMRING_TEAM_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "atomics.h"
+#include "layout.h"
+#include "sleep.h"
+
+/* Room for a block of a fold and its table of sources, and for the static TLS of big libraries. */
+#define TEAM_STACK_NBYTES (256 * 1024)
+#define TEAM_LOOKS_PER_CLOCK 32
+
+struct shmring_team;
+
+typedef struct {
+    SHMRING_APART uint32_t parked; /* 1: sleeps on `wake`, which is posted by whoever swaps this to 0 */
+    uint32_t is_dismissed;
+    sem_t wake;
+    pthread_t thread;
+    struct shmring_team *team;
+    int number; /* from 1 on: number 0 is the caller */
+} shmring_helper;
+
+typedef struct shmring_team {
+    SHMRING_APART uint64_t calls;    /* ever begun; the caller's */
+    void (*work)(void *what, int number);
+    void *what;
+    int nhelpers;
+    int64_t spin_ns;
+    SHMRING_APART uint32_t nworking; /* helpers that have not done their part of the last call */
+    SHMRING_APART uint32_t asleep;   /* 1: the caller sleeps on `done` */
+    sem_t done;
+    shmring_helper helpers[SHMRING_THREADS_MAX];
+} shmring_team;
+
+static void wake_helper(shmring_helper *helper) {
+    if (load_relaxed_u32(&helper->parked) && compare_swap_u32(&helper->parked, 1, 0)) sem_post(&helper->wake);
+}
+
+/* Those whom thread `number` wakes: a binary tree, of which the caller is the root. */
+static void wake_next(shmring_team *team, int number) {
+    /* SYNC parked (meets: park). The call, which this thread has made or seen, before the look whether they sleep. */
+    full_fence();
+    for (int next = 2 * number + 1; next <= 2 * number + 2 && next <= team->nhelpers; next++)
+        wake_helper(&team->helpers[next - 1]);
+}
+
+static bool is_called(shmring_helper *helper, uint64_t seen) {
+    /* SYNC call (meets: call_helpers). What there is to do is visible. */
+    return load_acquire_u64(&helper->team->calls) != seen || load_acquire_u32(&helper->is_dismissed);
+}
+
+static void park(shmring_helper *helper, uint64_t seen) {
+    store_relaxed_u32(&helper->parked, 1);
+    full_fence(); /* SYNC parked (meets: wake_next, dismiss_helpers) */
+    /* Called meanwhile: then take the word back. Who finds it taken has been posted, or will be at once. */
+    if (is_called(helper, seen) && compare_swap_u32(&helper->parked, 1, 0)) return;
+    while (sem_wait(&helper->wake) != 0 && errno == EINTR) {}
+}
+
+static void await_call(shmring_helper *helper, uint64_t seen) {
+    int64_t until = monotonic_ns() + helper->team->spin_ns;
+    while (!is_called(helper, seen)) {
+        for (int look = 0; look < TEAM_LOOKS_PER_CLOCK && !is_called(helper, seen); look++) cpu_pause();
+        if (monotonic_ns() < until) {
+            sched_yield(); /* somebody may want this processor */
+            continue;
+        }
+        park(helper, seen);
+    }
+}
+
+static void *help(void *argument) {
+    shmring_helper *helper = argument;
+    shmring_team *team = helper->team;
+    prctl(PR_SET_NAME, "shmring-helper");
+    for (uint64_t seen = 0;; seen++) { /* the caller waits for all before it calls again, so none is missed */
+        await_call(helper, seen);
+        if (load_acquire_u64(&team->calls) == seen) return NULL; /* dismissed */
+        wake_next(team, helper->number);
+        team->work(team->what, helper->number);
+        /* SYNC done (meets: have_all_done). Each helper's part before its countdown. */
+        if (subtract_one_u32(&team->nworking) > 0) continue;
+        full_fence(); /* SYNC asleep (meets: await_helpers) */
+        if (load_relaxed_u32(&team->asleep) && compare_swap_u32(&team->asleep, 1, 0)) sem_post(&team->done);
+    }
+}
+
+/* ---- the caller's side ------------------------------------------------------------------------------------------- */
+
+static shmring_team *make_team(void (*work)(void *, int), void *what, int64_t spin_ns) {
+    shmring_team *team = aligned_alloc(SHMRING_FALSE_SHARING, sizeof *team);
+    if (team == NULL) return NULL;
+    memset(team, 0, sizeof *team);
+    team->work = work;
+    team->what = what;
+    team->spin_ns = spin_ns;
+    sem_init(&team->done, 0, 0);
+    return team;
+}
+
+static int start_helper(shmring_helper *helper, pthread_attr_t *attributes) {
+    size_t default_nbytes = 0;
+    pthread_attr_getstacksize(attributes, &default_nbytes);
+    pthread_attr_setstacksize(attributes, TEAM_STACK_NBYTES);
+    sem_init(&helper->wake, 0, 0);
+    int error = pthread_create(&helper->thread, attributes, help, helper);
+    if (error == EINVAL) { /* static TLS larger than we allowed for */
+        pthread_attr_setstacksize(attributes, default_nbytes);
+        error = pthread_create(&helper->thread, attributes, help, helper);
+    }
+    return error;
+}
+
+/* Before the first call. How many came to be: fewer than wanted where the system gives no more threads. */
+static int start_helpers(shmring_team *team, int wanted) {
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes)) return 0;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited */
+    while (team->nhelpers < wanted && team->nhelpers < (int)SHMRING_THREADS_MAX - 1) {
+        shmring_helper *helper = &team->helpers[team->nhelpers];
+        helper->team = team;
+        helper->number = team->nhelpers + 1;
+        if (start_helper(helper, &attributes)) break;
+        team->nhelpers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return team->nhelpers;
+}
+
+/* Between calls: keep this many and wait for the others' ends, which takes as long as waking them. */
+static void dismiss_helpers(shmring_team *team, int kept) {
+    while (team->nhelpers > kept) {
+        shmring_helper *helper = &team->helpers[--team->nhelpers];
+        store_release_u32(&helper->is_dismissed, 1);
+        full_fence(); /* SYNC parked (meets: park) */
+        wake_helper(helper);
+        pthread_join(helper->thread, NULL);
+        sem_destroy(&helper->wake);
+    }
+}
+
+static void call_helpers(shmring_team *team) {
+    store_relaxed_u32(&team->nworking, (uint32_t)team->nhelpers);
+    /* SYNC call (meets: is_called). */
+    store_release_u64(&team->calls, load_relaxed_u64(&team->calls) + 1);
+    wake_next(team, 0);
+}
+
+static bool have_all_done(shmring_team *team) {
+    /* SYNC done (meets: help). */
+    return load_acquire_u32(&team->nworking) == 0;
+}
+
+/* Wait for all, but no longer than a tick or until a signal was caught; whether they have done. */
+static bool await_helpers(shmring_team *team, int64_t tick_ns) {
+    int64_t until = monotonic_ns() + team->spin_ns;
+    do {
+        for (int look = 0; look < TEAM_LOOKS_PER_CLOCK; look++) {
+            if (have_all_done(team)) return true;
+            cpu_pause();
+        }
+        sched_yield();
+    } while (monotonic_ns() < until);
+    store_relaxed_u32(&team->asleep, 1);
+    full_fence(); /* SYNC asleep (meets: help) */
+    if (!have_all_done(team)) sleep_on(&team->done, tick_ns);
+    store_relaxed_u32(&team->asleep, 0);
+    return have_all_done(team);
+}
+
+#endif

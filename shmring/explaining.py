@@ -1,0 +1,99 @@
+"""Explaining: which way a collective of some size takes, what the other ways would cost, and why the line is there."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
+from shmring.plan.cost import cost, dependent_syncs
+from shmring.plan.limits import LINE, Limits
+
+if TYPE_CHECKING:
+    from shmring.config import Config
+
+# Methods whose x holds a block for each rank; plans count blocks.
+OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
+
+# Which threshold drew the line between the ways.
+LINES = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
+
+
+class Explaining:
+    """What `shmring.Communicator` is made of, explanations: see there."""
+
+    rank: int
+    size: int
+    config: Config
+    engine: Any
+
+    def explain(self, collective: str, nbytes: int, *, root: int = 0) -> str:
+        """Tell which way a collective takes, and what the cost model says of that way and the others.
+
+        Parameters
+        ----------
+        collective : str
+            The name of the method, e.g. ``"all_reduce"``; one on arrays that is planned.
+        nbytes : int
+            Bytes of the array ``x`` that the method takes.
+        root : int, default 0
+            Where the method has a root.
+
+        Returns
+        -------
+        str
+            A line for each way on private arrays: whether it is taken, its synchronisations that nothing hides, rounds,
+            bytes that this rank loads and stores, and the model's microseconds.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No such collective or root, or ``nbytes`` is negative or no multiple of what the method takes.
+
+        Notes
+        -----
+        Not collective, and nothing is sent. The model knows a latency and a rate (``comm.stats()`` has both) and no
+        caches: it is good for telling ways apart, not for telling the time.
+        """
+        nbytes, root = operator.index(nbytes), operator.index(root)
+        blocks = self.size if collective in OF_BLOCKS else 1
+        if collective not in KINDS:
+            raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
+        if nbytes < 0 or nbytes % blocks:
+            raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
+        if not 0 <= root < self.size:
+            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
+        limit = self.config.whisper_limit(self.size)
+        whispers = nbytes <= limit
+        planned = algorithm(collective, self.size, nbytes // blocks, self.engine.limits)
+        lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'whispered' if whispers else planned}"]
+        why = self.engine.thresholds.why
+        lines.append(
+            f"  whispered: {'taken' if whispers else 'no'}, up to {limit} bytes "
+            f"({why.get('whisper_nbytes', 'default')})"
+        )
+        for kind, name in BUILDERS:
+            if kind == collective and "mapped" not in name:
+                taken = "taken" if name == planned and not whispers else "no"
+                lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
+        if line := LINES.get(collective):
+            lines.append(f"  {line} = {getattr(self.engine.limits, line)} ({why[line]})")
+        return "\n".join(lines)
+
+    def _priced(self, kind: str, name: str, nbytes: int, root: int) -> str:
+        """The price of one way, in words."""
+        build, costs = BUILDERS[kind, name], self.engine.thresholds.costs
+        rooted = (root,) if kind in ROOTED else ()
+        try:
+            plan = build(self.rank, self.size, nbytes, 1, self.engine.limits, *rooted)
+        except ValueError as error:
+            return str(error)
+        # The same for any size that fits in one round, and any ranks that are not too few to differ.
+        few = [build(r, 3, 3 * LINE, 1, Limits(), *([0] if rooted else [])) for r in range(3)]
+        syncs = dependent_syncs(few) if self.size > 1 else 0
+        touched = cost(plan).touched_nbytes
+        us = 1e6 * (syncs * costs.latency + touched / costs.bytes_per_second)
+        return (
+            f"{syncs} synchronisation{'s' * (syncs != 1)}, {plan.rounds} round{'s' * (plan.rounds != 1)}, "
+            f"{touched} bytes touched: {us:.3g} us by the model"
+        )

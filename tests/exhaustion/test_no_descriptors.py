@@ -1,0 +1,171 @@
+"""Too few descriptors, and any other refusal: at each of them, meetings and makings end alike on all ranks."""
+
+import errno
+import os
+import resource
+
+import numpy as np
+import pytest
+from harness import run_processes, run_ranks
+from test_no_memory import SMALL, works
+
+import shmring
+from shmring import names
+from shmring.errors import MeetingError, OutOfSharedMemoryError, PeerLostError, SegmentError
+
+REFUSED = (SegmentError, OutOfSharedMemoryError, MeetingError)
+
+
+class Descriptors:
+    """For the length of a block this process may open so many descriptors more than it has."""
+
+    def __init__(self, more):
+        self.more = more
+
+    def __enter__(self):
+        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.gaps = fill_gaps()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(self.gaps) + 1 + self.more, self.before[1]))
+
+    def __exit__(self, *exc):
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
+        for fd in self.gaps:
+            os.close(fd)
+
+
+def fill_gaps():
+    """Descriptors in all the numbers below the highest in use: the limit is one of numbers, not of how many."""
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    taken = []
+    while not taken or taken[-1] <= highest:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+    return taken
+
+
+class Refusal:
+    """For the length of a block the ``at``-th system call of names and segments fails; ``hit`` says whether it came."""
+
+    def __init__(self, at):
+        self.left = at
+        self.hit = False
+
+    def __enter__(self):
+        names.fault = self._fault
+        return self
+
+    def __exit__(self, *exc):
+        names.fault = None
+
+    def _fault(self, name):
+        self.left -= 1
+        if self.left == 0:
+            self.hit = True
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+# -- init -------------------------------------------------------------------------------------------------------------
+
+
+def init_with_few(rank, session, more):
+    """How it went: True if the communicator works, else the error's name."""
+    try:
+        if rank == 1:
+            with Descriptors(more):
+                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=1, **SMALL)
+        else:
+            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=1, **SMALL)
+    except REFUSED as error:
+        return type(error).__name__
+    with comm:
+        return works(comm)
+
+
+def test_init_with_any_number_of_descriptors_works_for_both_or_ends_for_both(seed):
+    told = [run_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]
+    assert told[0] == ["MeetingTimeoutError", "SegmentError"]
+    assert told[-1] == [True, True]
+    for spared, struck in told:
+        assert (spared is True) == (struck is True), told
+
+
+# -- groups and shared arrays -----------------------------------------------------------------------------------------
+
+
+def split(comm):
+    with comm.split(0, meeting_timeout=2) as group:
+        assert works(group)
+
+
+def dup(comm):
+    with comm.dup(meeting_timeout=2) as group:
+        assert works(group)
+
+
+def empty(comm):
+    x = comm.empty(2000)
+    x[...] = comm.rank
+    comm.barrier()
+    assert all((comm.shared_view(x, r) == r).all() for r in range(comm.size))
+    comm.barrier()
+
+
+def shared_result(comm):
+    x = comm.shared_result(2000, root=1)
+    assert (comm.all_reduce(np.ones(2000), x) == comm.size).all()
+    comm.barrier()
+
+
+MAKERS = {make.__name__: make for make in (split, dup, empty, shared_result)}
+ALL_OR_NONE = ("empty", "shared_result")  # for groups a rank may be left alone in what it takes for complete
+
+
+def outcome_of(make, comm):
+    try:
+        make(comm)
+    except (*REFUSED, PeerLostError) as error:
+        return type(error).__name__
+    return "made"
+
+
+def make_with_few(comm, what, most):
+    told = []
+    for more in range(most):
+        if comm.rank == 1:
+            with Descriptors(more):
+                outcome = outcome_of(MAKERS[what], comm)
+        else:
+            outcome = outcome_of(MAKERS[what], comm)
+        told.append(outcome)
+        assert works(comm), (more, told)
+    return told
+
+
+@pytest.mark.parametrize("what", MAKERS)
+def test_makings_with_any_number_of_descriptors_leave_the_parent_usable(what):
+    spared, struck = run_ranks(2, make_with_few, what, 6, init=SMALL)
+    print(spared, struck)
+    assert struck[0] == "SegmentError"
+    assert (spared[-1], struck[-1]) == ("made", "made")
+    assert [a == "made" for a in spared] == [a == "made" for a in struck]
+
+
+def make_with_refusals(comm, what, victim):
+    """Fail at the first system call, at the second, ... until a making needs no more of them."""
+    told = []
+    while True:
+        with Refusal(len(told) + 1 if comm.rank == victim else 0) as refusal:
+            told.append(outcome_of(MAKERS[what], comm))
+        assert works(comm), told
+        if not comm.broadcast_object(refusal.hit, root=victim):
+            return told
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("what", MAKERS)
+def test_whichever_system_call_of_a_making_fails_the_parent_stays_usable_and_the_next_making_succeeds(what, victim):
+    told = run_ranks(2, make_with_refusals, what, victim, init=SMALL)
+    print(*told, sep="\n")
+    assert [t[-1] for t in told] == ["made", "made"]
+    assert len(told[0]) > 5
+    if what in ALL_OR_NONE:
+        assert [a == "made" for a in told[0]] == [a == "made" for a in told[1]]

@@ -1,0 +1,329 @@
+"""Too little memory: wherever the kernel refuses it, an error says so on every rank, and nothing else is lost.
+
+Refusals come from the hook of `shmring.names` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
+"""
+
+import errno
+import os
+import resource
+
+import numpy as np
+import pytest
+from harness import run_processes, run_ranks, start_processes
+from spaces import enter, needs_mount, room
+
+import shmring
+from shmring import names
+from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
+
+SMALL = {"slot_nbytes": 4096, "nslots": 4, "lane_nbytes": 4096}
+
+
+def refuse(call, error, at=1):
+    """From now on the ``at``-th ``call`` of this process fails; the list that is returned then has one entry."""
+    refused = []
+    left = at
+
+    def fault(name):
+        nonlocal left
+        left -= name == call
+        if name == call and left == 0:
+            refused.append(name)
+            raise OSError(error, os.strerror(error))
+
+    names.fault = fault
+    return refused
+
+
+def works(comm):
+    """Whether a collective gives the exact answer."""
+    x = np.arange(5000)
+    return np.array_equal(comm.all_reduce(x + comm.rank), comm.size * x + sum(range(comm.size)))
+
+
+def kind_of(error):
+    return type(error).__name__
+
+
+# -- refused at each segment of each kind -----------------------------------------------------------------------------
+
+
+def meet_with_a_refusal(rank, session, size, victim, number):
+    if rank == victim:
+        refuse("posix_fallocate", number)
+    try:
+        with shmring.init(rank=rank, size=size, session=session, **SMALL) as comm:
+            return works(comm)
+    except OutOfSharedMemoryError as error:
+        return error.needed, str(error)
+    finally:
+        names.fault = None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_rank_without_memory_for_its_outbox_is_named_by_all_at_once(size, number, seed):
+    victim = size // 2
+    told = run_processes(size, meet_with_a_refusal, f"refused-{seed}-{size}-{number}", size, victim, number)
+    assert len({needed for needed, _ in told}) == 1
+    assert told[0][0] > 4 * 4096
+    for rank, (_, text) in enumerate(told):
+        assert ("cannot reserve" in text) == (rank == victim or "rank" in text)
+        assert (f"rank {victim}" in text) == (rank != victim), text
+
+
+def meet_without_room_for_a_word(rank, session):
+    if rank == 1:
+        names.fault = lambda call: refuse_all(call)
+    with shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5, **SMALL):
+        pass
+
+
+def refuse_all(call):
+    if call == "posix_fallocate":
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_where_there_is_no_room_for_one_page_either_the_others_wait_no_longer_than_their_timeout(seed):
+    spared, struck = start_processes(2, meet_without_room_for_a_word, f"no-page-{seed}").outcomes()
+    assert kind_of(struck.error) == "OutOfSharedMemoryError"
+    assert kind_of(spared.error) == "MeetingTimeoutError"
+    assert spared.error.missing == (1,)
+
+
+def make_with_a_refusal(comm, what, victim):
+    make = MAKERS[what]
+    if comm.rank == victim:
+        refuse("posix_fallocate", errno.ENOSPC)
+    try:
+        make(comm)
+        outcome = "made"
+    except OutOfSharedMemoryError as error:
+        outcome = str(error)
+    names.fault = None
+    assert works(comm)
+    return outcome, make(comm)
+
+
+def make_group(make):
+    def made(comm):
+        with make(comm) as group:
+            return works(group)
+
+    return made
+
+
+def make_array(make):
+    def made(comm):
+        x = make(comm)
+        x[...] = 1
+        comm.barrier()
+        return bool((comm.all_reduce(np.array(x)) == comm.size).all())
+
+    return made
+
+
+MAKERS = {
+    "split": make_group(lambda comm: comm.split(0)),
+    "subgroup": make_group(lambda comm: comm.subgroup(range(comm.size))),
+    "dup": make_group(lambda comm: comm.dup()),
+    "shrink": make_group(lambda comm: comm.shrink()),
+    "empty": make_array(lambda comm: comm.empty(3000)),
+    "zeros": make_array(lambda comm: comm.zeros(3000)),
+    "array": make_array(lambda comm: comm.array(np.ones(3000))),
+}
+
+
+@pytest.mark.parametrize("what", MAKERS)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_refused_memory_for_a_group_or_an_array_is_one_error_on_all_and_the_parent_works_on(n, what):
+    victim = n - 1
+    for rank, (outcome, works_now) in enumerate(run_ranks(n, make_with_a_refusal, what, victim, init=SMALL)):
+        assert "cannot reserve" in outcome, outcome
+        assert (f"rank {victim}" in outcome) == (rank != victim), outcome
+        assert works_now
+
+
+def make_result_with_a_refusal(comm, root):
+    if comm.rank == root:
+        refuse("posix_fallocate", errno.ENOSPC)
+    with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
+        comm.shared_result(1000, root=root)
+    names.fault = None
+    result = comm.shared_result(1000, root=root)
+    comm.all_reduce(np.ones(1000), result)
+    return float(result.sum())
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_refused_memory_for_a_shared_result_is_told_by_its_root_to_all(root):
+    assert run_ranks(2, make_result_with_a_refusal, root, init=SMALL) == [2000.0, 2000.0]
+
+
+def send_with_a_refusal(comm, count, call):
+    x = np.arange(count, dtype=np.int32)
+    if comm.rank == 0:
+        refuse("posix_fallocate", errno.ENOSPC)
+        for _ in range(2):  # refused again, asked again
+            with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
+                getattr(comm, call)(x, 1)
+            assert caught.value.needed > 0
+            refuse("posix_fallocate", errno.ENOSPC)
+        names.fault = None
+    else:
+        with pytest.raises(MessageTimeoutError):
+            comm.recv(np.empty_like(x), 0, timeout=0.2)
+    assert works(comm)
+    if comm.rank == 0:
+        comm.send(x, 1)
+        return True
+    out = np.empty_like(x)
+    comm.recv(out, 0)
+    return np.array_equal(out, x)
+
+
+@pytest.mark.parametrize("call", ["send", "isend"])
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_refused_memory_for_a_lane_sends_nothing_and_the_message_can_be_sent_later(count, call):
+    assert run_ranks(2, send_with_a_refusal, count, call) == [True, True]
+
+
+# -- a small /dev/shm -------------------------------------------------------------------------------------------------
+
+
+def in_room(rank, pid, fn, *args):
+    enter(pid)
+    return fn(rank, *args)
+
+
+def work_in_a_small_shm(rank, size, session, settings):
+    try:
+        with shmring.init(rank=rank, size=size, session=session, meeting_timeout=20, **settings) as comm:
+            assert works(comm)
+            with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
+                comm.empty(80 << 20, np.uint8)
+            assert works(comm)
+            # Lanes take memory when they are first used: as many as there is room for.
+            sent = 0
+            try:
+                for peer in range(size):
+                    if peer != rank:
+                        comm.send(np.array([rank]), peer)
+                        sent += 1
+            except OutOfSharedMemoryError:
+                pass
+            said = comm.all_gather(np.array([peer != rank and sent > peer - (peer > rank) for peer in range(size)]))
+            for peer in range(size):
+                if said[peer, rank]:
+                    heard = np.empty(1, int)
+                    comm.recv(heard, peer)
+                    assert heard[0] == peer
+            assert works(comm)
+            return caught.value.needed, sent
+    except OutOfSharedMemoryError as error:
+        return error.needed, str(error)
+
+
+@needs_mount
+@pytest.mark.parametrize("size", [2, 8])
+def test_docker_s_64_mib_of_shared_memory_serve_eight_ranks_and_what_does_not_fit_is_refused(size, seed):
+    with room("64m") as place:
+        told = run_processes(size, in_room, place.pid, work_in_a_small_shm, size, f"docker-{seed}", {})
+        assert place.names() == []
+    for needed, sent in told:
+        assert needed == (80 << 20) + 4096
+        assert sent == size - 1
+
+
+@needs_mount
+def test_more_ranks_than_fit_into_64_mib_are_all_told(seed):
+    with room("64m") as place:
+        told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", {})
+        assert place.names() == []
+    assert all("cannot reserve" in text for _, text in told)
+
+
+@needs_mount
+def test_a_shm_of_one_mib_is_an_error_with_the_default_outbox_and_enough_for_a_small_one(seed):
+    with room("1m") as place:
+        told = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", {})
+        assert place.names() == []
+        assert all("cannot reserve" in text and "--shm-size" in text for _, text in told)
+        told = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", SMALL)
+        assert [sent for _, sent in told] == [1, 1]
+        assert place.names() == []
+
+
+# -- RLIMIT_AS --------------------------------------------------------------------------------------------------------
+
+no_address_limit = pytest.mark.skipif(
+    "address" in os.environ.get("SHMRING_SANITIZED", ""), reason="the address sanitizer maps terabytes"
+)
+
+
+def address_space_nbytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+class Limited:
+    """For the length of a block this process may map so many bytes more than it has."""
+
+    def __init__(self, more):
+        self.more = more
+
+    def __enter__(self):
+        self.before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (address_space_nbytes() + self.more, self.before[1]))
+
+    def __exit__(self, *exc):
+        resource.setrlimit(resource.RLIMIT_AS, self.before)
+
+
+def grow_within_a_limit(comm, what):
+    make = MAKERS[what]
+    with pytest.raises(OutOfSharedMemoryError) as caught:
+        if comm.rank == 1:
+            with Limited(1 << 20):
+                make(comm)
+        else:
+            make(comm)
+    assert works(comm)
+    assert make(comm)
+    return str(caught.value)
+
+
+@no_address_limit
+@pytest.mark.parametrize("what", ["split", "dup", "big array"])
+def test_an_address_space_limit_is_one_error_on_all_and_the_parent_works_on(what):
+    first, second = run_ranks(2, grow_within_a_limit, what)
+    assert "cannot map" in second
+    assert "RLIMIT_AS" in second
+    assert "rank 1" in first
+
+
+MAKERS["big array"] = make_array(lambda comm: comm.empty(4 << 20, np.uint8))
+
+
+def init_within_a_limit(rank, session, more):
+    try:
+        if rank == 1:
+            with Limited(more):
+                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=10)
+        else:
+            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=10)
+    except (OutOfSharedMemoryError, SegmentError, MemoryError, shmring.MeetingError) as error:
+        return kind_of(error)
+    with comm:
+        return works(comm)
+
+
+@no_address_limit
+def test_wherever_the_address_space_ends_during_init_both_ranks_end_and_nothing_is_left(seed):
+    seen = set()
+    for more in [*range(0, 8 << 20, 512 << 10), 1 << 30]:
+        spared, struck = run_processes(2, init_within_a_limit, f"space-{seed}-{more}", more)
+        seen.add((spared, struck))
+        assert (spared is True) == (struck is True), (more, spared, struck)
+    assert (True, True) in seen
+    assert len(seen) > 1

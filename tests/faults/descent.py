@@ -1,0 +1,177 @@
+"""A descent: a group loses one rank after the other, each in another call or in another way, and goes on each time.
+
+One start of processes serves a case with 4 ranks, one with 3, and one with 2. After each the survivors shrink, which
+must work, and the communicator of those who are left is the next case's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from fault_calls import CALLS, SETTINGS
+from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
+from harness import say
+
+import shmring
+from shmring import names
+from shmring.errors import BrokenError, MeetingError, MessageTimeoutError
+
+WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the grid."""
+
+    call: str
+    moment: str
+    """``before`` the call, ``waiting`` in it for a rank that comes late, at the ``kernel@n``-th system call that it
+    makes, at the n-th pass of the injection point ``name@n``, or ``after`` it. Who is not reached there dies after."""
+    death: str
+    wait: str
+    victim: int
+    """Counted from the last rank if negative."""
+
+    def __str__(self) -> str:
+        return f"{self.call}, rank {self.victim}: {self.death} {self.moment}, the others {self.wait}"
+
+    def settings(self) -> dict:
+        """For the communicator that it happens to."""
+        timeout = STOP_TIMEOUT_S if self.death == "SIGSTOP" else 60.0
+        return {**SETTINGS, "timeout": timeout, "spin_us": WAITS[self.wait], "tick_ms": 20}
+
+
+def descend(rank, session, size, cases):
+    """Life of one rank through all cases, to the one in which it fails."""
+    origin = rank
+    comm = shmring.init(rank=rank, size=size, session=session, **cases[0].settings())
+    for number, case in enumerate(cases):
+        victim = case.victim % comm.size
+        if comm.rank == victim:
+            with comm:
+                fail(comm, case, number)
+        try:
+            survive(comm, case, number, victim)
+            comm = go_on(comm, origin, cases[number + 1].settings() if number + 1 < len(cases) else {})
+        except Exception as error:
+            raise AssertionError(f"{case} of {comm.size}: {type(error).__name__}: {error}") from error
+    comm.close()
+
+
+# ---- the one who fails ----------------------------------------------------------------------------------------------
+
+
+def fail(comm, case, number):
+    """Make the call and fail at the moment of the case. Returns by an exception, if at all."""
+    die = DEATHS[case.death]
+
+    def stamped(*_):
+        say(f"died {number} {time.monotonic()}")
+        die()
+
+    call = CALLS[case.call](comm)
+    next(call)
+    point, _, count = case.moment.partition("@")
+    if case.moment == "before":
+        stamped()
+    elif case.moment == "waiting":
+        signal.signal(signal.SIGALRM, stamped)
+        signal.setitimer(signal.ITIMER_REAL, 0.015)
+    elif point == "kernel":
+        names.fault = at_call(int(count), stamped)
+    elif count:
+        arm(case)
+    for _ in call:
+        pass
+    if case.moment == "waiting":
+        time.sleep(0.05)  # who waited for nobody dies a little later
+    disarm()
+    say("missed")
+    stamped()
+
+
+def at_call(count, act):
+    """A fault for `names.fault`: acts at that many system calls from now."""
+    left = count
+
+    def fault(_):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            act()
+
+    return fault
+
+
+def arm(case):
+    """Have the injection point of this case act; of an ordinary build it is never reached."""
+    actions = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM, "os._exit": "exit",
+               "raise": signal.SIGUSR2, "sys.exit": signal.SIGUSR2}
+    action = actions[case.death]
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR2, lambda *_: DEATHS[case.death]())
+    os.environ["SHMRING_FAULT"] = f"{case.moment}:{action if action == 'exit' else int(action)}"
+
+
+def disarm():
+    """No fault from here on."""
+    os.environ.pop("SHMRING_FAULT", None)
+    names.fault = None
+
+
+# ---- the others -----------------------------------------------------------------------------------------------------
+
+
+def survive(comm, case, number, victim):
+    """Make the call that ``victim`` fails in: a right result or the right error, which then stays."""
+    pid = comm.engine.segments[victim].header.pid
+    call = CALLS[case.call](comm)
+    try:
+        next(call)
+        if case.moment == "waiting" and comm.rank == (victim + 1) % comm.size:
+            time.sleep(0.04)
+        for _ in call:
+            pass
+        comm.barrier()
+    except (BrokenError, MeetingError, MessageTimeoutError) as error:
+        say(f"noticed {number} {time.monotonic()}")
+        check_error(error, case.death, victim, pid)
+    else:
+        raise AssertionError(f"a barrier succeeded without rank {victim}")
+    stay_broken(comm, case, victim, pid)
+    if case.death == "SIGSTOP" and comm.rank == (victim + 1) % comm.size:
+        os.kill(pid, signal.SIGKILL)  # or it would be waited for
+
+
+def stay_broken(comm, case, victim, pid):
+    """Every later call raises, at once: a watchdog ends what hangs."""
+    x = np.ones(2)
+    for later in (comm.barrier, lambda: comm.all_reduce(x), lambda: comm.broadcast(x, root=comm.rank),
+                  lambda: comm.send(x, victim), lambda: comm.recv(x, victim), lambda: comm.all_gather_object(x),
+                  lambda: comm.dup(), lambda: comm.empty(3), lambda: comm.barrier(async_op=True).wait()):
+        try:
+            later()
+        except BrokenError as error:
+            check_error(error, case.death, victim, pid)
+        else:
+            raise AssertionError(f"{later} succeeded without rank {victim}")
+    assert comm.is_broken
+
+
+def go_on(comm, origin, settings):
+    """Shrink to the survivors, see that it works, and leave the old communicator."""
+    group = comm.shrink(**settings)
+    survivors = group.all_gather_object(origin)
+    assert survivors == sorted(survivors), survivors
+    assert len(survivors) == group.size == comm.size - 1
+    assert survivors[group.rank] == origin
+    for n in (2, 50_000):
+        x = np.full(n, origin, np.int64)
+        group.all_reduce(x)
+        assert (x == sum(survivors)).all()
+    comm.close()
+    return group

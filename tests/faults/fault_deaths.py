@@ -1,0 +1,77 @@
+"""Every way in which a rank may fail, and what its peers must then see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from shmring.errors import (
+    AbortedError,
+    BrokenError,
+    CollectiveTimeoutError,
+    MeetingError,
+    MeetingTimeoutError,
+    PeerLostError,
+)
+
+
+def leave_with(number):
+    """A death by a signal that nobody handles."""
+
+    def die():
+        signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
+        signal.raise_signal(number)
+
+    return die
+
+
+def throw():
+    """An exception that nobody catches: the communicator's context manager sees it pass."""
+    raise LookupError("on purpose")
+
+
+DEATHS = {
+    "SIGKILL": leave_with(signal.SIGKILL),
+    "SIGSTOP": leave_with(signal.SIGSTOP),
+    "SIGTERM": leave_with(signal.SIGTERM),
+    "os._exit": lambda: os._exit(0),
+    "raise": throw,
+    "sys.exit": lambda: sys.exit(5),
+}
+
+# Nothing but the clock tells a stopped process from a slow one.
+STOP_TIMEOUT_S = 0.4
+
+ERRORS: dict[str, type[BrokenError]] = dict.fromkeys(DEATHS, PeerLostError) | {
+    "SIGSTOP": CollectiveTimeoutError,
+    "raise": AbortedError,
+    "sys.exit": AbortedError,
+}
+
+
+def check_error(error, death, victim, pid):
+    """Whether ``error``, raised in a call that ``victim`` failed in, is of the right kind and names the right rank."""
+    if not isinstance(error, BrokenError):  # only this message or this new group is concerned
+        assert isinstance(error, MeetingError) or death == "SIGSTOP", error
+        if isinstance(error, MeetingTimeoutError):
+            assert death == "SIGSTOP", error
+            assert victim in error.missing, error
+        return
+    if "in a new group" in str(error) and ERRORS[death] is AbortedError and isinstance(error, PeerLostError):
+        assert error.rank == victim, error  # it never had that group's communicator, through which it could abort
+        return
+    assert isinstance(error, ERRORS[death]), error
+    text = str(error)
+    if death == "SIGSTOP":
+        assert victim in error.late, error
+        assert "timed out" in text, text
+    elif ERRORS[death] is AbortedError:
+        assert error.rank == victim, error
+        assert f"rank {victim}" in text, text
+        assert "aborted: " in text, text
+        assert ("LookupError" if death == "raise" else "SystemExit") in text, text
+    else:
+        assert error.rank == victim, error
+        assert f"rank {victim}" in text, text
+        assert error.pid in (pid, 0), (error.pid, pid)

@@ -1,0 +1,79 @@
+"""The fault grid: which cases there are, how they are dealt into descents, and what a descent must come to."""
+
+from __future__ import annotations
+
+import secrets
+from itertools import product
+
+from descent import WAITS, Case, descend
+from fault_calls import CALLS
+from fault_deaths import DEATHS
+from harness import start_processes
+
+RANKS = 4
+VICTIMS = (0, 1, -1)  # who keeps the record of trouble and is the root of most; who waits for both sides; the last
+
+# Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
+MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")
+MOMENTS = {
+    name: ("before", "waiting", "after", *(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36) if name in MAKERS))
+    for name in CALLS
+}
+
+
+def cells(call, moments):
+    """All cases of one call, but for the victim."""
+    return list(product([call], moments, DEATHS, WAITS))
+
+
+def deal(cells, dice):
+    """Descents in which every cell meets every size of group once."""
+    columns = [dice.sample(cells, len(cells)) for _ in range(RANKS - 1)]
+    return [tuple(Case(*cell, victim=dice.choice(VICTIMS)) for cell in row) for row in zip(*columns, strict=True)]
+
+
+def play(cases):
+    """Run a descent; how long each survivor of each case took to notice, and whether the victim died where it should.
+
+    Returns
+    -------
+    list of (Case, ranks, seconds or None, died_in_place)
+        One for each survivor and case; None where the victim could not say when it died.
+    """
+    size = len(cases) + 1
+    gang = start_processes(size, descend, secrets.token_hex(8), size, cases)
+    outcomes = gang.outcomes()
+    story = "\n".join([*map(str, cases), *map(str, outcomes)])
+    assert not any(outcome.stuck for outcome in outcomes), story
+    found = []
+    survivors = list(range(size))
+    for number, case in enumerate(cases):
+        victim = survivors.pop(case.victim % len(survivors))
+        outcome = outcomes[victim]
+        words = gang.words(victim)
+        check_end(outcome, case, story)
+        died_at = moment(words, f"died {number} ")
+        for rank in survivors:
+            noticed_at = moment(gang.words(rank), f"noticed {number} ")
+            taken = noticed_at - died_at if died_at and noticed_at else None
+            found.append((case, size - number, taken, "missed" not in words))
+    for rank in survivors:
+        assert outcomes[rank].ok, story
+    return found
+
+
+def moment(words, prefix):
+    """The time that stands behind the first word of this prefix; None if there is none."""
+    return next((float(word[len(prefix) :]) for word in words if word.startswith(prefix)), None)
+
+
+def check_end(outcome, case, story):
+    """The victim came to the end that it was to come to."""
+    how = {"SIGKILL": 9, "SIGSTOP": 9, "SIGTERM": 15}.get(case.death)
+    if how is not None:
+        assert outcome.signal == how, story
+    elif case.death == "os._exit":
+        assert outcome.status in (0, 3), story
+        assert outcome.error is None, story
+    else:
+        assert type(outcome.error) is {"raise": LookupError, "sys.exit": SystemExit}[case.death], story

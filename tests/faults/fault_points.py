@@ -1,0 +1,48 @@
+"""Where the injection points lie that calls pass: which steps of which call the fault grid interrupts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fault_calls import CALLS
+
+PACKAGE = Path(__file__).resolve().parents[2] / "shmring"
+
+WHISPERED = ("start@1", "speak@1", "whispered@1", "publish@1", "published@1", "heard@1", "conclude@1", "concluding@1",
+             "concluded@1", "sleep@1", "look@1", "rouse@1")
+PLANNED = ("travel@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
+           "awaited@4", "fold@1", "fold@5", "release@1", "released@3", "finish@1", "finishing@1", "finished@1",
+           "sleep@1", "look@1", "rouse@1", "rouse@3")
+MAPPED = ("agree@1", "start@1", "heard@1", "concluded@1", "agreed@1", "copy@1", "fold@1", "finish@1", "finished@1")
+MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "doze@1", "push@20", "lay@20", "laid@20",
+           "pull@20", "taken@20")
+LEAVING = ("leave@1", "left@1", "dropped@1")
+ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1", "concluded@2", "line@1", "line@2")
+
+# Points that a call passes only in trouble or in a race, not in these; test_fault_points.py goes to them.
+IN_TROUBLE = ("report", "reported", "elsewhere")
+
+
+def points_of(name):
+    """The points at which a call is interrupted; not every call comes to every one."""
+    base = name.split()[0]
+    if base in ("ring", "sendrecv", "requests"):
+        return MESSAGE if name.endswith("large") else MESSAGE[:7]
+    if base in ("split", "close", "subgroup", "shrink"):
+        return (*LEAVING, *WHISPERED)
+    if base in ("empty", "shared_result"):
+        return ALLOCATING
+    if base == "all_reduce_shared":
+        return MAPPED
+    return PLANNED if name.endswith("large") else (*WHISPERED, "line@1")
+
+
+MOMENTS = {name: points_of(name) for name in CALLS}
+
+
+def points_in_sources():
+    """The names of all points there are."""
+    texts = (path.read_text() for path in [*PACKAGE.glob("*.pyx"), *PACKAGE.glob("_c/*.h")] if path.name != "faults.h")
+    lines = [line for text in texts for line in text.splitlines() if "fault_point(" in line]
+    return {name for line in lines for name in re.findall(r'"(\w+)"', line)}

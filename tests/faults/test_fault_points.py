@@ -1,0 +1,198 @@
+"""Failures inside the steps of calls, in a build with injection points, which the first of these tests makes.
+
+    pytest tests/faults/test_fault_points.py            some of each call, drawn by the seed, and every point once
+    pytest tests/faults/test_fault_points.py --long     every point of every call x every way to fail x ...
+"""
+
+import os
+import random
+import secrets
+import signal
+import time
+
+import fault_points
+import numpy as np
+import pytest
+from descent import Case, disarm
+from fault_build import fault_build
+from fault_calls import CALLS
+from fault_grid import cells, deal, play
+from harness import nursery_with, run_ranks, say, start_processes, start_ranks
+
+import shmring
+from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def injection_points():
+    """Have ranks run the build with injection points."""
+    try:
+        path = fault_build()
+    except (RuntimeError, OSError) as error:
+        pytest.skip(str(error))
+    with nursery_with(path):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _in_that_build(injection_points):
+    pass
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("call", CALLS)
+def test_survivors_of_a_failure_inside_a_step_know_who_it_was_and_go_on(call, seed, long_run):
+    dice = random.Random(f"{seed} {call} inside")
+    descents = deal(cells(call, fault_points.MOMENTS[call]), dice)
+    for cases in descents if long_run else descents[:3]:
+        play(cases)
+
+
+# Where each point is passed for certain, by a rank other than 0 of 4.
+WHERE = {
+    "all_reduce small": "start speak whispered heard conclude concluding concluded",
+    "all_reduce large": "travel claim copy publish published await awaited fold release released",
+    "all_gather large": "finish finishing finished",
+    "sendrecv large": "open push lay laid pull taken",
+    "close": "leave left dropped",
+    "all_reduce_shared": "agree",
+    "empty": "line",
+}
+
+
+def test_every_point_is_on_a_list():
+    listed = {moment.partition("@")[0] for moments in fault_points.MOMENTS.values() for moment in moments}
+    assert listed | set(fault_points.IN_TROUBLE) == fault_points.points_in_sources()
+
+
+@pytest.mark.parametrize(("call", "point"), [(call, point) for call in WHERE for point in WHERE[call].split()])
+def test_a_rank_is_killed_at_the_very_point(call, point):
+    last = Case("barrier", "before", "SIGKILL", "sleeping", 0)
+    found = play((Case(call, f"{point}@1", "SIGKILL", "sleeping", 1), last, last))
+    assert all(in_place for *_, in_place in found), "it lived past the point"
+
+
+# ---- in trouble already ----------------------------------------------------------------------------------------------
+
+
+def arm(text):
+    """Set a fault in this rank."""
+    os.environ["SHMRING_FAULT"] = text
+
+
+def look_twice(comm):
+    if comm.rank == 0:
+        # Between two looks at rank 1, which has not come yet, it comes, ends this call and begins the next.
+        arm("elsewhere@1:300ms")
+        x = np.ones(2)
+        comm.all_reduce(x)
+        assert (x == 2).all()
+    else:
+        time.sleep(0.15)
+        comm.all_reduce(np.ones(2))
+    comm.barrier()
+    disarm()
+
+
+def test_a_peer_that_goes_on_between_two_looks_is_no_disagreement():
+    run_ranks(2, look_twice, init={"spin_us": 0})
+
+
+def report_slowly(comm, end):
+    """Rank 1 is in the midst of writing down that rank 2 is late when rank 0 wants to write the same."""
+    if comm.rank == 2:
+        time.sleep(1000)
+    if comm.rank == 1:
+        arm("report@1:" + end)
+    with pytest.raises(CollectiveTimeoutError if end.endswith("ms") else PeerLostError) as caught:
+        comm.barrier(timeout=0.2 if comm.rank else 0.6)
+    if end.endswith("ms"):
+        assert caught.value.late == (2,)
+        assert "timed out in barrier()" in str(caught.value)
+        assert ("noticed by rank 1" in str(caught.value)) == (comm.rank == 0)
+    else:
+        assert caught.value.rank == 1       # whoever dies over the record is what it is about
+    say("told")
+
+
+@pytest.mark.parametrize("end", ["1000ms", "9", "exit"])
+def test_a_record_that_another_is_just_writing_is_waited_for_and_completed_if_he_dies(end):
+    gang = start_ranks(3, report_slowly, end)
+    gang.heard("told", [0, 1] if end.endswith("ms") else [0])
+    gang.kill(2)
+    for outcome in gang.outcomes()[: 2 if end.endswith("ms") else 1]:
+        assert outcome.ok, outcome
+
+
+def report_and_die(comm, point):
+    if comm.rank == 2:
+        say("going")
+        time.sleep(1000)
+    if comm.rank == 1:
+        arm(point)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("point", ["report@1:9", "reported@1:9", "look@2:9"])
+def test_the_first_to_notice_a_death_may_die_over_it(point):
+    gang = start_ranks(4, report_and_die, point, init={"spin_us": 0})
+    gang.heard("going", [2])
+    time.sleep(0.05)
+    gang.kill(2)
+    outcomes = gang.outcomes()
+    for rank in (0, 3):
+        assert type(outcomes[rank].error) is PeerLostError, outcomes[rank]
+        assert outcomes[rank].error.rank in (1, 2)
+
+
+def rouse_and_die(comm):
+    if comm.rank == 1:
+        time.sleep(0.05)
+        arm("rouse@1:9")
+    comm.barrier()
+    comm.barrier()
+
+
+def test_whom_a_rank_was_about_to_wake_as_it_died_wakes_by_itself():
+    outcomes = start_ranks(2, rouse_and_die, init={"spin_us": 0}).outcomes()
+    assert outcomes[1].signal == signal.SIGKILL
+    assert type(outcomes[0].error) is PeerLostError, outcomes[0]
+    assert outcomes[0].error.rank == 1
+
+
+def disagree_slowly(comm):
+    """Both find out that they disagree, one while the other writes it down."""
+    if comm.rank == 1:
+        arm("report@1:200ms")
+    with pytest.raises(MismatchError) as caught:
+        comm.all_reduce(np.ones(3 + comm.rank))
+    return str(caught.value), caught.value.ranks
+
+
+def test_two_that_find_the_same_disagreement_tell_it_alike():
+    (text, ranks), (other_text, other_ranks) = run_ranks(2, disagree_slowly)
+    assert text == other_text
+    assert ranks == other_ranks
+    assert "float64 x 3" in text
+    assert "float64 x 4" in text
+
+
+def meet_and_die(rank, session, point):
+    if rank == 1:
+        arm(point)
+    with shmring.init(rank=rank, size=3, session=session, meeting_timeout=30) as comm:
+        comm.barrier()
+        comm.barrier()
+
+
+@pytest.mark.parametrize("point", ["start@1:9", "leave@1:9", "left@1:9"])
+def test_a_death_at_the_edge_of_a_communicators_life_is_named(point):
+    for outcome in start_processes(3, meet_and_die, secrets.token_hex(8), point).outcomes():
+        if outcome.rank == 1:
+            assert outcome.signal == signal.SIGKILL
+        elif point.startswith("start"):
+            assert type(outcome.error) is PeerLostError, outcome
+        else:
+            assert outcome.ok, outcome     # all had been said

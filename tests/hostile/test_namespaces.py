@@ -1,0 +1,204 @@
+"""Ranks in other namespaces, and what other users and dead jobs leave in our way."""
+
+import errno
+import os
+import secrets
+import struct
+import time
+
+import numpy as np
+import pytest
+from harness import run_processes, start_processes
+from spaces import CLONE_NEWIPC, _libc, enter, in_new_pid_namespace, needs_mount, needs_pids, needs_root, room
+
+import shmring
+from shmring import header as headers
+from shmring import names
+from shmring.errors import MeetingTimeoutError, PeerLostError, SegmentError
+from shmring.segment import segment_name
+
+NOBODY = 65534
+
+
+def add_up(rank, size, session):
+    with shmring.init(rank=rank, size=size, session=session, meeting_timeout=30) as comm:
+        x = comm.all_reduce(np.arange(100_000) + rank)
+        with comm.split(rank % 2) as group:
+            group.barrier()
+        shared = comm.empty(1000)
+        shared[...] = rank
+        comm.barrier()
+        seen = [float(comm.shared_view(shared, r)[-1]) for r in range(size)]
+        comm.barrier()
+        return os.getpid(), int(x[1]), seen
+
+
+def in_pid_namespace(rank, fn, *args):
+    return in_new_pid_namespace(fn, rank, *args)
+
+
+@needs_pids
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_in_different_pid_namespaces_work_together(n, seed):
+    told = run_processes(n, in_pid_namespace, add_up, n, f"pids-{seed}-{n}")
+    assert told == [(1, n + sum(range(n)), [float(r) for r in range(n)])] * n  # each is process 1 of its namespace
+
+
+def lose_one(rank, size, session, sleeps):
+    comm = shmring.init(rank=rank, size=size, session=session, meeting_timeout=30, spin_us=0 if sleeps else -1)
+    comm.barrier()
+    if rank == 1:
+        if sleeps:
+            time.sleep(0.1)
+        os._exit(7)
+    with pytest.raises(PeerLostError) as caught:
+        while True:
+            comm.barrier()
+    with comm.shrink() as rest:
+        assert rest.all_reduce(np.ones(3))[0] == size - 1
+    comm.close()
+    return caught.value.rank
+
+
+@needs_pids
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_death_in_another_pid_namespace_is_noticed_and_survived(sleeps, seed):
+    outcomes = start_processes(3, in_pid_namespace, lose_one, 3, f"death-{seed}-{sleeps}", sleeps).outcomes()
+    assert [outcomes[r].result for r in (0, 2)] == [1, 1], outcomes
+    assert isinstance(outcomes[1].error, ChildProcessError)
+
+
+def meet_from_elsewhere(rank, pid, session):
+    if rank == 1:
+        enter(pid)
+    shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
+
+
+@needs_mount
+def test_ranks_that_share_no_shm_time_out_and_name_each_other(seed):
+    with room("16m") as place:
+        outcomes = start_processes(2, meet_from_elsewhere, place.pid, f"apart-{seed}").outcomes()
+        assert place.names() == []
+    for outcome in outcomes:
+        assert type(outcome.error) is MeetingTimeoutError, outcome
+        assert outcome.error.missing == (1 - outcome.rank,)
+
+
+def meet_from_another_ipc_namespace(rank, size, session):
+    if rank == 1 and _libc.unshare(CLONE_NEWIPC):
+        raise OSError("unshare")
+    return add_up(rank, size, session)[1]
+
+
+@needs_mount
+def test_another_ipc_namespace_makes_no_difference_where_dev_shm_is_shared(seed):
+    assert run_processes(2, meet_from_another_ipc_namespace, 2, f"ipc-{seed}") == [3, 3]
+
+
+# -- others' files under our names ------------------------------------------------------------------------------------
+
+
+def become_nobody(rank, session):
+    if rank == 1:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
+
+
+@needs_root
+def test_ranks_of_two_users_never_meet_and_each_says_so(seed):
+    for outcome in start_processes(2, become_nobody, f"users-{seed}").outcomes():
+        assert type(outcome.error) is MeetingTimeoutError, outcome
+        assert outcome.error.missing == (1 - outcome.rank,)
+
+
+def page(**changes):
+    """An announced header that nothing is wrong with but for ``changes``."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot_id = bytes.fromhex(file.read().strip().replace("-", ""))
+    fields = {
+        "magic": (0, "Q", headers.MAGIC),
+        "version": (8, "I", headers.LAYOUT_VERSION),
+        "header_nbytes": (12, "I", headers.HEADER_NBYTES),
+        "nbytes": (16, "Q", 8192),
+        "kind": (24, "I", headers.OUTBOX),
+        "uid": (28, "I", os.geteuid()),
+        "boot_id": (32, "16s", boot_id),
+        "rank": (64, "i", 1),
+        "size": (68, "i", 2),
+        "ready": (128, "I", 1),
+    }
+    data = bytearray(8192)
+    for field, (offset, form, value) in fields.items():
+        struct.pack_into(f"={form}", data, offset, changes.get(field, value))
+    return bytes(data)
+
+
+class Squatter:
+    """A file under a name of ours; alive in the sense of names.py if ``locked``."""
+
+    def __init__(self, name, contents, mode=0o600, uid=None, locked=True, link=None):
+        self.path = names.SHM_DIRECTORY + name
+        self.fd = -1
+        if link is not None:
+            os.symlink(link, self.path)
+            return
+        self.fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        os.write(self.fd, contents)
+        if locked:
+            assert names._lock(self.fd, names.LIFE)
+        os.fchmod(self.fd, mode)
+        if uid is not None:
+            os.fchown(self.fd, uid, -1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if os.path.lexists(self.path):
+            os.unlink(self.path)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+REFUSED = {
+    "wrong mode": {"contents": page(), "mode": 0o666},
+    "another user": {"contents": page(), "uid": NOBODY},
+    "symlink": {"contents": b"", "link": "/dev/zero"},
+    "truncated": {"contents": page()[:100]},
+    "says more than it has": {"contents": page(nbytes=1 << 40)},
+    "random bytes": {"contents": b"ready" * 1000},
+    "another version": {"contents": page(version=headers.LAYOUT_VERSION + 1)},
+    "another boot": {"contents": page(boot_id=bytes(range(16)))},
+    "another rank": {"contents": page(rank=0)},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
+    if what == "another user" and os.geteuid():
+        pytest.skip("only root can play another user")
+    session = f"squat-{seed}-{secrets.token_hex(4)}"
+    with Squatter(segment_name(session, "r1"), **REFUSED[what]), pytest.raises(SegmentError) as caught:
+        shmring.init(rank=0, size=2, session=session, meeting_timeout=60)
+    assert caught.value.errno != errno.ENOENT
+    print(caught.value)
+
+
+@pytest.mark.parametrize("what", ["wrong mode", "another user", "symlink"])
+def test_what_is_not_ours_is_not_replaced_under_our_own_name_either(what, seed):
+    if what == "another user" and os.geteuid():
+        pytest.skip("only root can play another user")
+    session = f"own-{seed}-{secrets.token_hex(4)}"
+    with Squatter(segment_name(session, "r0"), **REFUSED[what]) as squatter:
+        with pytest.raises(SegmentError):
+            shmring.init(rank=0, size=1, session=session)
+        assert os.path.lexists(squatter.path)
+
+
+@pytest.mark.parametrize("contents", [b"", b"x", page()[:100], page(), page(nbytes=1 << 40), b"ready" * 1000])
+def test_a_stale_name_is_replaced_whatever_it_holds(contents, seed):
+    session = f"stale-{seed}-{secrets.token_hex(4)}"
+    with Squatter(segment_name(session, "r0"), contents, locked=False):
+        with shmring.init(rank=0, size=1, session=session) as comm:
+            assert comm.all_reduce(np.ones(2)).tolist() == [1, 1]

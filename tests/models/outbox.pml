@@ -1,0 +1,177 @@
+/* The discipline of the outbox (rounds.pyx): claim, publish, await, release, over NSLOTS slots and two counters a rank.
+ *
+ * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits all others' and reads them. In round r
+ * rank i says r * NRANKS + i + 1, and whoever reads must find just that: not an older round, not a newer one. With ROOT
+ * all speak in round 0 and then only rank 0: it awaits nobody and runs ahead as far as claims let it. Waits are awaited here; how one sleeps is
+ * waiting.pml's. With DEATH a rank may be killed at each step: the others either get on or, the awaited one being dead
+ * and its counter too small, leave; nobody waits for ever, and what is read is still right.
+ *
+ * To be found faulty: MUTATION =
+ *   1  published is announced without release
+ *   2  a round is released before it is read
+ *   3  claim is content with one round less
+ *   4  the slot is read before the peer's counter is looked at
+ *   5  the short cut of await_round: having awaited everybody in round r one may write up to round r + NSLOTS - 1; here
+ *      one more is written
+ *   6  (DEATH) the living are not looked after
+ *   7  a rank that is not the root does not release
+ */
+#ifndef MUTATION
+#define MUTATION 0
+#endif
+#ifndef NRANKS
+#define NRANKS 2
+#endif
+#ifndef NROUNDS
+#define NROUNDS 4
+#endif
+
+#define NSLOTS 2
+#define NPROCS NRANKS
+#define NWORDS (NRANKS * (NSLOTS + 2))
+#define SLOT(i, r) ((i) * NSLOTS + (r) % NSLOTS)
+#define PUBLISHED(i) (NRANKS * NSLOTS + (i))
+#define CONSUMED(i) (NRANKS * (NSLOTS + 1) + (i))
+#define WORDS(i, r) ((r) * NRANKS + (i) + 1)
+
+#include "memory.pml"
+
+bit is_dead[NRANKS];
+
+#ifdef DEATH
+#if MUTATION == 6
+#define is_lost(i) false
+#else
+#define is_lost(i) is_dead[i]
+#endif
+#else
+#define is_lost(i) false
+#endif
+
+/* Until the counter `w` of rank `j` is at least `need`; if that rank has died, look once more and give up. */
+inline await(w, need, rank_of) {
+    do
+    :: atomic { (memory[w] != seen || is_lost(rank_of)) -> was_lost = is_lost(rank_of) }
+        load(w, seen);
+        if
+        :: seen >= need -> break
+        :: seen < need && was_lost -> goto gone
+        :: else
+        fi
+    od
+}
+
+proctype rank(byte me) {
+    bit mortal = 1, was_lost;
+    byte round, j, found, free_until = NSLOTS;
+    byte seen;
+    do
+    :: round < NROUNDS ->
+        may_die();
+#ifdef ROOT
+        if
+        :: me == 0 || round == 0 ->
+#endif
+            if
+            :: round >= free_until ->                                   /* claim */
+                j = 0;
+                do
+                :: j < NRANKS ->
+                    if
+                    :: j != me ->
+                        load(CONSUMED(j), seen);
+#if MUTATION == 3
+                        if :: seen < round - NSLOTS -> await(CONSUMED(j), round - NSLOTS, j) :: else fi
+#else
+                        if :: seen < round + 1 - NSLOTS -> await(CONSUMED(j), round + 1 - NSLOTS, j) :: else fi
+#endif
+                    :: else
+                    fi;
+                    j++
+                :: else -> break
+                od
+            :: else
+            fi;
+            may_die();
+            store_relaxed(SLOT(me, round), WORDS(me, round));
+            may_die();
+#if MUTATION == 1
+            store_relaxed(PUBLISHED(me), round + 1);                    /* publish */
+#else
+            store_release(PUBLISHED(me), round + 1);
+#endif
+#ifdef ROOT
+        :: else
+        fi;
+#endif
+        may_die();
+#if MUTATION == 2
+        store_release(CONSUMED(me), round + 1);
+#endif
+        j = 0;
+        do
+        :: j < NRANKS ->
+#ifdef ROOT
+            if
+            :: j != me && (j == 0 || round == 0) ->
+#else
+            if
+            :: j != me ->
+#endif
+#if MUTATION == 4
+                load(SLOT(j, round), found);
+#endif
+                load(PUBLISHED(j), seen);                               /* await_round */
+                if :: seen < round + 1 -> await(PUBLISHED(j), round + 1, j) :: else fi;
+#if MUTATION != 4
+                load(SLOT(j, round), found);
+#endif
+                assert(found == WORDS(j, round))
+            :: else
+            fi;
+            may_die();
+            j++
+        :: else -> break
+        od;
+#ifdef ROOT
+        if
+        :: round == 0 ->
+#endif
+#if MUTATION == 5
+            free_until = round + NSLOTS + 1;
+#else
+            free_until = round + NSLOTS;
+#endif
+#ifdef ROOT
+        :: else
+        fi;
+#endif
+#if MUTATION == 7
+        if :: me != 0 :: else -> store_release(CONSUMED(me), round + 1) fi;
+#elif MUTATION != 2
+        store_release(CONSUMED(me), round + 1);                         /* release */
+#endif
+        round++
+    :: else -> break
+    od;
+    goto gone;
+#ifdef DEATH
+died:
+    is_dead[me] = 1;
+#endif
+gone:
+#ifdef DEATH
+    is_dead[me] = 1;    /* and one that gives up leaves: `left`, which the others see alike */
+#endif
+    skip
+}
+
+init {
+    atomic {
+        byte i = 0;
+        do
+        :: i < NRANKS -> run drain(i); run rank(i); i++
+        :: else -> break
+        od
+    }
+}

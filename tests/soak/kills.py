@@ -1,0 +1,261 @@
+"""Random kills: thousands of short jobs, each losing ranks by SIGKILL at random instants.
+
+    python -m tests.soak.kills --jobs 10000 --seed 1      from a checkout that was built in place
+    python tests/soak/kills.py --jobs 10000 --seed 1      with an installed shmring
+
+A job is a group of 2 to 4 processes with random settings that make random calls of all kinds (tests/stress/mixed.py),
+each checked against a model, while one of them, or two, or all are killed at some instant of the first milliseconds of
+their meeting, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
+it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the meeting. Some
+then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names left in /dev/shm by
+jobs that had met and lose one rank, names that `shmring.segment.sweep` does not take away, wrong results, and every
+other error.
+
+Ranks are forked from this process, which has everything loaded, so a job takes some ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import os
+import random
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "stress")) if path not in sys.path]
+
+import harness  # noqa: E402, F401  sets the environment of numerical libraries before NumPy loads
+from inputs import NUMPY_DTYPES  # noqa: E402
+from mixed import carry_out, draw, pool_of, settings  # noqa: E402
+
+import shmring  # noqa: E402
+from shmring.errors import MeetingError, PeerLostError  # noqa: E402
+from shmring.segment import leftovers, sweep  # noqa: E402
+
+OPERATIONS = 40
+WATCHDOG_S = 30.0
+MEETING_TIMEOUT_S = 0.5
+LONGEST_LIFE_S = 0.012
+
+
+class Job:
+    """What one job does; all of it follows from (seed, number)."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        dice = random.Random(f"{seed}/{number}/kills")
+        self.seed, self.number = seed, number
+        self.size = dice.choice((2, 3, 4))
+        many = dice.choices((1, 2, self.size), (8, 2, 1))[0]
+        self.victims = dice.sample(range(self.size), min(many, self.size))
+        self.instants = sorted(dice.uniform(0, LONGEST_LIFE_S) for _ in self.victims)
+        self.meets = dice.random() < 0.9
+        self.shrinks = dice.random() < 0.4
+        self.session = f"kills{seed}-{number}-{os.getpid()}"
+
+    def __str__(self) -> str:
+        when = ", ".join(f"rank {r} after {1e3 * s:.3f} ms" for r, s in zip(self.victims, self.instants, strict=True))
+        return f"job {self.number} of seed {self.seed}: {self.size} ranks, {when}{', shrinks' if self.shrinks else ''}"
+
+
+# ---- a rank ----------------------------------------------------------------------------------------------------------
+
+
+def live(job: Job, rank: int, tell) -> None:
+    """A rank's whole life. ``tell`` takes one word: met, done, lost, apart (the meeting failed), wrong, and why."""
+    config = settings(job.seed, job.number, job.size)
+    try:
+        comm = shmring.init(rank=rank, size=job.size, session=job.session, meeting_timeout=MEETING_TIMEOUT_S, **config)
+    except (MeetingError, PeerLostError) as error:
+        tell(f"apart {type(error).__name__}: {error}")
+        return
+    tell("met")
+    first = None
+    for index in range(OPERATIONS):
+        case = draw(job.seed, job.number, index, comm.size, comm.config)
+        try:
+            carry_out(comm, case)
+        except PeerLostError as error:
+            first = error
+            if comm.is_broken:  # else a group of its own was concerned; who was not in that makes the next call
+                break
+    else:
+        comm.close()
+        tell("done")
+        return
+    try:
+        comm.barrier()
+    except PeerLostError as error:
+        lost = error
+    pids = [segment.header.pid for segment in comm.engine.segments]
+    tell(f"lost {lost.rank} {pids.index(lost.pid)} {pids.index(first.pid) if first.pid in pids else -1}")
+    if job.shrinks:
+        while True:
+            try:
+                comm = comm.shrink()
+                for index in range(5):
+                    carry_out(comm, draw(job.seed, job.number, OPERATIONS + index, comm.size, comm.config))
+                tell(f"shrunk {comm.size}")
+                break
+            except PeerLostError:  # one more has died meanwhile
+                continue
+    # Others may still need this one in their group of survivors: end only when they have all they want of it.
+    comm.close()
+
+
+def be_rank(job: Job, rank: int, pipe: int, dump) -> None:
+    """Run `live` in a forked process and end it."""
+    status = 0
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
+        live(job, rank, lambda words: os.write(pipe, (words.replace("\n", " ") + "\n").encode()))
+    except BaseException:
+        with suppress(OSError):
+            text = "wrong " + traceback.format_exc().replace("\n", " | ")
+            os.write(pipe, (text[-3000:] + "\n").encode())
+        status = 1
+    finally:
+        os._exit(status)
+
+
+# ---- the driver ------------------------------------------------------------------------------------------------------
+
+
+def play(job: Job, dump) -> tuple[Counter, list[str]]:
+    """Run one job: what became of it in numbers, and what went wrong in words."""
+    counts: Counter = Counter()
+    pipes, pids = [], []
+    for rank in range(job.size):
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            be_rank(job, rank, theirs, dump)
+        os.close(theirs)
+        pipes.append(ours)
+        pids.append(pid)
+    started = time.monotonic()
+    said = dict.fromkeys(pipes, b"")
+    if job.meets:
+        listen(said, started + WATCHDOG_S, until=b"met\n")
+    clock = time.monotonic()
+    for victim, instant in zip(job.victims, job.instants, strict=True):
+        time.sleep(max(0.0, clock + instant - time.monotonic()))
+        os.kill(pids[victim], signal.SIGKILL)  # ended or not: it is ours to reap
+    hung = listen(said, clock + WATCHDOG_S)
+    failures = []
+    for rank in [rank for rank, pipe in enumerate(pipes) if pipe in hung]:
+        failures.append(f"rank {rank} hangs")
+        counts["hangs"] += 1
+        os.kill(pids[rank], signal.SIGUSR1)
+        time.sleep(0.2)
+        os.kill(pids[rank], signal.SIGKILL)
+    for pipe, pid in zip(pipes, pids, strict=True):
+        os.close(pipe)
+        os.waitpid(pid, 0)
+    words = [said[pipe].decode(errors="replace").splitlines() for pipe in pipes]
+    survivors = [rank for rank in range(job.size) if rank not in job.victims]
+    for rank in survivors:
+        failures += judge(job, rank, words[rank], counts)
+    met = all("met" in those for those in words)
+    left = list(leftovers(job.session))
+    if left:
+        sweep(job.session)
+        # Who dies while a name must stand, for others to find, leaves it to the survivors; and if they have left before
+        # that, to sweep().
+        excused = not met or len(job.victims) > 1
+        counts["jobs that left names to sweep()"] += excused
+        if not excused or list(leftovers(job.session)):
+            counts["leaks"] += 1
+            failures.append(f"left in shared memory: {left}")
+    counts["jobs that met" if met else "jobs that lost a rank while meeting"] += 1
+    return counts, failures
+
+
+def listen(said, deadline, until=None):
+    """Read what ranks say until each has closed its end, or has said ``until``; those that have not by the deadline."""
+    awaited = set(said)
+    while awaited and time.monotonic() < deadline:
+        ready, _, _ = select.select(awaited, [], [], max(0.0, deadline - time.monotonic()))
+        for pipe in ready:
+            data = os.read(pipe, 1 << 16)
+            said[pipe] += data
+            if not data or (until is not None and until in said[pipe]):
+                awaited.discard(pipe)
+    return awaited
+
+
+def judge(job, rank, words, counts):
+    """What a survivor said that it may not have said."""
+    failures = []
+    for word in words:
+        kind, _, rest = word.partition(" ")
+        if kind == "wrong":
+            counts["wrong results or errors"] += 1
+            failures.append(f"rank {rank}: {rest}")
+        elif kind == "lost":
+            about, by_pid, first = map(int, rest.split())
+            counts["survivors that named the dead"] += 1
+            if not {about, by_pid} <= set(job.victims) or (first >= 0 and first not in job.victims):
+                counts["wrong results or errors"] += 1
+                failures.append(f"rank {rank} names ranks {rest}")
+        elif kind == "shrunk":
+            counts["survivors that went on"] += 1
+        elif kind == "apart":
+            counts["survivors of a failed meeting"] += 1
+    if not words:
+        counts["wrong results or errors"] += 1
+        failures.append(f"rank {rank} said nothing")
+    return failures
+
+
+def soak(jobs: int, seed: int, first: int = 0, progress=None) -> tuple[Counter, list[str]]:
+    """Run that many jobs from number ``first`` on: totals, and the story of each that failed."""
+    totals: Counter = Counter()
+    stories = []
+    for dtype in NUMPY_DTYPES:
+        pool_of(dtype)
+    gc.collect()
+    gc.freeze()  # ranks share these pages
+    with open(os.memfd_create("stacks"), "w+") as dump:
+        for number in range(first, first + jobs):
+            job = Job(seed, number)
+            counts, failures = play(job, dump)
+            totals += counts
+            if failures:
+                dump.seek(0)
+                stories.append("\n  ".join([str(job), *failures, dump.read()]))
+                dump.truncate(0)
+            if progress and (number + 1) % 500 == 0:
+                progress(f"{number + 1 - first} jobs, {len(stories)} failed")
+    return totals, stories
+
+
+def main(arguments=None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Short jobs with kills at random instants.")
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first job, to repeat one or go on")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    print(f"seed {options.seed}", flush=True)
+    totals, stories = soak(options.jobs, options.seed, options.first, lambda text: print(text, flush=True))
+    for story in stories[:20]:
+        print(story)
+    print(f"{options.jobs} jobs in {time.monotonic() - started:.0f} s, seed {options.seed}")
+    for what in sorted({*totals, "hangs", "leaks", "wrong results or errors"}):
+        print(f"  {totals[what]:7d} {what}")
+    return bool(stories)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Namespaces for tests: ranks that see another /dev/shm, other process ids, or another user than this process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
+
+
+def _works(*command: str) -> str:
+    """Why a command does not work here; empty if it does."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else ""
+
+
+_no_mount = _works("unshare", "-m", "-i", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm")
+_no_pids = _works("unshare", "--pid", "--fork", "--kill-child", "true")
+
+needs_mount = pytest.mark.skipif(bool(_no_mount), reason=f"no file system may be mounted here: {_no_mount}")
+needs_pids = pytest.mark.skipif(bool(_no_pids), reason=f"no new PID namespace here: {_no_pids}")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+
+
+class Room:
+    """A mount and an IPC namespace with a /dev/shm of its own."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def names(self) -> list[str]:
+        """What stands in its /dev/shm."""
+        return sorted(os.listdir(f"/proc/{self.pid}/root/dev/shm"))
+
+
+@contextlib.contextmanager
+def room(size: str) -> Iterator[Room]:
+    """A `Room` whose /dev/shm is a tmpfs with this ``size`` (as mount takes it); ranks `enter` it."""
+    line = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && echo && exec cat"
+    process = subprocess.Popen(
+        ["unshare", "-m", "-i", "sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "\n", "the namespace was not made"
+        yield Room(process.pid)
+    finally:
+        process.communicate()
+
+
+def enter(pid: int) -> None:
+    """In a rank without threads of its own: go to the room of the process ``pid``."""
+    for space, kind in (("ipc", CLONE_NEWIPC), ("mnt", CLONE_NEWNS)):
+        fd = os.open(f"/proc/{pid}/ns/{space}", os.O_RDONLY)
+        try:
+            if _libc.setns(fd, kind):
+                number = ctypes.get_errno()
+                raise OSError(number, f"setns({space}): {os.strerror(number)}")
+        finally:
+            os.close(fd)
+
+
+def in_new_pid_namespace(fn, *args):
+    """``fn(*args)`` in a child that is process 1 of a PID namespace; what it returned, or raised, comes back.
+
+    The child dies with this process, whatever kills it.
+    """
+    if _libc.unshare(CLONE_NEWPID):
+        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWPID)")
+    answer, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(answer)
+        _libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)
+        try:
+            value = fn(*args)
+        except BaseException as error:
+            value = error
+        with os.fdopen(said, "wb") as file:
+            pickle.dump(value, file)
+        os._exit(0)
+    os.close(said)
+    with os.fdopen(answer, "rb") as file:
+        data = file.read()
+    _, status = os.waitpid(pid, 0)
+    if not data:
+        raise ChildProcessError(f"the child ended with {os.waitstatus_to_exitcode(status)}")
+    value = pickle.loads(data)
+    if isinstance(value, BaseException):
+        raise value
+    return value
