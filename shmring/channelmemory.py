@@ -1,9 +1,8 @@
 """The memory of a channel and how processes come by it; the two ends of it are in sender.pyx and receiver.pyx.
 
 A channel without a name lost its name before anybody could know it: other processes get its descriptor, by a fork, or
-inside a pickle that multiprocessing carries. So nothing can be left of it, whoever dies. A named channel is found by its
-name, which stands as long as an end lives, so that the other may come again.
-"""
+inside a pickle that multiprocessing carries. So nothing can be left of it, whoever dies. A named channel is found by
+its name, which stands as long as an end lives, so that the other may come again."""
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ class Channel:
             yield True
 
     def leave(self) -> None:
-        """The end that was opened with this name has closed: let go of the name, which goes with the last that does so."""
+        """The end that was opened has closed: let go of the name, which goes with the last that does so."""
         if self.key is not None:
             self.memory.unlink()
 

@@ -33,8 +33,8 @@ def channel(
         Makes it a channel of records of this dtype, which go without headers and move as arrays. None: messages, each
         bytes, an array, or an object.
     when_full : {"wait", "drop_newest", "drop_oldest"}
-        What sending does when there is no room: wait for it; give up the new message; or give up the oldest that are not
-        being read just now. Both ends count what was dropped.
+        What sending does when there is no room: wait for it; give up the new message; or give up the oldest that are
+        not being read just now. Both ends count what was dropped.
     allow_pickle : bool, optional
         Whether it carries Python objects; unpickling runs what the sender sent. By default the setting of the same name
         (``SHMRING_ALLOW_PICKLE``), which is True.
@@ -88,8 +88,8 @@ def open_channel(
     Raises
     ------
     RoleTakenError
-        A living process has that end; ``pid`` names it. Once it has closed it, or died, it can be opened again, and what
-        was sent and not received is still there.
+        A living process has that end; ``pid`` names it. Once it has closed it, or died, it can be opened again, and
+        what was sent and not received is still there.
     SegmentError
         What stands under that name is not ours, or not a channel like this one.
     TypeError, ValueError, OutOfSharedMemoryError

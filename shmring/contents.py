@@ -66,7 +66,7 @@ def _extension(name: str) -> np.dtype:
     try:
         import ml_dtypes
     except ImportError:
-        raise TypeError(f"an array of {name} has come, and NumPy knows that type only with ml_dtypes installed") from None
+        raise TypeError(f"NumPy knows {name}, of which an array has come, only with ml_dtypes installed") from None
     kind = getattr(ml_dtypes, name, None)
     if not isinstance(kind, type):
         raise SegmentError(f"the ml_dtypes installed here has no type {name!r}")

@@ -6,7 +6,7 @@ pickled to a process that is being started, by whatever start method, and the pr
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.string cimport memset, strerror
+from libc.string cimport strerror
 
 import os
 
@@ -14,7 +14,6 @@ from shmring.alarm cimport Alarm
 from shmring.atomics cimport load_acquire_u64
 from shmring.layout cimport sem_t
 from shmring.lifeline cimport fork_generation
-from shmring.mapping cimport Mapping
 from shmring.ring cimport (END_ABSENT, END_CLOSED, END_HERE, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
                            ring_end_state)
 from shmring.ringwait cimport GONE, LATE, await_briefly, await_counter
@@ -36,7 +35,8 @@ cdef int64_t timeout_of(object timeout) except? -2:
     return <int64_t>min(seconds * 1e9, 9e18)
 
 
-# no_gc: nothing an end refers to refers back to it, and the collector must not drop the mapping before the ring is left.
+# no_gc: nothing an end refers to refers back to it, and the collector must not drop the mapping before the ring is
+# left.
 @cython.no_gc
 cdef class End:
     """One end of a channel; made by `shmring.channel` and `shmring.open_channel`.
@@ -220,7 +220,7 @@ cdef class End:
         return self.lost()
 
     cdef object corrupt(self):
-        return SegmentError(f"what the other end wrote into {self.channel.title} cannot be; nothing was read or written")
+        return SegmentError(f"what the other end wrote into {self.channel.title} cannot be; nothing was read or sent")
 
     # ---- leaving ----
 
@@ -274,8 +274,8 @@ cdef class End:
 
     def __reduce__(self):
         if self.is_taken or self.is_closed:
-            raise TypeError(f"this {self.role} belongs to process {os.getpid()} or is closed: only an end that was never "
-                            "used can be pickled")
+            raise TypeError(f"this {self.role} belongs to process {os.getpid()} or is closed: only an end that was "
+                            "never used can be pickled")
         return type(self), (self.channel, self.role)
 
     @property
@@ -285,7 +285,7 @@ cdef class End:
 
     @property
     def peer(self):
-        """How the other end stands: ``absent``, ``here``, ``closed``, or ``lost``: its holder died or left without closing."""
+        """How the other end stands: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
         if self.is_closed:
             raise ClosedError(f"this {self.role} is closed")
         return self.peer_state()

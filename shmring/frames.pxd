@@ -22,8 +22,8 @@ cdef enum:
     PIECE = 5          # more of the long message under way
     CUT = 6            # its sender gave it up, or died over it
 
-# The word: bits 0..31 bytes that follow, 32..39 kind, 40..47 dtype (position in dtypes.DTYPES; OTHER_DTYPE: described in
-# words), 48..55 number of dimensions, 56 whether this begins a long message.
+# The word: bits 0..31 bytes that follow, 32..39 kind, 40..47 dtype (position in dtypes.DTYPES; OTHER_DTYPE: described
+# in words), 48..55 number of dimensions, 56 whether this begins a long message.
 cdef enum:
     OTHER_DTYPE = 255
 
@@ -60,8 +60,8 @@ cdef inline uint64_t longest_frame(uint64_t capacity) noexcept nogil:
     return min(capacity // 2 - 1, (<uint64_t> 1 << 32) // WORD_NBYTES - 1) * WORD_NBYTES
 
 
-# How many words a frame takes at this point of the ring, with those before it that must be skipped: it lies in one piece,
-# and what is worth it begins on a line.
+# How many words a frame takes at this point of the ring, with those before it that must be skipped: it lies in one
+# piece, and what is worth it begins on a line.
 cdef inline uint64_t frame_needs(producer_t *p, uint64_t nbytes) noexcept nogil:
     cdef uint64_t nwords = nwords_of(nbytes), index = p.tail & p.mask, skipped = 0
     cdef bint is_aligned = nbytes >= ALIGNED_NBYTES and nwords < p.capacity // 4

@@ -1,8 +1,7 @@
 """Which channels this user's processes have open, and how they stand: who waits for whom, how full, how fast.
 
-A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory, and those can be
-found in the process table, and opened.
-"""
+A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory, and those can
+be found in the process table, and opened."""
 
 from __future__ import annotations
 
@@ -92,6 +91,10 @@ def _open_channels() -> Iterator[tuple[tuple[int, int], str, segment.Segment]]:
                 if inode in seen:
                     continue
                 seen.add(inode)
-                yield inode, target.removeprefix(names.SHM_DIRECTORY), segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL)
+                yield (
+                    inode,
+                    target.removeprefix(names.SHM_DIRECTORY),
+                    segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL),
+                )
             except (OSError, ShmringError):  # gone meanwhile; or no channel
                 continue

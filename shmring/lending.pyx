@@ -99,7 +99,8 @@ cdef object array_over(Span span, object dtype, tuple shape):
     for d in range(ndim):
         dims[d] = shape[d]
     Py_INCREF(dtype)
-    cdef cnp.ndarray array = PyArray_NewFromDescr(&PyArray_Type, <cnp.dtype>dtype, ndim, dims, NULL, span.address, flags, NULL)
+    cdef cnp.ndarray array = PyArray_NewFromDescr(&PyArray_Type, <cnp.dtype>dtype, ndim, dims, NULL, span.address,
+                                                  flags, NULL)
     cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
     look.span = span
     span.exports += 1
@@ -130,7 +131,7 @@ cdef class Lease:
     cdef int end(self) except -1:
         cdef Span span = self.live()
         if span.exports:
-            raise BufferError(f"{span.exports} arrays or views of this lease are still alive: delete them and call again")
+            raise BufferError(f"{span.exports} arrays or views of this lease are alive: delete them and call again")
         self.span = None
         return 0
 

@@ -327,7 +327,6 @@ class Claim:
             _claims.discard(self)
             os.close(fd)
 
-
     def abandon(self) -> None:
         """Close what holds nothing; the name stays as it is."""
         fd, self.fd = self.fd, -1

@@ -1,8 +1,8 @@
 """Rings whose producer may give up the oldest, unread, for newer ones.
 
-There both ends move ``head``. The consumer first claims what it is about to read, by setting head's top bit; the producer
-moves a head that is not claimed; both by compare-and-swap. So what is read is never overwritten, and the producer never
-waits. Positions stay below 2^63 (`format_ring` begins at 0).
+There both ends move ``head``. The consumer first claims what it is about to read, by setting head's top bit; the
+producer moves a head that is not claimed; both by compare-and-swap. So what is read is never overwritten, and the
+producer never waits. Positions stay below 2^63 (`format_ring` begins at 0).
 """
 
 from libc.stdint cimport uint32_t
@@ -34,8 +34,8 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil:
         c.head = unclaimed(head)
         if c.cached_tail == c.head:
             return 0
-        # SYNC claimed (meets: move_head). From here on the producer leaves alone what is next, and all behind it. A claim
-        # that stands already is our own.
+        # SYNC claimed (meets: move_head). From here on the producer leaves alone what is next, and all behind it. A
+        # claim that stands already is our own.
         if head != c.head or compare_swap_u64(&c.ring.head, head, claimed(head)):
             break
     if c.cached_tail - c.head > c.capacity:

@@ -17,7 +17,7 @@ cimport numpy as cnp
 
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, timeout_of
-from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, frame_t, is_long,
+from shmring.frames cimport (BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, frame_t, is_long,
                              kind_of, leave_frame, ndim_of, next_frame)
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
@@ -60,8 +60,8 @@ class Packed(NamedTuple):
 cdef class Receiver(End):
     """The receiving end of a channel of messages; made by `shmring.channel` and `shmring.open_channel`.
 
-    Gives what was sent: ``bytes``, ndarrays, Python objects. Iterating over it ends when the sender has closed. Belongs to
-    the process that uses it first, and to one thread at a time.
+    Gives what was sent: ``bytes``, ndarrays, Python objects. Iterating over it ends when the sender has closed. Belongs
+    to the process that uses it first, and to one thread at a time.
     """
 
     cdef consumer_t c
@@ -267,8 +267,8 @@ cdef class Receiver(End):
         Returns
         -------
         Lease
-            Behaves as a read-only array; bytes as one of uint8. It ends with `release`; arrays and views taken from it must
-            be gone by then. A message that came in pieces is put together in private memory first.
+            Behaves as a read-only array; bytes as one of uint8. It ends with `release`; arrays and views taken from it
+            must be gone by then. A message that came in pieces is put together in private memory first.
 
         Raises
         ------
@@ -350,13 +350,14 @@ cdef class Receiver(End):
     cdef inline bint is_clear(self) noexcept:
         """Whether nothing is in the way of a call, and the next frame is simply the next one."""
         return (self.is_taken and not self.is_busy and self.lease is None and self.target is None
-                and self.assembled is None and self.failure is None and self.drops != DROPS_OLDEST and self.generation == fork_generation())
+                and self.assembled is None and self.failure is None and self.drops != DROPS_OLDEST
+                and self.generation == fork_generation())
 
     cdef inline void leave_message(self, frame_t *f) noexcept nogil:
         store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
-        self.leave_frame(f)
+        self.give_frame_back(f)
 
-    cdef inline void leave_frame(self, frame_t *f) noexcept nogil:
+    cdef inline void give_frame_back(self, frame_t *f) noexcept nogil:
         leave_frame(&self.c, f)
         ring_bell(&self.watch, self.c.head)
 
@@ -378,7 +379,7 @@ cdef class Receiver(End):
             if found < 0 or not BYTES <= kind_of(f.word) <= CUT:
                 raise self.corrupt()
             if kind_of(f.word) == CUT or kind_of(f.word) == PIECE:     # of a message whose beginning we never had
-                self.leave_frame(f)
+                self.give_frame_back(f)
             elif is_long(f.word):
                 self.begin_long(f)
             else:
@@ -529,7 +530,7 @@ cdef class Receiver(End):
         self.missing = self.content_nbytes - here
         memcpy(self.to, f.bytes + WORD_NBYTES + skipped, here)
         self.to += here
-        self.leave_frame(f)
+        self.give_frame_back(f)
         return 0
 
     cdef int provide(self) except -1:
@@ -573,7 +574,7 @@ cdef class Receiver(End):
             memcpy(self.to, f.bytes, f.nbytes)
             self.to += f.nbytes
             self.missing -= f.nbytes
-            self.leave_frame(&f)
+            self.give_frame_back(&f)
         return READY
 
     cdef bint finish_long(self, int outcome) except -1:
@@ -607,7 +608,6 @@ cdef class Receiver(End):
     cdef uint64_t receive_into(self, borrowed_t *b, int64_t timeout_ns) except? 0:
         cdef frame_t f
         cdef uint64_t nbytes, skipped
-        cdef int outcome
         if self.find(&f, timeout_ns) == COMPLETE:
             (message,) = self.assembled
             if message is THEIRS:
@@ -633,7 +633,8 @@ cdef class Receiver(End):
     cdef int require_room(self, uint64_t nbytes, borrowed_t *b) except -1:
         if nbytes > b.nbytes:
             self.unclaim()
-            raise MessageTooLongError(f"the next message has {nbytes} bytes, there is room for {b.nbytes}", nbytes=nbytes)
+            raise MessageTooLongError(f"the next message has {nbytes} bytes, there is room for {b.nbytes}",
+                                      nbytes=nbytes)
         return 0
 
     # ---- how it stands ----
@@ -663,7 +664,7 @@ cdef class Receiver(End):
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
-        return f"<shmring.Receiver of {self.channel.title}, {self.peer_state() if not self.is_closed else 'closed'} sender>"
+        return f"<shmring.Receiver of {self.channel.title}{', closed' if self.is_closed else ''}>"
 
 
 cdef object numbered_dtype(int code):

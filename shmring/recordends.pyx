@@ -33,8 +33,8 @@ cdef enum:
 cdef class RecordSender(End):
     """The sending end of a channel of records; made by `shmring.channel` and `shmring.open_channel` with a ``dtype``.
 
-    Records go as they lie in memory, without headers: one call and one announcement move thousands. Belongs to the process
-    that uses it first, and to one thread at a time.
+    Records go as they lie in memory, without headers: one call and one announcement move thousands. Belongs to the
+    process that uses it first, and to one thread at a time.
     """
 
     cdef producer_t p
@@ -108,8 +108,8 @@ cdef class RecordSender(End):
         Returns
         -------
         int
-            How many went in, from the first one on (with ``drop_oldest``: to the last one); fewer than there are only if
-            time ran out, or the channel drops.
+            How many went in, from the first one on (with ``drop_oldest``: to the last one); fewer than there are only
+            if time ran out, or the channel drops.
 
         Raises
         ------
@@ -177,7 +177,8 @@ cdef class RecordSender(End):
             self.is_busy = True
             with nogil:
                 # In parts, so that the other side begins to read while we still write.
-                pushed = ring_try_push(&self.p, source, min(count, max(<uint64_t>1, LONG_COPY_NBYTES // self.p.slot_nbytes)))
+                pushed = ring_try_push(&self.p, source,
+                                       min(count, max(<uint64_t>1, LONG_COPY_NBYTES // self.p.slot_nbytes)))
             self.is_busy = False
         if pushed < 0:
             raise self.corrupt()
@@ -327,8 +328,8 @@ cdef class RecordSender(End):
 cdef class RecordReceiver(End):
     """The receiving end of a channel of records; made by `shmring.channel` and `shmring.open_channel` with a ``dtype``.
 
-    Iterating over it gives one record after the other and ends when the sender has closed; `recv_many` gives all that are
-    there as one array. Belongs to the process that uses it first, and to one thread at a time.
+    Iterating over it gives one record after the other and ends when the sender has closed; `recv_many` gives all that
+    are there as one array. Belongs to the process that uses it first, and to one thread at a time.
     """
 
     cdef consumer_t c
@@ -435,7 +436,7 @@ cdef class RecordReceiver(End):
         return asynchronous.when_ready(self, lambda timeout: self.recv_many(count, timeout))
 
     def recv_into(self, out, timeout=None):
-        """Receive the records that are there into an array of one's own, from its beginning on; wait only for the first.
+        """Receive the records that are there into the beginning of an array; wait only for the first.
 
         Parameters
         ----------
@@ -478,8 +479,8 @@ cdef class RecordReceiver(End):
         Returns
         -------
         Lease
-            Behaves as a read-only array of one or more records (as many as are there, and lie in one piece). It ends with
-            `release`; arrays and views taken from it must be gone by then.
+            Behaves as a read-only array of one or more records (as many as are there, and lie in one piece). It ends
+            with `release`; arrays and views taken from it must be gone by then.
 
         Raises
         ------

@@ -13,19 +13,29 @@ from shmring.errors import SegmentError
 
 
 class EndLook(NamedTuple):
-    """One end as it was found."""
+    """One end as it was found.
+
+    Attributes
+    ----------
+    state : {"absent", "here", "closed", "lost"}
+    pid : int
+    asleep : bool
+        Whether it sleeps until the other end goes on.
+    position : int
+        Slots ever committed, or released.
+    messages, dropped : int
+    waits : int
+        Calls that found the ring full, or empty, and had to wait.
+    sleeps : int
+    """
 
     state: str
-    """``"absent"``, ``"here"``, ``"closed"`` or ``"lost"``."""
     pid: int
     asleep: bool
-    """Whether it sleeps until the other end goes on."""
     position: int
-    """Slots ever committed, or released."""
     messages: int
     dropped: int
     waits: int
-    """Calls that found the ring full, or empty, and had to wait."""
     sleeps: int
 
 
@@ -45,8 +55,8 @@ class RingLook(NamedTuple):
 
 cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint64_t position):
     return EndLook(
-        ("absent", "here", "closed", "lost")[ring_end_state(role)], role.life.pid, load_relaxed_u32(&role.bell.asleep) == 1,
-        position, load_relaxed_u64(&counts.messages),
+        ("absent", "here", "closed", "lost")[ring_end_state(role)], role.life.pid,
+        load_relaxed_u32(&role.bell.asleep) == 1, position, load_relaxed_u64(&counts.messages),
         load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overtaken),
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
     )

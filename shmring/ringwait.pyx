@@ -48,8 +48,9 @@ cdef void rouse(watch_t *w, uint64_t value) noexcept nogil:
 
 
 cdef void ring_bell(watch_t *w, uint64_t value) noexcept nogil:
-    # SYNC asleep (meets: sleep_a_tick). The counter just moved must be visible before we read whether anyone sleeps; the
-    # sleeper says so, fences, and looks at the counter again. In every order of these steps one of the two sees the other.
+    # SYNC asleep (meets: sleep_a_tick). The counter just moved must be visible before we read whether anyone sleeps;
+    # the sleeper says so, fences, and looks at the counter again. In every order of these steps one of the two sees the
+    # other.
     full_fence()
     if load_relaxed_u32(&w.others.asleep):
         rouse(w, value)

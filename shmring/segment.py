@@ -99,7 +99,7 @@ class Segment:
         return self._spare
 
     def share(self) -> None:
-        """Let others `join` the name, which then stands as long as any of them lives and has not closed. Creator only."""
+        """Let others `join` the name, which then stands as long as any of them has not closed. Creator only."""
         assert self._claim is not None
         self._claim.share()
 

@@ -25,7 +25,7 @@ from shmring.overtaking cimport overtake_frames
 from shmring.ring cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit,
                            ring_resume_producer)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
-from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
+from shmring.wait cimport READY, be_patient, now_ns, patience_t
 
 from shmring import asynchronous, contents
 from shmring.errors import ObjectError
@@ -56,8 +56,8 @@ ctypedef struct message_t:
 cdef class Sender(End):
     """The sending end of a channel of messages; made by `shmring.channel` and `shmring.open_channel`.
 
-    A message is bytes, an array, or a Python object; the receiver gets what was sent. Belongs to the process that uses it
-    first, and to one thread at a time.
+    A message is bytes, an array, or a Python object; the receiver gets what was sent. Belongs to the process that uses
+    it first, and to one thread at a time.
     """
 
     cdef producer_t p
@@ -132,7 +132,7 @@ cdef class Sender(End):
                     self.announce(1)
                     return True
         self.require_idle()
-        keeper = self.load(x, &m)
+        _keeper = self.load(x, &m)
         return self.send_load(&m, timeout_ns)
 
     def send_async(self, x):
@@ -217,7 +217,7 @@ cdef class Sender(End):
         """Send what `packed` gave, as `send_object` does."""
         cdef message_t m
         self.require_idle()
-        keeper = self.load_parcel(parcel, &m)
+        _keeper = self.load_parcel(parcel, &m)
         return self.send_load(&m, timeout_of(timeout))
 
     # ---- a message as parts ----
@@ -324,8 +324,8 @@ cdef class Sender(End):
         cdef int64_t needed
         cdef char *to
         if nbytes > self.longest:
-            raise ValueError(f"a message of {nbytes} bytes does not lie in this channel in one piece, {self.longest} bytes "
-                             "do: make it larger, or send() with time to wait, which streams")
+            raise ValueError(f"a message of {nbytes} bytes does not lie in this channel in one piece, "
+                             f"{self.longest} bytes do: make it larger, or send() with time to wait, which streams")
         if is_gone(self.watch.other):
             raise self.lost()
         if self.must_cut and not self.say_cut():
@@ -357,8 +357,8 @@ cdef class Sender(End):
     cdef int begin_long(self, message_t *m, int64_t timeout_ns) except -1:
         """Wait its turn, and raise what must be raised before anything is sent."""
         if m.meta_nbytes + WORD_NBYTES > self.piece:
-            raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for so small a channel")
-        self.open(0, 0, timeout_ns)
+            raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for this channel")
+        self.open(0, 0, timeout_ns)      # waits its turn, and raises what must be raised before anything is sent
         ring_abort(&self.p)
         m.length = m.load.nbytes
         m.load.parts[0].address = <const char *>&m.length
@@ -450,7 +450,8 @@ cdef class Sender(End):
                 m.load.nbytes -= nbytes
                 m.load.word = word_of(PIECE)
                 self.announce(m.load.nbytes == 0)
-                be_patient(patience, timeout_ns if timeout_ns < 0 else max(<int64_t>0, timeout_ns - (now_ns() - started)))
+                be_patient(patience, timeout_ns if timeout_ns < 0
+                           else max(<int64_t>0, timeout_ns - (now_ns() - started)))
                 continue
             if needed == RING_CORRUPT:
                 return RING_CORRUPT
@@ -521,7 +522,7 @@ cdef class Sender(End):
                     self.announce(quiet)
                     quiet = 0
                 self.require_idle()
-                keeper = self.load(x, &m)
+                _keeper = self.load(x, &m)
                 left = timeout_ns if timeout_ns <= 0 else max(<int64_t>0, timeout_ns - (now_ns() - started))
                 try:
                     count += self.send_load(&m, left)
@@ -646,7 +647,7 @@ cdef class Sender(End):
         return self.ring.sent.dropped + self.ring.sent.overtaken
 
     def __repr__(self):
-        return f"<shmring.Sender of {self.channel.title}, {self.peer_state() if not self.is_closed else 'closed'} receiver>"
+        return f"<shmring.Sender of {self.channel.title}{', closed' if self.is_closed else ''}>"
 
 
 cdef tuple word_and_meta(kind, tuple shape):
@@ -656,8 +657,8 @@ cdef tuple word_and_meta(kind, tuple shape):
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
     text = contents.describe(kind)
-    meta = len(text).to_bytes(WORD_NBYTES, "little") + extents + text + bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
-    return word_of(ARRAY, OTHER_DTYPE, len(shape)), meta
+    padding = bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
+    return word_of(ARRAY, OTHER_DTYPE, len(shape)), len(text).to_bytes(WORD_NBYTES, "little") + extents + text + padding
 
 
 cdef void begin(message_t *m, uint64_t word) noexcept nogil:

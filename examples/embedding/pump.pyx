@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Pushing to a ring and popping from it without the interpreter: the example of docs/embedding.md."""
 
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t
 
 from shmring.ring cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
                            ring_close_producer, ring_is_finished, ring_try_pop, ring_try_push)

@@ -4,6 +4,7 @@ import mmap
 import os
 
 import pump
+
 from shmring.ring import format_ring, ring_nbytes
 
 COUNT = 1_000_000

@@ -1,8 +1,9 @@
 """Builds pump.pyx: ``python setup.py build_ext --inplace``."""
 
-import shmring
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+import shmring
 
 setup(
     name="pump",

@@ -88,9 +88,8 @@ def _show_channels(looks: list[ChannelLook], as_json: bool) -> int:
     for x in looks:
         sender, receiver, ring = x.ring.producer, x.ring.consumer, x.ring
         print(f"{x.name}{'' if x.is_named else '  (no name any more)'}")
-        print(
-            f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s"
-        )
+        rates = f"{x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s"
+        print(f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {rates}")
         print(f"  sender   {_end(sender)}")
         print(f"  receiver {_end(receiver)}")
         print(f"  {x.waiting or 'nobody waits'}")

@@ -1,18 +1,20 @@
 """Channels between processes: ends are passed on by every start method, taken once, and outlived; names come and go."""
 
+import json
 import os
 import pickle
 import queue
 import random
 import signal
 import stat
+import subprocess
+import sys
 import time
 import traceback
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from harness import shared_names
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError, segment
@@ -22,6 +24,11 @@ from shmring.ringlook import look
 def unique(test):
     """A name for a channel that no other test, or run of tests, has."""
     return f"{test}-{os.getpid()}-{random.random()}"
+
+
+def path_of(name):
+    """Where the name of a channel stands, if it does."""
+    return "/dev/shm" + segment.segment_name(f"channel/{name}", "ring")
 
 
 def in_child(function, *args):
@@ -113,9 +120,8 @@ def test_ends_that_were_used_do_not_pickle():
 
 
 def test_a_channel_without_a_name_is_nowhere_to_be_found():
-    before = shared_names()
     sender, receiver = shmring.channel()
-    assert shared_names() <= before
+    assert not os.path.exists("/dev/shm" + sender.channel.memory.name)
     sender.send(b"x")
     assert receiver.recv() == b"x"
 
@@ -188,7 +194,6 @@ def test_a_sender_that_waits_hears_that_its_receiver_is_gone(dtype, how):
 
 def test_a_named_channel_meets_and_its_name_goes_with_the_last_end():
     name = unique("meet")
-    before = shared_names()
 
     def child():
         with shmring.open_channel(name, "receiver", 1 << 12) as receiver:
@@ -196,13 +201,12 @@ def test_a_named_channel_meets_and_its_name_goes_with_the_last_end():
 
     pid = in_child(child)
     sender = shmring.open_channel(name, "sender", 1 << 12)
-    (found,) = shared_names() - before
-    assert stat.S_IMODE(os.stat(f"/dev/shm/{found}").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(path_of(name)).st_mode) == 0o600
     sender.send(b"hello")
     assert status_of(pid) == 0
-    assert shared_names() - before == {found}
+    assert os.path.exists(path_of(name))
     sender.close()
-    assert shared_names() <= before
+    assert not os.path.exists(path_of(name))
 
 
 def test_an_open_end_is_not_given_twice():
@@ -286,6 +290,7 @@ def test_the_half_that_a_dead_receiver_left_is_passed_over():
         sender.send(bytes(1_000_000), 30)
     status_of(pid)
     with shmring.open_channel(name, "receiver") as receiver:
+        assert receiver.try_recv() is None  # the ring is full of what was left
         sender.send(b"whole")
         assert receiver.recv(30) == b"whole"
     sender.close()
@@ -293,14 +298,17 @@ def test_the_half_that_a_dead_receiver_left_is_passed_over():
 
 def test_a_stale_name_is_replaced():
     name = unique("stale")
-    before = shared_names()
-    pid = in_child(lambda: (shmring.open_channel(name, "sender").send(b"old"), os.kill(os.getpid(), signal.SIGKILL)))
-    assert status_of(pid) == -signal.SIGKILL
-    (left,) = shared_names() - before
-    assert [x.status for x in segment.leftovers() if x.name == "/" + left] == ["stale"]
+
+    def child():
+        sender = shmring.open_channel(name, "sender")
+        sender.send(b"old")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert status_of(in_child(child)) == -signal.SIGKILL
+    assert [x.status for x in segment.leftovers() if "/dev/shm" + x.name == path_of(name)] == ["stale"]
     with shmring.open_channel(name, "receiver") as receiver:
         assert not receiver.poll()
-    assert shared_names() <= before
+    assert not os.path.exists(path_of(name))
 
 
 def test_a_forked_child_does_not_keep_the_name():
@@ -309,7 +317,7 @@ def test_a_forked_child_does_not_keep_the_name():
     sender = shmring.open_channel(name, "sender")
     pid = in_child(lambda: os.read(reader, 1))
     sender.close()
-    assert not any(x.name == segment.segment_name(f"channel/{name}", "ring") for x in segment.leftovers())
+    assert not os.path.exists(path_of(name))
     os.write(writer, b"x")
     assert status_of(pid) == 0
     os.close(reader)
@@ -319,7 +327,7 @@ def test_a_forked_child_does_not_keep_the_name():
 @pytest.mark.parametrize("squat", ["link", "open", "directory"])
 def test_squatters_are_refused(squat, tmp_path):
     name = unique("squat")
-    path = "/dev/shm" + segment.segment_name(f"channel/{name}", "ring")
+    path = path_of(name)
     if squat == "link":
         os.symlink(tmp_path / "target", path)
     elif squat == "open":
@@ -357,15 +365,35 @@ def test_ends_that_disagree_are_told_so():
     ],
 )
 def test_bad_arguments_are_refused_and_leave_nothing(bad):
-    before = shared_names()
+    name = unique("bad")
     with pytest.raises((TypeError, ValueError)):
         shmring.channel(**bad)
     with pytest.raises((TypeError, ValueError)):
-        shmring.open_channel(unique("bad"), "sender", **bad)
-    for name, role in (("", "sender"), (3, "sender"), ("x", "chief")):
+        shmring.open_channel(name, "sender", **bad)
+    assert not os.path.exists(path_of(name))
+    for wrong, role in (("", "sender"), (3, "sender"), ("x", "chief")):
         with pytest.raises((TypeError, ValueError)):
-            shmring.open_channel(name, role)
-    assert shared_names() <= before
+            shmring.open_channel(wrong, role)
+
+
+# ---- the look from outside ----
+
+
+def test_shmring_info_shows_the_channels_of_other_processes():
+    sender, receiver = shmring.channel(1 << 12)
+    for _ in range(5):
+        sender.send(b"12345678")
+    receiver.take()
+    inspect = [sys.executable, "-m", "shmring", "info", "--channels", "--interval", "0.01"]
+    text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
+    assert sender.channel.memory.name in text
+    assert f"sender   {os.getpid()} here: 5 messages" in text
+    (found,) = [
+        x
+        for x in json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True).stdout)
+        if x["name"] == sender.channel.memory.name
+    ]
+    assert (found["is_named"], found["ring"]["producer"]["messages"], found["waiting"]) == (False, 5, "")
 
 
 # ---- exact sequences ----

@@ -21,7 +21,9 @@ def test_the_example_extension_is_built_and_runs(tmp_path):
     env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1])}
 
     def run(*args):
-        done = subprocess.run([sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
