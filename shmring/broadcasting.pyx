@@ -274,21 +274,52 @@ cdef class BroadcastSender:
         try:
             self.master.send(x, 0)
         except (queue.Full, ValueError):
-            return self.finish(self.master.by_and_by(x, False, self.mode != WAITS), timeout)
+            return self.finish(self.master._by_and_by(x, False, self.mode != WAITS), timeout)
         return self.relay()
 
     def send_object(self, obj, timeout=None):
-        """Send a Python object to all receivers, as `Sender.send_object`. Returns and raises as `send`."""
+        """Send a Python object to all receivers, by pickle as `Sender.send_object`.
+
+        Parameters
+        ----------
+        obj : object
+            Anything that pickles.
+        timeout : float, optional
+            As in `send`.
+
+        Returns
+        -------
+        int
+            As in `send`.
+
+        Raises
+        ------
+        ObjectError
+            It does not pickle. Nothing was sent.
+        queue.Full, PeerLostError, ValueError
+            As in `send`.
+        """
         self.prepare()
-        parcel = self.master.packed(obj)
+        parcel = self.master._packed(obj)
         try:
-            self.master.send_parcel(parcel, 0)
+            self.master._send_parcel(parcel, 0)
         except (queue.Full, ValueError):
-            return self.finish(self.master.by_and_by(parcel, True, self.mode != WAITS), timeout)
+            return self.finish(self.master._by_and_by(parcel, True, self.mode != WAITS), timeout)
         return self.relay()
 
     def try_send(self, x):
-        """Send if there is room for all of it now, as `Sender.try_send`: False if there is not."""
+        """Send if there is room for all of it now. Raises as `send`.
+
+        Parameters
+        ----------
+        x : bytes-like or array; or record
+            As in `send`; at most half the capacity.
+
+        Returns
+        -------
+        bool
+            False if there is no room; nothing was sent then.
+        """
         try:
             return self.send(x, 0) > 0
         except queue.Full:
@@ -325,7 +356,7 @@ cdef class BroadcastSender:
                 except (queue.Full, ValueError):
                     left = None if timeout_ns < 0 else max(0, timeout_ns - (now_ns() - started)) / 1e9
                     try:
-                        self.finish(self.master.by_and_by(x, False, self.mode != WAITS), left)
+                        self.finish(self.master._by_and_by(x, False, self.mode != WAITS), left)
                     except queue.Full:
                         break
                 count += 1
@@ -353,7 +384,22 @@ cdef class BroadcastSender:
                 return done
 
     def reserve(self, shape=1, dtype=None, timeout=None):
-        """Lend memory of the ring, to write a message (or ``shape`` records) in place, as `Sender.reserve`."""
+        """Lend memory of the ring, to write in place what all receivers get. Raises as `Sender.reserve`.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            Of the array to write; in a broadcast of records how many, at most.
+        dtype : dtype, optional
+            None: bytes. Not for records.
+        timeout : float, optional
+            As in `send`.
+
+        Returns
+        -------
+        Lease
+            Until `commit` or `abort`.
+        """
         cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
         cdef uint64_t wanted = 8, quarter
         self.prepare()
@@ -368,12 +414,23 @@ cdef class BroadcastSender:
                 wanted += quarter
 
     def commit(self, count=None):
-        """Send what was reserved, and end the lease, as `Sender.commit`. Returns how many receivers there are."""
+        """Send what was reserved, and end the lease. Raises as `Sender.commit`.
+
+        Parameters
+        ----------
+        count : int, optional
+            Only the first so many along the first axis.
+
+        Returns
+        -------
+        int
+            As in `send`.
+        """
         self.master.commit(count)
         return self.relay()
 
     def abort(self):
-        """Give up what was reserved, and end the lease, as `Sender.abort`."""
+        """Give up what was reserved, and end the lease; no receiver ever knows. Raises as `Sender.commit`."""
         self.master.abort()
 
     # ---- how it stands, and leaving ----

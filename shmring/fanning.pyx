@@ -231,6 +231,11 @@ cdef class FanInReceiver:
     def recv_from(self, timeout=None):
         """Receive the next message, and say whose it is. Raises as `recv`.
 
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+
         Returns
         -------
         (int, object)
@@ -240,7 +245,18 @@ cdef class FanInReceiver:
         return self.last_sender, message
 
     def try_recv(self, default=None):
-        """The next message if there is one, else ``default``. Raises as `recv`."""
+        """Receive the next message if there is one. Raises as `recv`.
+
+        Parameters
+        ----------
+        default : object
+            What to return if there is none.
+
+        Returns
+        -------
+        bytes, numpy.ndarray, object or record
+            As of `recv`.
+        """
         try:
             return self.recv(0)
         except queue.Empty:
@@ -249,17 +265,37 @@ cdef class FanInReceiver:
     def recv_many(self, count=None, timeout=None):
         """Receive what is there of the sender whose turn it is; wait only for the first. Raises as `recv`.
 
+        Parameters
+        ----------
+        count : int, optional
+            At most so many.
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+
         Returns
         -------
         list or numpy.ndarray
-            One message or more, at most ``count``, all of one sender; records as one array.
+            One message or more, all of one sender; records as one array.
         """
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
         return self.next(receive_many, (count, 0), timeout)
 
     def recv_into(self, out, timeout=None):
-        """Receive the next message, or records of one sender, into memory of one's own, as `Receiver.recv_into`."""
+        """Receive the next message, or records of one sender, into memory of one's own. Raises as `Receiver.recv_into`.
+
+        Parameters
+        ----------
+        out : writable buffer or array
+            Filled from its beginning on.
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+
+        Returns
+        -------
+        int
+            Bytes, or records, received.
+        """
         return self.next(receive_into, (out, 0), timeout)
 
     def recv_async(self):
@@ -273,20 +309,42 @@ cdef class FanInReceiver:
         return when_ready(self, self.recv)
 
     def peek(self, timeout=None):
-        """Lend the next message where it lies, as `Receiver.peek`; then `release`. Raises as `recv`."""
+        """Lend the next message, or records of one sender, where they lie. Raises as `Receiver.peek`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+
+        Returns
+        -------
+        Lease
+            Until `release`.
+        """
         lease = self.next(look_at, (0,) if self.fan.dtype is None else (None, 0), timeout)
         self.lent_by = self.receivers[self.last_sender]
         return lease
 
     def release(self):
-        """Give back what was peeked, as `Receiver.release`."""
+        """Give back what was peeked, and end the lease. Raises as `Receiver.release`."""
         if self.lent_by is None:
             raise ValueError("nothing is peeked")
         self.lent_by.release()
         self.lent_by = None
 
     def poll(self, timeout=0):
-        """Whether `recv` would not have to wait, now or within ``timeout`` seconds (None: for ever)."""
+        """Whether `recv` would not have to wait.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for that; None for ever.
+
+        Returns
+        -------
+        bool
+            Also True when `recv` would say that a sender is lost, or that all are gone.
+        """
         cdef End receiver
         cdef int64_t timeout_ns = timeout_of(timeout)
         self.prepare()
@@ -300,7 +358,7 @@ cdef class FanInReceiver:
                 return False
 
     def fileno(self):
-        """A descriptor that is readable when there may be something to receive, as `Receiver.fileno`."""
+        """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
         self.prepare()
         if self.alarm is None:
             self.alarm = Alarm(self.count, self.fan.mapping)

@@ -185,7 +185,7 @@ cdef class Queue:
         sender = self.sender
         is_plain = PyBytes_CheckExact(obj) or (cnp.PyArray_CheckExact(obj) and cnp.PyArray_IS_C_CONTIGUOUS(obj)
                                                and not obj.dtype.hasobject and obj.dtype.isbuiltin != 2)
-        item = obj if is_plain else sender.packed(obj)
+        item = obj if is_plain else sender._packed(obj)
         if not self.lock(&self.q.sending, timeout_ns):
             raise queue.Full
         try:
@@ -193,7 +193,7 @@ cdef class Queue:
             self.await_place(timeout_ns, until)
             store_relaxed_u64(&self.q.is_midway, 1)
             left = None if timeout_ns < 0 else nanoseconds_left(timeout_ns, until) / 1e9
-            (sender.send if is_plain else sender.send_parcel)(item, left)
+            (sender.send if is_plain else sender._send_parcel)(item, left)
             store_relaxed_u64(&self.q.is_midway, 0)
         finally:
             lock_release(&self.q.sending)
@@ -209,7 +209,13 @@ cdef class Queue:
                 raise queue.Full
 
     def put_nowait(self, obj):
-        """``put(obj, False)``."""
+        """Put an item if there is room now. Raises as `put`.
+
+        Parameters
+        ----------
+        obj : object
+            As in `put`.
+        """
         self.put(obj, False)
 
     # ---- getting ----
@@ -248,7 +254,7 @@ cdef class Queue:
             item = self.next_item(timeout_ns, until)
         finally:
             lock_release(&self.q.receiving)
-        return self.receiving.unpack(*item) if isinstance(item, Packed) else item
+        return self.receiving._unpack(*item) if isinstance(item, Packed) else item
 
     cdef object next_item(self, int64_t timeout_ns, int64_t until):
         cdef uint64_t head
@@ -282,7 +288,13 @@ cdef class Queue:
         return True
 
     def get_nowait(self):
-        """``get(False)``."""
+        """Get the next item if there is one. Raises as `get`.
+
+        Returns
+        -------
+        object
+            As of `get`.
+        """
         return self.get(False)
 
     # ---- how it stands ----

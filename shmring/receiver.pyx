@@ -49,7 +49,7 @@ cdef list numbered = [None] * len(DTYPES)      # dtypes by number, each once it 
 
 
 class Packed(NamedTuple):
-    """An object as it came: to be made by `Receiver.unpack`, where nobody waits for it."""
+    """An object as it came: to be made by `Receiver._unpack`, where nobody waits for it."""
 
     content: np.ndarray
     letter_nbytes: int
@@ -76,7 +76,7 @@ cdef class Receiver(End):
     cdef borrowed_t *into              # where the next long message may go, if a caller has said so
     cdef object assembled              # a long message that is complete and was not received yet, as (it,)
     cdef object failure                # an error to be raised by the next call
-    cdef public bint leaves_packed     # objects are given as `Packed`, for `unpack`
+    cdef public bint leaves_packed     # objects are given as `Packed`, for `_unpack`
 
     cdef int attach(self, bint again) noexcept:
         return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.is_lent)
@@ -492,9 +492,9 @@ cdef class Receiver(End):
         return 0
 
     cdef object unpacked(self, object content, int64_t letter_nbytes):
-        return Packed(content, letter_nbytes) if self.leaves_packed else self.unpack(content, letter_nbytes)
+        return Packed(content, letter_nbytes) if self.leaves_packed else self._unpack(content, letter_nbytes)
 
-    def unpack(self, content, letter_nbytes):
+    def _unpack(self, content, letter_nbytes):
         """The object whose letter and enclosures these bytes are; raises `ObjectError`."""
         if not self.channel.allow_pickle:
             raise ObjectError("an object has come, and this channel was made with allow_pickle=False; it was dropped")

@@ -148,11 +148,22 @@ cdef class Sender(End):
         coroutine
             Raises as `send` does. Cancelled, it has sent nothing.
         """
-        return asynchronous.by_and_by(self, self.by_and_by(x))
+        return asynchronous.by_and_by(self, self._by_and_by(x))
 
     def send_object_async(self, obj):
-        """Await room for a Python object, and send it, as `send_async` does; raises as `send_object`."""
-        return asynchronous.by_and_by(self, self.by_and_by(self.packed(obj), True))
+        """Await room for a Python object, and send it, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        obj : object
+            As in `send_object`; large buffers inside it must not be changed before it is sent.
+
+        Returns
+        -------
+        coroutine
+            Raises as `send_object` does. Cancelled, it has sent nothing.
+        """
+        return asynchronous.by_and_by(self, self._by_and_by(self._packed(obj), True))
 
     def try_send(self, x):
         """Send bytes or an array if there is room for all of it now.
@@ -202,10 +213,10 @@ cdef class Sender(End):
             As in `send`.
         """
         self.require_idle()
-        return self.send_parcel(self.packed(obj), timeout)
+        return self._send_parcel(self._packed(obj), timeout)
 
-    def packed(self, obj):
-        """The parcel of an object, for `send_parcel`; raises as `send_object` does."""
+    def _packed(self, obj):
+        """The parcel of an object, for `_send_parcel`; raises as `send_object` does."""
         if not self.channel.allow_pickle:
             raise ValueError("made with allow_pickle=False, this channel carries no objects")
         try:
@@ -213,8 +224,8 @@ cdef class Sender(End):
         except Exception as error:
             raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
 
-    def send_parcel(self, parcel, timeout=None):
-        """Send what `packed` gave, as `send_object` does."""
+    def _send_parcel(self, parcel, timeout=None):
+        """Send what `_packed` gave, as `send_object` does."""
         cdef message_t m
         self.require_idle()
         _keeper = self.load_parcel(parcel, &m)
@@ -368,10 +379,10 @@ cdef class Sender(End):
         m.load.word = as_long(m.load.word)
         return 0
 
-    def by_and_by(self, x, bint as_object=False, bint whole=False):
+    def _by_and_by(self, x, bint as_object=False, bint whole=False):
         """Send without ever waiting: a generator that stops where there is no room, and says how many slots it wants.
 
-        Run to its end it has sent ``x`` (or, ``as_object``, what `packed` gave), in one piece if ``whole``; closed before,
+        Run to its end it has sent ``x`` (or, ``as_object``, what `_packed` gave), in one piece if ``whole``; closed before,
         none of it.
         """
         cdef message_t m
