@@ -248,3 +248,20 @@ def test_awaiting_costs_no_processor_time():
     assert used < 0.5      # a busy loop takes all of it
     sender.close()
     receiver.close()
+
+
+def test_waiting_costs_no_processor_time():
+    sender, receiver = shmring.channel(64)
+    while sender.try_send(b"12345678"):
+        pass
+    used = time.process_time()
+    with pytest.raises(queue.Full):
+        sender.send(b"12345678", 0.5)
+    receiver.recv_many()
+    with pytest.raises(queue.Empty):
+        receiver.recv(0.5)
+    used = time.process_time() - used
+    print(f"{used:.4f} s of processor time in a second of waiting")
+    assert used < 0.5      # a busy loop takes all of it
+    sender.close()
+    receiver.close()
