@@ -1,9 +1,9 @@
 """A descriptor that becomes readable when a ring's counter comes: for select, epoll and event loops.
 
 Who moves a counter wakes a semaphore, and only if somebody sleeps there. So here a thread of this process does what a
-waiting end does, spinning first and then asleep, and writes an eventfd. The process at the other end of the ring needs to
-know nothing of it: no descriptor travels, channels without a name and with one have it alike, and the sender makes no more
-system calls than before.
+waiting end does, spinning first and then asleep, and writes an eventfd. The process at the other end of the ring needs
+to know nothing of it: no descriptor travels, channels without a name and with one have it alike, and the sender makes
+no more system calls than before.
 """
 
 from libc.stdint cimport uint64_t

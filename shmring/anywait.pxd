@@ -11,7 +11,7 @@ ctypedef struct awaited_t:
     const uint64_t *counter
     uint64_t until
 
-# Without the GIL. READY when one has come there, or never will (its other end is gone: the caller finds out which); LATE;
-# or UNREADY after a tick or a signal, to be called again with the same patience. All others must post `wake`.
+# Without the GIL. READY when one has come there, or never will (its other end is gone: the caller finds out which);
+# LATE; or UNREADY after a tick or a signal, to be called again with the same patience. All others must post `wake`.
 cdef int await_any(awaited_t *rings, int n, sem_t *wake, patience_t *patience) noexcept nogil
 cdef bint any_has_come(awaited_t *rings, int n) noexcept nogil

@@ -21,7 +21,8 @@ async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
 
 
 async def by_and_by(end: Any, steps: Generator[int, None, None]) -> None:
-    """Run ``steps`` to the end, each when there is room. Cancelled, it closes them, which takes back what is half done."""
+    """Run ``steps`` to the end, each when there is room. Cancelled, it closes them, which takes back what is half
+    done."""
     end.fileno()  # before its first step, in the middle of which it is for nobody else
     try:
         for _ in steps:

@@ -1,7 +1,7 @@
 """Channels that have several rings in one segment, as `channelmemory` has one: many senders to one, one sender to many.
 
-In a *fan-in* each sender has a ring of its own, and the receiver one bell for all. In a *broadcast* all rings have the same
-slots: what is written once is announced in each, and each receiver goes through it at its own pace.
+In a *fan-in* each sender has a ring of its own, and the receiver one bell for all. In a *broadcast* all rings have the
+same slots: what is written once is announced in each, and each receiver goes through it at its own pace.
 
     fan-in:     [header page][ring 0 and its slots][ring 1 and its slots]...[bell]
     broadcast:  [header page][ring 0: the sender's][ring 1]...[ring n][slots]
@@ -48,7 +48,7 @@ class Branch(Channel):
         elif index == 0:
             self.when_full = "wait"  # nobody reads through it
         last = max(self.ring_offset + CONTROL_NBYTES, self.common_bell_offset + BELL_NBYTES)
-        if last > memory.nbytes or stride % CONTROL_NBYTES and stride % _PAGE_NBYTES:
+        if last > memory.nbytes or (stride % CONTROL_NBYTES and stride % _PAGE_NBYTES):
             raise SegmentError("the rings of this channel are not where its header says")
 
     @property

@@ -1,9 +1,9 @@
 """The sender of a broadcast: what it writes once, many read, each at its own pace.
 
-The rings of a broadcast have the same slots. The first is an ordinary ring that this process alone uses: an ordinary sender
-writes through it. What it has committed is then announced in the ring of each receiver, which for the receiver is a ring
-like any other; and the first ring's `head`, which says what may be overwritten, is the hindmost of theirs. So there is
-one copy of each message, however many receive it, and all that is promised of a ring is promised of each.
+The rings of a broadcast have the same slots. The first is an ordinary ring that this process alone uses: an ordinary
+sender writes through it. What it has committed is then announced in the ring of each receiver, which for the receiver
+is a ring like any other; and the first ring's `head`, which says what may be overwritten, is the hindmost of theirs. So
+there is one copy of each message, however many receive it, and all that is promised of a ring is promised of each.
 """
 
 cimport cython
@@ -24,7 +24,7 @@ from shmring.mapping cimport Mapping
 from shmring.overtaking cimport overtake_frames, overtake_slots
 from shmring.ring cimport producer_t, ring_attach_producer, ring_close_producer, ring_commit, ring_end_state
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell, watch_t
-from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
+from shmring.wait cimport UNREADY, be_patient, now_ns, patience_t
 
 from shmring.ends import STATES
 from shmring.errors import PeerLostError, SegmentError
@@ -44,15 +44,23 @@ cdef enum:
 
 
 class Follower(NamedTuple):
-    """How one receiver of a broadcast stands."""
+    """How one receiver of a broadcast stands.
+
+    Attributes
+    ----------
+    state : str
+        ``"absent"``, ``"here"``, ``"closed"``, ``"lost"``; or ``"disconnected"``, by this sender.
+    pid : int
+    behind : float
+        How much of the capacity it has still to read, from 0 to 1.
+    dropped_count : int
+        Messages that it was too slow for.
+    """
 
     state: str
-    """``"absent"``, ``"here"``, ``"closed"``, ``"lost"``; or ``"disconnected"``, by this sender."""
     pid: int
     behind: float
-    """How much of the capacity it has still to read, from 0 to 1."""
     dropped_count: int
-    """Messages that it was too slow for."""
 
 
 ctypedef struct cursor_t:
@@ -97,7 +105,8 @@ cdef class BroadcastSender:
     # ---- belonging ----
 
     def take(self):
-        """Make this end belong to this process now, instead of at its first use. Returns itself; raises as `Sender.take`."""
+        """Make this end belong to this process now, instead of at its first use. Returns itself; raises as
+        `Sender.take`."""
         self.prepare()
         return self
 
@@ -147,7 +156,8 @@ cdef class BroadcastSender:
             ring_commit(&c.p, c.p.reserved)
             ring_bell(&c.watch, tail)
         if not going:
-            raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1, self.cursors[0].watch.other.life.pid)
+            raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1,
+                                self.cursors[0].watch.other.life.pid)
         return going
 
     cdef int look_at(self, cursor_t *c) except -1:
@@ -184,7 +194,8 @@ cdef class BroadcastSender:
         return 0
 
     cdef bint overtake(self, cursor_t *c, uint64_t wanted) except -1:
-        """Where that is the way: give up what a slow receiver has not read, or the receiver. False: it is reading it."""
+        """Where that is the way: give up what a slow receiver has not read, or the receiver. False: it is reading
+        it."""
         cdef uint64_t *overtaken = &c.p.ring.sent.overtaken
         cdef int found
         if self.mode == WAITS:

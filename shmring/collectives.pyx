@@ -112,8 +112,8 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
 cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept:
     """Whether the output is better stored past the cache.
 
-    Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others an
-    ordinary store must first fetch from memory, as soon as what all ranks have does not fit. ``is_blind``: the call
+    Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others
+    an ordinary store must first fetch from memory, as soon as what all ranks have does not fit. ``is_blind``: the call
     writes its array and does not read it, though it is input and output.
     """
     cdef bint is_read = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)

@@ -11,7 +11,7 @@ from shmring.ringwait cimport watch_t
 cdef extern from "<linux/futex.h>" nogil:
     const uint32_t FUTEX_OWNER_DIED
 
-cdef enum:                         # in the role's `closed`, beside 1 and 2: its other end was cut off (broadcasting.pyx)
+cdef enum:     # in the role's `closed`, beside 1 and 2: its other end was cut off (broadcasting.pyx)
     DISCONNECTED = 3
 
 cdef enum:                         # what sending into a full channel does

@@ -168,7 +168,8 @@ cdef class End:
             self.is_busy = False
 
     cdef void hush(self) noexcept:
-        """Only one may sleep at a bell: the alarm rings now, and looks on again once this end was found empty, or full."""
+        """Only one may sleep at a bell: the alarm rings now, and looks on again once this end was found empty, or
+        full."""
         if self.alarm is not None:
             self.alarm.ring()
 
@@ -207,8 +208,8 @@ cdef class End:
         """The error that the other end is gone."""
         pid = self.watch.other.life.pid
         if self.watch.other.closed == DISCONNECTED:
-            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was too "
-                                     f"slow: {self.ring.sent.overtaken} messages were dropped", -1, pid)
+            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
+                                     f"too slow: {self.ring.sent.overtaken} messages were dropped", -1, pid)
         other = "receiver" if self.role == "sender" else "sender"
         how = "has closed it" if ring_end_state(self.watch.other) == END_CLOSED else "died or left without close()"
         return PeerLostError(f"the {other} of {self.channel.title}, process {pid}, {how}", -1, pid)

@@ -38,7 +38,8 @@ class PeerLostError(BrokenError):
 
 
 class DisconnectedError(PeerLostError):
-    """The sender of a broadcast goes on without this receiver, which was too slow. What it had not received is dropped."""
+    """The sender of a broadcast goes on without this receiver, which was too slow. What it had not received is
+    dropped."""
 
 
 class CollectiveTimeoutError(BrokenError, TimeoutError):

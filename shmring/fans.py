@@ -50,8 +50,8 @@ def fan_in(
 
     Notes
     -----
-    Senders share nothing: none waits for another, and none that stops, dies, or sends long messages holds up the others. The
-    memory has no name. Any thread may call.
+    Senders share nothing: none waits for another, and none that stops, dies, or sends long messages holds up the
+    others. The memory has no name. Any thread may call.
     """
     kind = None if dtype is None else np.dtype(dtype)
     fan = create_fan_in(nsenders, capacity_nbytes, kind, when_full, _pickles(allow_pickle))
@@ -78,14 +78,15 @@ def broadcast_channel(
     dtype, allow_pickle
         As in `channel`.
     when_slow : {"wait", "drop_oldest", "disconnect"}
-        What happens when there is no room because some receiver has still to read what stands there: the sender waits for
-        it; that receiver misses the oldest messages that it is not reading just now; or it is cut off, and gets
+        What happens when there is no room because some receiver has still to read what stands there: the sender waits
+        for it; that receiver misses the oldest messages that it is not reading just now; or it is cut off, and gets
         `DisconnectedError`. The second and the third are counted, and the other receivers notice nothing.
 
     Returns
     -------
     BroadcastSender, list of Receiver
-        Or of RecordReceiver. The receivers are those of a `channel`. Each end belongs to the process that first uses it.
+        Or of RecordReceiver. The receivers are those of a `channel`. Each end belongs to the process that first uses
+        it.
 
     Raises
     ------
@@ -96,8 +97,8 @@ def broadcast_channel(
 
     Notes
     -----
-    A receiver gets what was sent before it was taken, too, so until then the sender may have to wait for it. One that closes
-    or dies is left behind at once. The memory has no name. Any thread may call.
+    A receiver gets what was sent before it was taken, too, so until then the sender may have to wait for it. One that
+    closes or dies is left behind at once. The memory has no name. Any thread may call.
     """
     kind = None if dtype is None else np.dtype(dtype)
     fan = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, _pickles(allow_pickle))

@@ -17,9 +17,9 @@ cdef class MessageCalls(Calls):
         Returns
         -------
         dict
-            What `Calls.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went: its
-            bytes, how often they were gone round, how it stores into it, and the microseconds that writing and reading
-            it once took in the last trials of both ways of storing (through the cache, past it).
+            What `Calls.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went:
+            its bytes, how often they were gone round, how it stores into it, and the microseconds that writing and
+            reading it once took in the last trials of both ways of storing (through the cache, past it).
 
         Notes
         -----
@@ -46,8 +46,8 @@ cdef class MessageCalls(Calls):
         TypeError, ValueError
             A bad argument. Nothing was sent.
         OutOfSharedMemoryError
-            No room in /dev/shm for the lane, at the first message to this rank, or the first of more than 40 bytes. Nothing
-            was sent.
+            No room in /dev/shm for the lane, at the first message to this rank, or the first of more than 40 bytes.
+            Nothing was sent.
         MessageTimeoutError
             No room within ``timeout``. Nothing was sent; the communicator stays usable.
         CollectiveTimeoutError
@@ -58,8 +58,8 @@ cdef class MessageCalls(Calls):
         Notes
         -----
         Returns once all of ``x`` is in the lane to ``dst``, which need not have called `recv`: 256 KiB at least
-        (``config.lane_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits for the receiver.
-        Any thread may call. Messages to one rank arrive in the order they were sent.
+        (``config.lane_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits
+        for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))
 

@@ -21,7 +21,7 @@ from libc.string cimport memcpy, memset
 from shmring.arrays cimport array_t, fast_array, give_back, source_array, target_array
 from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.blocks cimport allocate
-from shmring.engine cimport Engine, lane_ends_offset, lane_nbytes, lane_offset
+from shmring.engine cimport Engine, lane_ends_offset, lane_offset
 from shmring.faults cimport fault_point
 from shmring.lanes cimport (LAPS_TO_TRY, doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push,
                             rouse_self, run_lanes, start_message, take_message, takes_whole)

@@ -2,7 +2,8 @@
 
 A ring has one producer and one consumer, but these need not be the same for ever: its counters always stand between two
 messages, so another process can go on wherever the last one stopped, or died. Here a lock says whose each end is. It is
-a lock that the kernel hands on when its holder dies; and what a dead producer was in the middle of is cut, as in a channel.
+a lock that the kernel hands on when its holder dies; and what a dead producer was in the middle of is cut, as in a
+channel.
 """
 
 from cpython.bytes cimport PyBytes_CheckExact
@@ -14,7 +15,6 @@ import queue
 import sys
 import weakref
 
-import numpy as np
 
 cimport numpy as cnp
 
@@ -71,12 +71,14 @@ cdef class Queue:
 
     Notes
     -----
-    Processes get it through a fork, or in the arguments of a process of multiprocessing, by any start method. Items come
-    out in the order in which they went in; ``bytes`` and plain contiguous arrays go without pickle, all else by pickle 5.
-    A process that is killed in the middle of a call takes nothing with it but what it was just putting or getting.
+    Processes get it through a fork, or in the arguments of a process of multiprocessing, by any start method. Items
+    come out in the order in which they went in; ``bytes`` and plain contiguous arrays go without pickle, all else by
+    pickle 5. A process that is killed in the middle of a call takes nothing with it but what it was just putting or
+    getting.
 
-    What is different from ``multiprocessing.Queue``: there is no feeder thread and no unbounded buffer, so `put` returns
-    when the item is in shared memory, and waits while that is full; an item that cannot be pickled makes `put` raise.
+    What is different from ``multiprocessing.Queue``: there is no feeder thread and no unbounded buffer, so `put`
+    returns when the item is in shared memory, and waits while that is full; an item that cannot be pickled makes `put`
+    raise.
     """
 
     cdef object memory

@@ -22,7 +22,8 @@ from shmring.frames cimport (BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport claim_next, give_up_claim
-from shmring.ring cimport RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release, ring_resume_consumer
+from shmring.ring cimport (RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release,
+                           ring_resume_consumer)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
 from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
 

@@ -104,7 +104,8 @@ cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     drop_lifeline(&role.life)
 
 
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False, bint held=True) noexcept nogil:
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False,
+                              bint held=True) noexcept nogil:
     cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes, &p.slots)
     if ring == NULL:
         return RING_FOREIGN
@@ -117,7 +118,8 @@ cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint aga
     return check_counters(&ring.producer, p.tail - p.cached_head <= p.capacity)
 
 
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False, bint held=True) noexcept nogil:
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False,
+                              bint held=True) noexcept nogil:
     cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes, &c.slots)
     if ring == NULL:
         return RING_FOREIGN

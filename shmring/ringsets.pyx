@@ -1,4 +1,5 @@
-"""What stands beside rings in segments that have more than one ring and its slots: a common bell, shared slots, locks."""
+"""What stands beside rings in segments that have more than one ring and its slots: a common bell, shared slots,
+locks."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
@@ -31,7 +32,8 @@ def format_bell(buffer):
 def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_nbytes, bint drops):
     """Make ``count`` + 1 rings, one after the other, and behind them slots that are the slots of each.
 
-    The first is the one that is written through, the others have a reader each: with ``drops``, one that can be overtaken.
+    The first is the one that is written through, the others have a reader each: with ``drops``, one that can be
+    overtaken.
     """
     cdef Py_buffer view
     cdef uint64_t i, at

@@ -21,7 +21,7 @@ ctypedef struct engine_t:
     const void **sources           # room for one pointer a rank
     int brief_looks                # polls before the GIL is let go
     bint outbox_streaming          # non-temporal stores into the own outbox: pays between far cores
-    size_t output_streaming_nbytes # outputs larger than it are stored past the cache (outgrows_cache in collectives.pyx)
+    size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collectives.pyx
 
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil

@@ -382,15 +382,15 @@ cdef class Sender(End):
     def _by_and_by(self, x, bint as_object=False, bint whole=False):
         """Send without ever waiting: a generator that stops where there is no room, and says how many slots it wants.
 
-        Run to its end it has sent ``x`` (or, ``as_object``, what `_packed` gave), in one piece if ``whole``; closed before,
-        none of it.
+        Run to its end it has sent ``x`` (or, ``as_object``, what `_packed` gave), in one piece if ``whole``; closed
+        before, none of it.
         """
         cdef message_t m
         cdef patience_t patience
         cdef int outcome
         cdef uint64_t wanted
         self.require_idle()
-        keeper = self.load_parcel(x, &m) if as_object else self.load(x, &m)
+        _keeper = self.load_parcel(x, &m) if as_object else self.load(x, &m)
         if m.load.nbytes <= self.piece or self.drops or whole:
             while True:
                 try:

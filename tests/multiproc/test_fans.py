@@ -1,4 +1,5 @@
-"""Channels with many at one end: each message once, in its sender's order, fairly; who is slow or dead holds up nobody else."""
+"""Channels with many at one end: each message once, in its sender's order, fairly; who is slow or dead holds up nobody
+else."""
 
 import gc
 import os
@@ -9,10 +10,11 @@ import signal
 import threading
 import time
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
-from test_channels import in_child, status_of
+from test_channel_processes import in_child, status_of
 
 import shmring
 from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
@@ -517,7 +519,8 @@ def test_bad_arguments_of_fans_are_refused(bad):
 
 
 def test_fans_let_go_of_their_memory():
-    before = sum("shmring" in line for line in open("/proc/self/maps"))
+    maps = Path("/proc/self/maps")
+    before = maps.read_text().count("shmring-")
     for _ in range(20):
         senders, receiver = shmring.fan_in(3)
         sender, receivers = shmring.broadcast_channel(3)
@@ -526,4 +529,4 @@ def test_fans_let_go_of_their_memory():
         assert receiver.recv() == receivers[2].recv() == b"x"
     del senders, receiver, sender, receivers
     gc.collect()
-    assert sum("shmring" in line for line in open("/proc/self/maps")) == before
+    assert maps.read_text().count("shmring-") == before

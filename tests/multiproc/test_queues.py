@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from test_channels import in_child, status_of
+from test_channel_processes import in_child, status_of
 
 import shmring
 from shmring import ClosedError, ObjectError
@@ -47,7 +47,8 @@ def test_full_and_empty_are_those_of_the_standard_library():
         q.put(i, True, 0.1)
     assert q.full()
     assert q.qsize() == 3
-    for call in (q.put_nowait, lambda x: q.put(x, False), lambda x: q.put(x, timeout=0.02), lambda x: q.put(x, True, 0)):
+    calls = (q.put_nowait, lambda x: q.put(x, False), lambda x: q.put(x, timeout=0.02), lambda x: q.put(x, True, 0))
+    for call in calls:
         with pytest.raises(queue.Full):
             call(4)
     assert [q.get(), q.get_nowait(), q.get(timeout=1)] == [0, 1, 2]
@@ -170,7 +171,8 @@ def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
         for who in range(nproducers):
             numbers = [number for one, number in got if one == who]
             assert numbers == sorted(numbers)
-    assert sorted(sum(everything, [])) == [(who, number) for who in range(nproducers) for number in range(count)]
+    together = sorted(item for got in everything for item in got)
+    assert together == [(who, number) for who in range(nproducers) for number in range(count)]
 
 
 def test_threads_of_one_process_may_share_it():
