@@ -176,6 +176,8 @@ cdef class Engine:
         c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
         c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
         c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
+        c.ended = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
+        c.did = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
         c.nslots = config.nslots
         c.nslots_bits = config.nslots.bit_length() - 1
         c.slot_nbytes = config.slot_nbytes

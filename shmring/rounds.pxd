@@ -15,6 +15,8 @@ ctypedef struct engine_t:
     size_t slot_nbytes
     uint64_t next_round
     uint64_t history               # of all collectives before this one, mixed into each signature: `remember_call`
+    uint64_t *ended                # by slot: the round with which a collective ended, plus one, ...
+    uint64_t *did                  # ... and what it was; only to explain a mismatch
     uint64_t free_until            # rounds below it may be written without a look at anyone's consumed counter
     uint64_t *agreed               # by rank: first round + 1 of the last collective whose signature was compared
     char *scratch                  # by rank: a whisper's worth, for gathering payloads
@@ -34,5 +36,9 @@ cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcep
 
 
 cdef inline void remember_call(engine_t *e, uint64_t signature) noexcept nogil:
+    # The collective that ended with the round before `next_round`.
+    cdef int slot = (e.next_round - 1) & (e.nslots - 1)
+    e.ended[slot] = e.next_round
+    e.did[slot] = signature
     # Times an odd number, so that two histories which differ once stay different.
     e.history = (e.history ^ signature) * <uint64_t> 0xff51afd7ed558ccd

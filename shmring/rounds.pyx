@@ -105,19 +105,29 @@ cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
     return word if box.signature[slot] == short_signature(word ^ box.before[slot], round) else 0
 
 
+cdef uint64_t own_word(engine_t *e, uint64_t round) noexcept nogil:
+    """What this rank did in ``round``, also where it had nothing to say; 0 if that is forgotten."""
+    cdef int slot = round & (e.nslots - 1)
+    return e.did[slot] if e.ended[slot] == round + 1 else word_of(e, e.circle.rank, round)
+
+
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
     """Report that ``peer`` did something else in ``round``, which stays readable as we have not consumed it; or before.
 
-    Two roots wait for nobody, so they may find out later, by their histories, that each took itself for the only one.
+    Two roots wait for nobody, so it may come out later, by the histories, that each took itself for the only one; and to
+    a rank that had no part in it. So what all ranks said then is compared with what this one did.
     """
-    cdef uint64_t theirs = word_of(e, peer, round), ours, word, at = round
+    cdef uint64_t theirs = word_of(e, peer, round), ours, at = round
+    cdef int j
     if theirs != mine:
         report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
         return
     while at > 0 and round - at < <uint64_t> e.nslots - 1:
         at -= 1
-        ours, word = word_of(e, e.circle.rank, at), word_of(e, peer, at)
-        if ours != 0 and word != 0 and ours != word:
-            report_trouble(&e.circle, SHMRING_MISMATCH, peer, at, ours, word, b"")
-            return
-    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"not about this call, but one before it")
+        ours = own_word(e, at)
+        for j in range(e.circle.size):
+            theirs = word_of(e, j, at)
+            if ours != 0 and theirs != 0 and ours != theirs:
+                report_trouble(&e.circle, SHMRING_MISMATCH, j, at, ours, theirs, b"")
+                return
+    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but one before it")

@@ -86,7 +86,8 @@ cdef class Team:
         cdef char *room
         cdef char *area
         # A thread's own counts and caches in one piece, apart from those of the other threads.
-        cdef size_t nbytes = sizeof(strand_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
+        cdef size_t nbytes = (sizeof(strand_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
+                              + caller.nslots * 2 * sizeof(uint64_t))
         for t in range(1, self.nthreads()):
             room = <char *> allocate(self.blocks, 1, nbytes + 2 * SHMRING_FALSE_SHARING)
             room += -<uintptr_t> room & (SHMRING_FALSE_SHARING - 1)
@@ -101,6 +102,8 @@ cdef class Team:
             e.circle.seen[PUBLISHED] = <uint64_t *> (e.sources + size)
             e.circle.seen[CONSUMED] = e.circle.seen[PUBLISHED] + size
             e.agreed = e.circle.seen[CONSUMED] + size
+            e.ended = e.agreed + size
+            e.did = e.ended + caller.nslots
             for j in range(size):
                 area = areas[j] + (t - 1) * strand_nbytes
                 e.circle.outbox[j] = <shmring_outbox *> area
