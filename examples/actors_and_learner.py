@@ -1,6 +1,6 @@
 """Actors play, a learner learns: steps fan in as records, new policies go out to all actors at once.
 
-Each actor pulls the arms of a bandit. An actor that is late with its policy is not waited for: it misses the older ones.
+Each actor pulls the arms of a bandit. One that is late with its policy is not waited for: it misses the older ones.
 
     python examples/actors_and_learner.py [ACTORS]
 """
@@ -52,7 +52,8 @@ def main(actors):
                     policy_out.send(value / value.sum())
                 except shmring.PeerLostError:  # all actors have closed; what they sent is still to be read
                     has_hearers = False
-    print(f"{int(pulls.sum()) - len(CHANCES)} steps of {actors} actors, the best arm is {int(np.argmax(rewards / pulls))}")
+    steps_seen, best = int(pulls.sum()) - len(CHANCES), int(np.argmax(rewards / pulls))
+    print(f"{steps_seen} steps of {actors} actors, the best arm is {best}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Loaders feed a trainer: each has a ring to it, and batches are trained on where they lie.
 
-    python examples/data_loader.py [LOADERS]
+python examples/data_loader.py [LOADERS]
 """
 
 import multiprocessing

@@ -64,6 +64,13 @@ def _adopted_branch(descriptor, index: int) -> Branch:
     return Branch(segment.adopt(descriptor.detach(), kind=CHANNEL), index)
 
 
+def rings_of(memory: Segment) -> list[Channel]:
+    """Every ring of a segment of this kind, whatever it is for."""
+    layout = memory.header.params[2]
+    count = {_FAN_IN: layout >> 8, _BROADCAST: (layout >> 8) + 1}.get(layout & 0xFF, 0)
+    return [Branch(memory, i) for i in range(min(count, MOST_BRANCHES + 1))] or [Channel(memory)]
+
+
 class Fan:
     """All rings of one segment: what the one end has that deals with all of them.
 
@@ -101,9 +108,7 @@ def _adopted_fan(descriptor) -> Fan:
     return Fan(segment.adopt(descriptor.detach(), kind=CHANNEL))
 
 
-def create_fan_in(
-    count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
-) -> Fan:
+def create_fan_in(count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Fan:
     """Fresh memory with a ring for each of so many senders."""
     _require_count("nsenders", count)
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)

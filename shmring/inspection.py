@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shmring import names, segment
+from shmring.branches import Branch, rings_of
 from shmring.channelmemory import Channel
 from shmring.errors import ShmringError
 from shmring.ringlook import RingLook, look
@@ -51,20 +52,21 @@ def channels(interval: float = 0.0) -> list[ChannelLook]:
     interval : float
         Seconds over which to measure the rates; 0: none.
     """
-    found = {inode: (name, Channel(memory)) for inode, name, memory in _open_channels()}
-    before = {inode: _look(channel) for inode, (_, channel) in found.items()}
+    found = [(name, ring) for name, memory in _open_channels() for ring in rings_of(memory)]
+    before = [_look(ring) for _, ring in found]
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
     elapsed = time.monotonic() - started
     looks = []
-    for inode, (name, channel) in found.items():
-        then, now = before[inode], _look(channel)
+    for (name, ring), then in zip(found, before, strict=True):
+        now = _look(ring)
         messages = now.producer.messages - then.producer.messages
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
         rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
         is_named = not name.endswith(" (deleted)")
-        looks.append(ChannelLook(name.removesuffix(" (deleted)"), is_named, now, *rates))
+        name = name.removesuffix(" (deleted)") + (f", branch {ring.index}" if isinstance(ring, Branch) else "")
+        looks.append(ChannelLook(name, is_named, now, *rates))
     return sorted(looks)
 
 
@@ -72,8 +74,8 @@ def _look(channel: Channel) -> RingLook:
     return look(memoryview(channel.mapping)[channel.ring_offset :])
 
 
-def _open_channels() -> Iterator[tuple[tuple[int, int], str, segment.Segment]]:
-    """Inode, name and memory of each channel that a process has a descriptor of."""
+def _open_channels() -> Iterator[tuple[str, segment.Segment]]:
+    """Name and memory of each channel that a process has a descriptor of."""
     seen = set()
     prefix = names.SHM_DIRECTORY + names.user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -91,10 +93,6 @@ def _open_channels() -> Iterator[tuple[tuple[int, int], str, segment.Segment]]:
                 if inode in seen:
                     continue
                 seen.add(inode)
-                yield (
-                    inode,
-                    target.removeprefix(names.SHM_DIRECTORY),
-                    segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL),
-                )
+                yield target.removeprefix(names.SHM_DIRECTORY), segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL)
             except (OSError, ShmringError):  # gone meanwhile; or no channel
                 continue

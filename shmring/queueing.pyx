@@ -47,7 +47,7 @@ cdef extern from "sleep.h" nogil:
 
 cdef enum:
     TICK_NS = 50000000         # between two looks at signals, and at who is dead
-    GLANCE_NS = 100000         # for another to be done with what takes no time
+    GLANCE_NS = 1000000        # for another to be done with what takes no time
 
 cdef object everybody = weakref.WeakSet()      # the queues of this process
 
@@ -188,7 +188,7 @@ cdef class Queue:
         is_plain = PyBytes_CheckExact(obj) or (cnp.PyArray_CheckExact(obj) and cnp.PyArray_IS_C_CONTIGUOUS(obj)
                                                and not obj.dtype.hasobject and obj.dtype.isbuiltin != 2)
         item = obj if is_plain else sender._packed(obj)
-        if not self.lock(&self.q.sending, timeout_ns):
+        if not self.lock(&self.q.sending, timeout_ns or GLANCE_NS):
             raise queue.Full
         try:
             self.have_sender()
@@ -248,9 +248,8 @@ cdef class Queue:
         """
         cdef int64_t timeout_ns = timeout_of(timeout) if block else 0
         cdef int64_t until = now_ns() + timeout_ns if timeout_ns > 0 else 0
-        while not self.lock(&self.q.receiving, timeout_ns or GLANCE_NS):
-            if timeout_ns or not self.count():     # else who has it will have done in a moment
-                raise queue.Empty
+        if not self.lock(&self.q.receiving, timeout_ns or (GLANCE_NS if self.count() else 0)):
+            raise queue.Empty
         try:
             self.have_receiver()
             item = self.next_item(timeout_ns, until)

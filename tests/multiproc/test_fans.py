@@ -18,6 +18,7 @@ from test_channel_processes import in_child, status_of
 
 import shmring
 from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
+from shmring.inspection import channels
 
 
 def wait_for(condition):
@@ -383,7 +384,7 @@ def test_a_broadcast_that_ran_out_of_time_was_seen_by_nobody():
             receivers[0].recv()
     assert not sender.try_send(bytes(100))
     with pytest.raises(queue.Full):
-        sender.send(bytes(5000), 0.05)      # a long one, some of which had gone out
+        sender.send(bytes(5000), 0.05)  # a long one, some of which had gone out
     assert len(receivers[1]) == sent
     for number in range(sent):
         assert receivers[1].recv(0) == number.to_bytes(100, "little")
@@ -530,3 +531,21 @@ def test_fans_let_go_of_their_memory():
     del senders, receiver, sender, receivers
     gc.collect()
     assert maps.read_text().count("shmring-") == before
+
+
+def test_shmring_info_tells_of_every_branch():
+    senders, receiver = shmring.fan_in(2)
+    broadcast, receivers = shmring.broadcast_channel(2)
+    senders[1].send(b"x")
+    receiver.take()
+    broadcast.send(b"y")
+    receivers[0].recv()
+    found = [look for look in channels() if os.getpid() in (look.ring.producer.pid, look.ring.consumer.pid)]
+    states = sorted((look.name[-8:], look.ring.producer.state, look.ring.consumer.state) for look in found)
+    assert states == [
+        ("branch 0", "absent", "here"),
+        ("branch 0", "here", "absent"),
+        ("branch 1", "here", "here"),
+        ("branch 1", "here", "here"),
+        ("branch 2", "here", "absent"),
+    ]

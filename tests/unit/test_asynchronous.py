@@ -39,7 +39,7 @@ def test_ends_in_two_threads_await_each_other_through_a_small_ring(nbytes):
     count = 300 if nbytes < 10_000 else 20
 
     async def speak():
-        with sender:       # who fails is heard on the other side
+        with sender:  # who fails is heard on the other side
             for i in range(count):
                 await sender.send_async(i.to_bytes(4, "little") * (nbytes // 4))
             await sender.send_object_async("end")
@@ -100,7 +100,7 @@ def test_a_cancelled_receive_has_lost_nothing_and_a_cancelled_send_has_sent_noth
             sender.send_object(i)
             assert await receiver.recv_async() == i
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(sender.send_async(bytes(10_000)), 0.02)     # some of it has gone out
+            await asyncio.wait_for(sender.send_async(bytes(10_000)), 0.02)  # some of it has gone out
         with pytest.raises(queue.Empty):
             while True:
                 receiver.recv(0)
@@ -245,7 +245,7 @@ def test_awaiting_costs_no_processor_time():
 
     used = asyncio.run(main())
     print(f"{used:.4f} s of processor time in a second of waiting")
-    assert used < 0.5      # a busy loop takes all of it
+    assert used < 0.5  # a busy loop takes all of it
     sender.close()
     receiver.close()
 
@@ -262,6 +262,6 @@ def test_waiting_costs_no_processor_time():
         receiver.recv(0.5)
     used = time.process_time() - used
     print(f"{used:.4f} s of processor time in a second of waiting")
-    assert used < 0.5      # a busy loop takes all of it
+    assert used < 0.5  # a busy loop takes all of it
     sender.close()
     receiver.close()

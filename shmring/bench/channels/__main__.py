@@ -1,8 +1,8 @@
 """Time channels and queues between two Python processes, in turn on the same two processors.
 
-  python -m shmring.bench.channels                                  everything, some 40 seconds
-  python -m shmring.bench.channels --scenes round_trip,arrays --peers shmring,mp-pipe
-  python -m shmring.bench.channels --json result.json --plot result.png
+python -m shmring.bench.channels                                  everything, some 40 seconds
+python -m shmring.bench.channels --scenes round_trip,arrays --peers shmring,mp-pipe
+python -m shmring.bench.channels --json result.json --plot result.png
 """
 
 from __future__ import annotations

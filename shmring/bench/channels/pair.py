@@ -129,4 +129,3 @@ def _speak_once(peer: Peer) -> None:
 
 
 _TASKS = {"ready": _ready, "take": _take, "echo": _echo, "records": _take_records, "idle": _idle, "speak": _speak_once}
-

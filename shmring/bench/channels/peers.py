@@ -182,7 +182,7 @@ class FasterFifo(Peer):
 
         nbytes = max(CAPACITY_NBYTES, 2 * longest_nbytes + 4096)  # what is longer than its ring never fits
         # What are bytes already need no pickle.
-        self.queues = [faster_fifo.Queue(nbytes, loads=bytes, dumps=memoryview) for _ in range(2)]
+        self.queues = [faster_fifo.Queue(nbytes, loads=bytes, dumps=bytes) for _ in range(2)]
 
     def enter(self, side: int) -> None:
         self.outward, self.inward = self.queues[side], self.queues[1 - side]
@@ -315,5 +315,3 @@ def _version_of(module: str) -> str:
     from importlib import metadata
 
     return metadata.version({"zmq": "pyzmq", "faster_fifo": "faster-fifo"}.get(module, module))
-
-

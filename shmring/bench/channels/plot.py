@@ -26,9 +26,10 @@ def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
         found = row["results"]
         names = [name for name in titles if name in found]
         places = [list(titles).index(name) + 0.35 * offset for name in names]
-        bars = right.bar(places, [found[name]["p50_us"] for name in names], 0.33, label=f"{row['row']}: median")
-        right.scatter(places, [found[name]["p99_us"] for name in names], color=bars[0].get_facecolor() if names else None,
-                      edgecolor="black", zorder=3, label=f"{row['row']}: 99 %")  # fmt: skip
+        colour, label = f"C{offset}", row["row"]
+        right.bar(places, [found[name]["p50_us"] for name in names], 0.33, color=colour, label=f"{label}: median")
+        worse = [found[name]["p99_us"] for name in names]
+        right.scatter(places, worse, color=colour, edgecolor="black", zorder=3, label=f"{label}: 99 %")
     right.set_yscale("log")
     right.set_xticks(range(len(titles)), list(titles.values()), rotation=30, ha="right")
     right.set(ylabel="microseconds", title="64 bytes there and back")

@@ -35,7 +35,9 @@ class Field:
         How many turns everybody has, and how long each.
     """
 
-    def __init__(self, names: list[str], processors: tuple[int, int], slices: int, slice_s: float, seed: int = 0) -> None:
+    def __init__(
+        self, names: list[str], processors: tuple[int, int], slices: int, slice_s: float, seed: int = 0
+    ) -> None:
         self.names, self.processors, self.slices, self.slice_s = names, processors, slices, slice_s
         self.random = random.Random(seed)
 
