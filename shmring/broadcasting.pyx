@@ -219,8 +219,8 @@ cdef class BroadcastSender:
         cdef patience_t patience
         cdef int outcome
         if self.mode != WAITS:
-            # It reads one message, and will then be overtaken. Its head has the top bit as long; in the order of counters
-            # this number comes after such a head, and before all that are without.
+            # It reads one message, and will then be overtaken. Its head has the top bit as long; in the order of
+            # counters this number comes after such a head, and before all that are without.
             until = c.p.cached_head + (<uint64_t>3 << (TOP_BIT - 1))
         rouse_at = max(until, c.p.tail - c.p.capacity + c.p.capacity // 4 if self.mode == WAITS else 0)
         cdef bint was_busy = self.end.is_busy      # in the middle of a long message

@@ -52,14 +52,13 @@ def channels(interval: float = 0.0) -> list[ChannelLook]:
     interval : float
         Seconds over which to measure the rates; 0: none.
     """
-    found = [(name, ring) for name, memory in _open_channels() for ring in rings_of(memory)]
-    before = [_look(ring) for _, ring in found]
+    found = [(name, ring, _look(ring)) for name, ring in _open_rings()]
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
     elapsed = time.monotonic() - started
     looks = []
-    for (name, ring), then in zip(found, before, strict=True):
+    for name, ring, then in found:
         now = _look(ring)
         messages = now.producer.messages - then.producer.messages
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
@@ -74,8 +73,8 @@ def _look(channel: Channel) -> RingLook:
     return look(memoryview(channel.mapping)[channel.ring_offset :])
 
 
-def _open_channels() -> Iterator[tuple[str, segment.Segment]]:
-    """Name and memory of each channel that a process has a descriptor of."""
+def _open_rings() -> Iterator[tuple[str, Channel]]:
+    """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
     seen = set()
     prefix = names.SHM_DIRECTORY + names.user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -87,12 +86,14 @@ def _open_channels() -> Iterator[tuple[str, segment.Segment]]:
             path = f"/proc/{pid}/fd/{descriptor}"
             try:
                 target = os.readlink(path)
-                if not target.startswith(prefix):
-                    continue
                 inode = names.inode_of(os.stat(path))
-                if inode in seen:
+                if not target.startswith(prefix) or inode in seen:
                     continue
                 seen.add(inode)
-                yield target.removeprefix(names.SHM_DIRECTORY), segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL)
-            except (OSError, ShmringError):  # gone meanwhile; or no channel
+                rings = rings_of(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
+                for ring in rings:
+                    _look(ring)
+            except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
                 continue
+            for ring in rings:
+                yield target.removeprefix(names.SHM_DIRECTORY), ring

@@ -68,6 +68,8 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_queue:
         pthread_mutex_t sending
         uint64_t is_midway
+        uint64_t began
+        uint64_t sent
         pthread_mutex_t receiving
         uint64_t done
         uint32_t joiners

@@ -19,7 +19,7 @@ import weakref
 cimport numpy as cnp
 
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32,
-                              load_relaxed_u64, store_relaxed_u64)
+                              load_relaxed_u64, store_release_u64)
 from shmring.ends cimport End, timeout_of
 from shmring.layout cimport pthread_mutex_t, sem_t, shmring_queue, shmring_ring
 from shmring.mapping cimport Mapping
@@ -150,8 +150,29 @@ cdef class Queue:
     cdef int have_sender(self) except -1:
         if not self.sender.is_taken:
             self.sender.prepare()
-        self.sender.resume(load_relaxed_u64(&self.q.is_midway))
+        cdef bint is_midway = load_relaxed_u64(&self.q.is_midway)
+        self.sender.resume(is_midway and not self.take_back())
         return 0
+
+    cdef bint take_back(self) except -1:
+        """Clear the ring of an item that was given up, or whose producer died over it. False: somebody is getting, and
+        will come upon it."""
+        cdef int outcome = lock_within(&self.q.receiving, GLANCE_NS)
+        if outcome == LOCK_LATE or outcome < 0:
+            return False
+        # With both locks held, nobody else looks at the counters.
+        if <int64_t>(self.q.began - load_relaxed_u64(&self.ring.head)) >= 0:
+            store_release_u64(&self.ring.tail, self.q.began)
+            store_release_u64(&self.ring.sent.messages, self.q.sent)
+        else:                          # its beginning was taken out, and nothing follows it
+            store_release_u64(&self.ring.head, load_relaxed_u64(&self.ring.tail))
+            self.settle()
+        lock_release(&self.q.receiving)
+        return True
+
+    cdef void settle(self) noexcept nogil:
+        """Both locks held, the ring empty: who died may have been about to count what he did."""
+        store_release_u64(&self.ring.sent.messages, load_relaxed_u64(&self.ring.received.messages))
 
     cdef int have_receiver(self) except -1:
         if not self.receiver.is_taken:
@@ -193,10 +214,12 @@ cdef class Queue:
         try:
             self.have_sender()
             self.await_place(timeout_ns, until)
-            store_relaxed_u64(&self.q.is_midway, 1)
+            self.q.began = load_relaxed_u64(&self.ring.tail)
+            self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
+            store_release_u64(&self.q.is_midway, 1)
             left = None if timeout_ns < 0 else nanoseconds_left(timeout_ns, until) / 1e9
             (sender.send if is_plain else sender._send_parcel)(item, left)
-            store_relaxed_u64(&self.q.is_midway, 0)
+            store_release_u64(&self.q.is_midway, 0)
         finally:
             lock_release(&self.q.sending)
 
@@ -261,6 +284,8 @@ cdef class Queue:
         cdef uint64_t head
         while True:
             head = load_relaxed_u64(&self.ring.head)
+            if self.ring.sent.messages != self.ring.received.messages and load_acquire_u64(&self.ring.tail) == head:
+                self.is_nobody_putting()     # one is about to come, or its producer died
             if self.receiver.wait_for(&self.ring.tail, head + 1, head + 1, nanoseconds_left(timeout_ns, until)) == LATE:
                 raise queue.Empty
             # Something has come, so it will not be long; but the half of an item must not be left to others.
@@ -272,7 +297,7 @@ cdef class Queue:
                 try:
                     return self.receiving.recv(TICK_NS / 1e9)
                 except queue.Empty:
-                    if self.is_given_up():
+                    if self.is_nobody_putting():
                         try:
                             return self.receiving.recv(0)      # if it was not given up, but done
                         except queue.Empty:
@@ -280,11 +305,13 @@ cdef class Queue:
                                 self.begin_receiving()
                                 self.have_receiver()
 
-    cdef bint is_given_up(self) except -1:
+    cdef bint is_nobody_putting(self) except -1:
         """Whether nobody writes any more: who is in the middle of an item has the lock."""
         cdef int outcome = lock_try(&self.q.sending)
         if outcome == LOCK_LATE or outcome < 0:
             return False
+        if load_relaxed_u64(&self.ring.tail) == load_relaxed_u64(&self.ring.head):
+            self.settle()
         lock_release(&self.q.sending)
         return True
 
@@ -301,9 +328,9 @@ cdef class Queue:
     # ---- how it stands ----
 
     cdef uint64_t count(self) noexcept:
-        # The receiver's count first: there are never fewer than none.
+        # The receiver's count first: there are never fewer than none, but who counted and then died.
         cdef uint64_t received = load_acquire_u64(&self.ring.received.messages)
-        return load_acquire_u64(&self.ring.sent.messages) - received
+        return max(<int64_t>0, <int64_t>(load_acquire_u64(&self.ring.sent.messages) - received))
 
     def qsize(self):
         """How many items are in it; a moment later it may be another number."""

@@ -83,8 +83,9 @@ cdef class Receiver(End):
         return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.is_lent)
 
     cdef void resume(self, bint must_cut) noexcept:
-        if self.c.head != load_relaxed_u64(&self.ring.head):     # else nobody else has received since
-            ring_resume_consumer(&self.c)
+        if self.c.head != load_relaxed_u64(&self.ring.head):     # others have received since
+            self.target = None
+        ring_resume_consumer(&self.c)      # always: what was given up may have been taken back from the tail
 
     cdef void leave(self, bint in_good_order) noexcept:
         if self.is_lent:

@@ -114,8 +114,8 @@ cdef uint64_t own_word(engine_t *e, uint64_t round) noexcept nogil:
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
     """Report that ``peer`` did something else in ``round``, which stays readable as we have not consumed it; or before.
 
-    Two roots wait for nobody, so it may come out later, by the histories, that each took itself for the only one; and to
-    a rank that had no part in it. So what all ranks said then is compared with what this one did.
+    Two roots wait for nobody, so it may come out later, by the histories, that each took itself for the only one; and
+    to a rank that had no part in it. So what all ranks said then is compared with what this one did.
     """
     cdef uint64_t theirs = word_of(e, peer, round), ours, at = round
     cdef int j

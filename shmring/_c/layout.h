@@ -94,7 +94,9 @@ _Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots sta
 /* A queue (queueing.pyx): a ring whose ends go from process to process, each to whoever holds its lock. */
 typedef struct {
     SHMRING_APART pthread_mutex_t sending;
-    uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring */
+    uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring, */
+    uint64_t began;      /* from this slot on; */
+    uint64_t sent;       /* there were so many messages before it */
     SHMRING_APART pthread_mutex_t receiving;
     SHMRING_APART uint64_t done; /* messages said to be dealt with (compare-and-swap) */
     uint32_t joiners;            /* how many wait until all are (compare-and-swap) */

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_channel_processes import in_child, status_of
+from children import in_child, status_of
 
 import shmring
 from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
@@ -485,6 +485,7 @@ def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
                 number += 1
 
         pid = in_child(speak)
+        wait_for(lambda receivers=receivers: all(receiver.peer == "here" for receiver in receivers))
         deadline = time.monotonic() + 0.02 * generator.random()
         last = [-1, -1]
         ended = 0

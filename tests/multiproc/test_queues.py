@@ -11,10 +11,11 @@ import time
 
 import numpy as np
 import pytest
-from test_channel_processes import in_child, status_of
+from children import in_child, status_of
 
 import shmring
 from shmring import ClosedError, ObjectError
+from shmring.ringlook import look
 
 
 def test_items_come_out_as_they_went_in():
@@ -266,6 +267,36 @@ def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
         assert status_of(in_child(lambda: q.put(b"short", timeout=10))) == 0
         assert q.get(timeout=10) == b"short"
     assert q.empty()
+
+
+def test_what_was_given_up_takes_no_room_and_what_was_before_it_stays():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    q.put(b"before")
+    for _ in range(3):
+        with pytest.raises(queue.Full):
+            q.put(bytes(10_000), timeout=0.05)
+        q.put(b"after", timeout=10)
+    assert [q.get(timeout=10) for _ in range(4)] == [b"before", b"after", b"after", b"after"]
+    assert q.empty()
+
+
+def test_what_a_killed_producer_had_begun_takes_no_room():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = in_child(lambda: q.put(bytes(10_000)))
+    while not fill_of(q):
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    status_of(pid)
+    q.put(b"after", timeout=10)
+    assert q.qsize() == 1
+    assert q.get(timeout=10) == b"after"
+    assert q.empty()
+
+
+def fill_of(q):
+    """How full its ring is."""
+    memory = q.__reduce__()[1][1]
+    return look(memoryview(memory.mapping)[memory.ring_offset :]).fill
 
 
 # ---- JoinableQueue ----

@@ -69,9 +69,10 @@ def main() -> int:
     parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf); needs matplotlib")
     args = parser.parse_args()
     wanted, who = args.scenes.split(","), args.peers.split(",")
-    for name, known in [*((name, SCENES) for name in wanted), *((name, PEERS) for name in who)]:
-        if name not in known:
-            parser.error(f"no {name!r}; there are {', '.join(known)}")
+    for asked, known in ((wanted, list(SCENES)), (who, list(PEERS))):
+        for name in asked:
+            if name not in known:
+                parser.error(f"no {name!r}; there are {', '.join(known)}")
     allowed = sorted(os.sched_getaffinity(0))
     processors = (allowed[0], allowed[-1])
     there, missing = find(who)

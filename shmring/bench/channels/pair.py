@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -128,4 +129,11 @@ def _speak_once(peer: Peer) -> None:
     peer.send(bytes(64))
 
 
-_TASKS = {"ready": _ready, "take": _take, "echo": _echo, "records": _take_records, "idle": _idle, "speak": _speak_once}
+_TASKS: dict[str, Callable[..., Any]] = {
+    "ready": _ready,
+    "take": _take,
+    "echo": _echo,
+    "records": _take_records,
+    "idle": _idle,
+    "speak": _speak_once,
+}

@@ -47,7 +47,7 @@ class Peer:
 
     def send_records(self, records: np.ndarray) -> None:
         """A batch; as one message where there is no better way."""
-        self.send(memoryview(records).cast("B"))
+        self.send(records.view("u1").data)
 
     def recv_records(self) -> int:
         """How many came, as an array of them."""
@@ -98,6 +98,7 @@ class ShmringQueue(Peer):
     """shmring.Queue"""
 
     title = "shmring Queue"
+    queues: list[Any]
 
     def __init__(self, longest_nbytes: int) -> None:
         self.queues = [shmring.Queue(capacity_nbytes=CAPACITY_NBYTES) for _ in range(2)]
@@ -152,7 +153,7 @@ class StandardPipe(Peer):
     def enter(self, side: int) -> None:
         self.ends[1 - side].close()
         self.end = self.ends[side]
-        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[method-assign]
+        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[method-assign, assignment]
 
     def send_records(self, records: np.ndarray) -> None:
         self.send(records.view("u1"))
@@ -222,7 +223,7 @@ class ZeroMQ(Peer):
         self.socket = zmq.Context().socket(zmq.PAIR)
         self.socket.setsockopt(zmq.LINGER, 0)
         (self.socket.bind if side == 0 else self.socket.connect)(f"ipc://{self.path}")
-        self.send, self.recv = self.socket.send, self.socket.recv  # type: ignore[method-assign]
+        self.send, self.recv = self.socket.send, self.socket.recv  # type: ignore[method-assign, assignment]
 
     def hears_of_death(self, seconds: float) -> bool:
         return self.socket.poll(int(seconds * 1000)) != 0

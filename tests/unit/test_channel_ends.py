@@ -5,7 +5,6 @@ import pickle
 import queue
 import signal
 import threading
-import time
 from collections import deque
 
 import ml_dtypes
@@ -733,11 +732,12 @@ def test_the_look_from_outside_tells_who_waits():
     def ours():
         return [x for x in channels() if x.name == sender.channel.memory.name]
 
-    while not ours() or not ours()[0].ring.consumer.asleep:
-        time.sleep(0.001)
-    (look,) = ours()
-    assert not look.is_named
+    while True:  # it sleeps in ticks, and a look may fall between two of them
+        (look,) = ours()
+        if look.waiting:
+            break
     assert f"receiver {os.getpid()} waits for sender {os.getpid()}" in look.waiting
+    assert not look.is_named
     sender.send(b"12345678")
     thread.join()
     sender.send_many([b"12345678"] * 10)
