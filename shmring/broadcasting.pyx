@@ -450,7 +450,7 @@ cdef class BroadcastSender:
 
     @property
     def receivers(self):
-        """list of Follower : How each receiver stands: state, pid, how far behind, how much it missed."""
+        """How each receiver stands: state, pid, how far behind, how much it missed."""
         cdef cursor_t *c
         cdef shmring_ring *ring
         cdef uint64_t head
@@ -471,22 +471,22 @@ cdef class BroadcastSender:
 
     @property
     def sent_count(self):
-        """int : Messages ever sent."""
+        """Messages ever sent."""
         return self.end.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """int : Messages that receivers were too slow for, all receivers together."""
+        """Messages that receivers were too slow for, all receivers together."""
         return sum([follower.dropped_count for follower in self.receivers])
 
     @property
     def capacity_nbytes(self):
-        """int : Size of the ring in bytes, headers included."""
+        """Size of the ring in bytes, headers included."""
         return self.end.ring.nslots * self.end.ring.slot_nbytes
 
     @property
     def closed(self):
-        """bool : Whether this end was closed here."""
+        """Whether this end was closed here."""
         return self.end.is_closed
 
     def close(self):

@@ -382,27 +382,27 @@ cdef class FanInReceiver:
 
     @property
     def peers(self):
-        """list of {"absent", "here", "closed", "lost"} : How each sender stands."""
+        """How each sender stands: ``absent``, ``here``, ``closed`` or ``lost``."""
         return [receiver.peer for receiver in self.receivers]
 
     @property
     def peer_pids(self):
-        """list of int : Process id of each sender; 0 if nobody took that end yet."""
+        """Process id of each sender; 0 if nobody took that end yet."""
         return [receiver.peer_pid for receiver in self.receivers]
 
     @property
     def dropped_counts(self):
-        """list of int : Messages of each sender that were ever dropped."""
+        """Messages of each sender that were ever dropped."""
         return [receiver.dropped_count for receiver in self.receivers]
 
     @property
     def received_counts(self):
-        """list of int : Messages ever received of each sender."""
+        """Messages ever received of each sender."""
         return [receiver.received_count for receiver in self.receivers]
 
     @property
     def closed(self):
-        """bool : Whether this end was closed here."""
+        """Whether this end was closed here."""
         return self.is_closed
 
     def close(self):

@@ -75,12 +75,14 @@ def broadcast_channel(
         How many, 1 to 1024.
     capacity_nbytes : int, default 1 MiB
         As in `channel`; in all, however many receive.
-    dtype, allow_pickle
+    dtype : dtype, optional
         As in `channel`.
     when_slow : {"wait", "drop_oldest", "disconnect"}
         What happens when there is no room because some receiver has still to read what stands there: the sender waits
         for it; that receiver misses the oldest messages that it is not reading just now; or it is cut off, and gets
         `DisconnectedError`. The second and the third are counted, and the other receivers notice nothing.
+    allow_pickle : bool, optional
+        As in `channel`.
 
     Returns
     -------

@@ -114,7 +114,7 @@ cdef class Queue:
 
     cdef int begin_receiving(self) except -1:
         self.receiving = Receiver(self.memory, "receiver")
-        self.receiving.leaves_packed = True
+        self.receiving._leaves_packed = True
         self.receiver = self.receiving
         return 0
 

@@ -77,7 +77,7 @@ cdef class Receiver(End):
     cdef borrowed_t *into              # where the next long message may go, if a caller has said so
     cdef object assembled              # a long message that is complete and was not received yet, as (it,)
     cdef object failure                # an error to be raised by the next call
-    cdef public bint leaves_packed     # objects are given as `Packed`, for `_unpack`
+    cdef public bint _leaves_packed     # objects are given as `Packed`, for `_unpack`
 
     cdef int attach(self, bint again) noexcept:
         return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.is_lent)
@@ -494,7 +494,7 @@ cdef class Receiver(End):
         return 0
 
     cdef object unpacked(self, object content, int64_t letter_nbytes):
-        return Packed(content, letter_nbytes) if self.leaves_packed else self._unpack(content, letter_nbytes)
+        return Packed(content, letter_nbytes) if self._leaves_packed else self._unpack(content, letter_nbytes)
 
     def _unpack(self, content, letter_nbytes):
         """The object whose letter and enclosures these bytes are; raises `ObjectError`."""
@@ -652,7 +652,7 @@ cdef class Receiver(End):
 
     @property
     def midway(self):
-        """bool : Whether the next message is a long one that has begun to come."""
+        """Whether the next message is a long one that has begun to come."""
         return self.target is not None
 
     @property
