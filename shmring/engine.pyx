@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import weakref
-from contextlib import suppress
 from queue import SimpleQueue
 
 cimport cython
@@ -37,7 +36,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circ
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.limits import Limits
-from shmring.segment import sweep
+from shmring.segment import sweep_after
 from shmring.topology import usable_processors
 
 
@@ -432,6 +431,11 @@ cdef class Engine:
         return [j for j in range(self.c.circle.size)
                 if load_acquire_u32(&self.c.circle.outbox[j].left) or life_state(self.c.circle.life[j]) != ALIVE]
 
+    def dead_pids(self):
+        """The process ids of the ranks that died without having closed."""
+        left = self.left_ranks()
+        return [self.segments[j].header.pid for j in self.gone_ranks() if j not in left]
+
     def assure(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
         if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
@@ -468,6 +472,7 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.nvisitors:      # they look up at every tick of their sleep
                 time.sleep(0.0005)
+        dead = self.dead_pids() if isinstance(self.trouble, PeerLostError) and not self.is_inherited else []
         self.is_closed = True
         if self.team is not None:
             self.team.keep(1)
@@ -477,10 +482,8 @@ cdef class Engine:
         for segment in self.segments:
             segment.close()
         self.segments = []
-        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
-            # The dead may have been about to make groups or arrays of which nobody left knows the names.
-            with suppress(OSError):
-                sweep(self.name.partition("/")[0])
+        if dead:      # they may have been about to make groups or arrays of which nobody left knows the names
+            sweep_after(self.name.partition("/")[0], dead)
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""
