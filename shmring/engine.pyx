@@ -18,7 +18,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
@@ -373,7 +373,6 @@ cdef class Engine:
     cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = self.c.circle.record
-        cdef circle_t *c = &self.c.circle
         cdef int j, size = self.c.circle.size
         cdef int by, about
         with nogil:
@@ -383,10 +382,7 @@ cdef class Engine:
         about = r.about if 0 <= r.about < size else by
         late = ()
         if r.cause == SHMRING_LATE:
-            while c.strand != <int> r.strand and c.next != NULL:
-                c = c.next      # its rounds are numbered for themselves
-            late = tuple(j for j in range(size) if j != by
-                         and load_relaxed_u64(&c.outbox[j].published) < r.round) or (about,)
+            late = tuple(j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1) or (about,)
         return diagnose(
             Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),

@@ -23,7 +23,7 @@ FLOORS = {
     """,
     "machine": """
         topology teamsize environment processes config blocks
-        names header mapping lifeline segment wait reduce dlpack arrays
+        names header mapping lifeline segment wants wait reduce dlpack arrays
     """,
     "parts": """
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection
