@@ -188,7 +188,9 @@ cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
     if entry == NULL:
         return NULL
     allocation = <Allocation> entry.object
-    if place.owner >= <uint32_t> s.size or place.offset > allocation.nbytes or nbytes > allocation.nbytes - place.offset:
+    if place.owner >= <uint32_t> s.size:
+        return NULL
+    if place.offset > allocation.nbytes or nbytes > allocation.nbytes - place.offset:
         return NULL
     if not s.pins or s.pins[len(s.pins) - 1] is not allocation:
         s.pins.append(allocation)

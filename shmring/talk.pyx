@@ -85,7 +85,7 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
         return
     # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
     # free. And hardly anybody sleeps for our count to pass this round: that takes having heard our word and being
-    # nslots - 1 rounds further, as a root that waits for nobody. So the count goes without a fence. Who does sleep for it
+    # nslots - 1 rounds further, as a root that waits for nobody. So the count goes without a fence. Who sleeps for it
     # all the same, since we were interrupted just here, looks up by itself after a tick.
     e.free_until = t.round + e.nslots
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in wait.pyx

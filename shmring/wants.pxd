@@ -2,8 +2,8 @@
 #
 #   bit 0 set, bit 1 what, bits 2..17 whom + 1 (0: everyone), bits 18..63 need
 #
-# It tells a waker whom to wake, and whoever runs out of patience who is to blame. Counters only grow, so a word that has
-# once been met stays met: it need not be taken back to be void.
+# It tells a waker whom to wake, and whoever runs out of patience who is to blame. Counters only grow, so a word that
+# was met once stays met: it need not be taken back to be void.
 from libc.stdint cimport uint8_t, uint64_t
 
 from shmring.atomics cimport load_relaxed_u64
