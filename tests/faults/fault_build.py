@@ -36,7 +36,8 @@ def fault_build() -> str:
         twin = UNDER_TEST / path.relative_to(ROOT / "shmring")
         if path.suffix == ".py" and (not twin.exists() or twin.read_bytes() != path.read_bytes()):
             raise RuntimeError(f"the shmring under test, {UNDER_TEST}, was not made from this checkout: {path.name}")
-    digest = hashlib.blake2b(f"{sys.version} {UNDER_TEST}".encode(), digest_size=8)
+    sanitizers = os.environ.get("SHMRING_SANITIZED", "")  # tests/sanitizers/run.sh
+    digest = hashlib.blake2b(f"{sys.version} {UNDER_TEST} {sanitizers}".encode(), digest_size=8)
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     place = ROOT / "build" / "faults" / digest.hexdigest()
@@ -52,7 +53,8 @@ def fault_build() -> str:
             shutil.copy2(path, copy)
         done = subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-            cwd=Path(work, "tree"), env={**os.environ, "SHMRING_FAULTS": "1", "SHMRING_SANITIZE": ""},
+            cwd=Path(work, "tree"),
+            env={**os.environ, "SHMRING_FAULTS": "1", "SHMRING_SANITIZE": sanitizers, "LD_PRELOAD": ""},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         if done.returncode:
