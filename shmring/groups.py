@@ -235,11 +235,11 @@ class GroupCalls:
 
     def _check_awaited(self, missing: Iterable[int]) -> None:
         """Nobody is waited for in vain; those who have come must live until all have, which the meeting looks after."""
+        gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
         try:
             self.engine.assure()
         except PeerLostError as error:
             raise _MemberLostError(str(error), error.rank, error.pid) from None
-        gone = self.engine.gone_ranks()
         for r in missing:
             if r in gone:
                 raise _lost(self.name, r)

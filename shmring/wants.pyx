@@ -34,7 +34,8 @@ cdef bint pass_blame(circle_t *c, int who, uint8_t *blamed, int nranks) noexcept
 cdef int find_late(circle_t *c, int what, int whom, uint64_t need, uint8_t *late) noexcept nogil:
     """Write into ``late``, a bit each, who keeps this rank waiting for ``whom``; the first of them.
 
-    In the beginning all are blamed that have not come to where ``whom`` is awaited.
+    In the beginning all are blamed that have not come to where ``whom`` is awaited. If they all wait, in a circle, they
+    stay so.
     """
     cdef uint8_t blamed[LATE_NBYTES]
     cdef uint8_t waiting[LATE_NBYTES]
@@ -56,7 +57,7 @@ cdef int find_late(circle_t *c, int what, int whom, uint64_t need, uint8_t *late
     for j in range(nranks):
         is_circle = is_circle and is_in(waiting, j) == is_in(blamed, j)
     for j in range(nranks - 1, -1, -1):
-        if is_in(blamed, j) and (is_circle or not is_in(waiting, j)):
+        if is_in(blamed, j) and j != c.rank and (is_circle or not is_in(waiting, j)):
             put_in(late, j)
             first = j
     return first
