@@ -214,6 +214,7 @@ class GroupCalls:
                 config,
                 meeting_timeout,
                 name=f"{self.name}/{what}",
+                started_as=self.engine.started_as,
                 check=lambda missing: check([members[r] for r in missing if r < len(members)]),
             )
         except MeetingTimeoutError as error:
