@@ -617,7 +617,6 @@ def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_
     assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]
 
 
-<<<<<<< HEAD
 def submit_though_the_thread_is_not_noted(comm):
     """A signal handler raises inside of `Thread.start`, when the thread runs already; as it does by chance above."""
     start, started = threading.Thread.start, []
@@ -640,7 +639,8 @@ def submit_though_the_thread_is_not_noted(comm):
 
 def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started():
     assert run_ranks(1, submit_though_the_thread_is_not_noted) == [1]
-=======
+
+
 def hasten(comm):
     x = [np.full(5, float(comm.rank + k)) for k in range(6)]
     seen = []
@@ -660,4 +660,3 @@ def hasten(comm):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_work_can_be_done_by_the_thread_that_waits_for_it(n):
     assert run_ranks(n, hasten) == [True] * n
->>>>>>> main
