@@ -23,7 +23,7 @@ FLOORS = {
     """,
     "machine": """
         sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes
-        config blocks pages placing names header mapping lifeline segment wait reduce dlpack arrays
+        config blocks pages placing names header mapping lifeline segment wants wait reduce dlpack arrays
     """,
     "parts": """
         packing lending ring ringwait ringlook ringsets anywait alarm asynchronous
