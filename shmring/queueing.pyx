@@ -229,12 +229,13 @@ cdef class Queue:
 
     cdef int await_place(self, int64_t timeout_ns, int64_t until) except -1:
         """Until fewer items than `maxsize` are in it."""
-        cdef uint64_t head
+        cdef uint64_t received
         while True:
-            head = load_acquire_u64(&self.ring.head)
+            received = load_acquire_u64(&self.ring.received.messages)
             if self.count() < self.maxsize:
                 return 0
-            if self.sender.wait_for(&self.ring.head, head + 1, head + 1, nanoseconds_left(timeout_ns, until)) == LATE:
+            if self.sender.wait_for(&self.ring.received.messages, received + 1, load_relaxed_u64(&self.ring.head),
+                                    nanoseconds_left(timeout_ns, until)) == LATE:
                 raise queue.Full
 
     def put_nowait(self, obj):
@@ -334,9 +335,13 @@ cdef class Queue:
     # ---- how it stands ----
 
     cdef uint64_t count(self) noexcept:
-        # The receiver's count first: there are never fewer than none, but who counted and then died.
+        # The receiver's count first: there are never fewer than none.
         cdef uint64_t received = load_acquire_u64(&self.ring.received.messages)
-        return max(<int64_t>0, <int64_t>(load_acquire_u64(&self.ring.sent.messages) - received))
+        cdef uint64_t sent = load_acquire_u64(&self.ring.sent.messages)
+        # Who was killed may have been about to count what he did; an empty ring has nothing in it.
+        if load_acquire_u64(&self.ring.tail) == load_acquire_u64(&self.ring.head):
+            return 0
+        return max(<int64_t>0, <int64_t>(sent - received))
 
     def qsize(self):
         """How many items are in it; a moment later it may be another number."""

@@ -368,8 +368,17 @@ cdef class Receiver(End):
                 and self.generation == fork_generation())
 
     cdef inline void leave_message(self, frame_t *f) noexcept nogil:
+        if self.is_lent:               # who is killed in between must not have counted what others will find
+            self.give_frame_back(f)
+            self.count_message()
+        else:                          # the counter that is waited for last: one transfer of their line
+            self.count_message()
+            self.give_frame_back(f)
+
+    cdef inline void count_message(self) noexcept nogil:
         store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
-        self.give_frame_back(f)
+        if self.is_lent:               # a queue's putter may wait for this count
+            ring_bell(&self.watch, self.c.head)
 
     cdef inline void give_frame_back(self, frame_t *f) noexcept nogil:
         fault_point("give")
@@ -600,7 +609,7 @@ cdef class Receiver(End):
             raise self.corrupt()
         if self.missing:
             return False
-        store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
+        self.count_message()
         self.assembled = (self.unpacked(target, self.letter_nbytes) if kind_of(self.word) == OBJECT else target,)
         return True
 
