@@ -49,7 +49,7 @@ from shmring.receiver import Receiver
 from shmring.recordends import RecordReceiver, RecordSender
 from shmring.reduce import kernels
 from shmring.sender import Sender
-from shmring.topology import discover as topology
+from shmring.topologyfile import topology
 from shmring.version import __version__
 from shmring.work import Work
 

@@ -22,9 +22,9 @@ from shmring import contents, segment
 from shmring.config import configure
 from shmring.errors import SegmentError
 from shmring.header import HEADER_NBYTES
+from shmring.processors import processor_quota
 from shmring.ring import format_ring, ring_nbytes
 from shmring.segment import CHANNEL, Segment
-from shmring.topology import processor_quota
 
 WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
 

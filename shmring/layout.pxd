@@ -106,8 +106,8 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        uint32_t strand
-        char reason[196]
+        char reason[200]
+        uint8_t late[200]
 
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_STRAND_SLOT_NBYTES
@@ -125,6 +125,7 @@ cdef extern from "layout.h" nogil:
         uint64_t before[14]
         uint64_t current
         uint64_t awaiting
+        uint64_t wants
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 2u
+#define SHMRING_LAYOUT_VERSION 3u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -145,8 +145,10 @@ typedef struct {
     uint64_t round;
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
-    uint32_t strand; /* whose rounds are meant: 0 the rank's own, else of that thread of a team */
-    char reason[196];
+    union {
+        char reason[200];
+        uint8_t late[200]; /* SHMRING_LATE: the ranks that keep all waiting, a bit each; those beyond are not told */
+    };
 } shmring_abort;
 
 enum shmring_cause {
@@ -172,6 +174,7 @@ typedef struct {
     uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
+    uint64_t wants; /* what its last wait of some length was for (wants.pxd), for the same; void once that has come */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 
