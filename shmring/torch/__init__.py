@@ -11,7 +11,15 @@ shared memory.
 from importlib import import_module
 
 # Public name -> the module here that has it.
-_WHERE: dict[str, str] = {}
+_WHERE: dict[str, str] = {
+    "all_gather": "direct",
+    "all_reduce_": "direct",
+    "broadcast_": "direct",
+    "communicator": "direct",
+    "plan": "direct",
+    "reduce_scatter": "direct",
+    "set_communicator": "direct",
+}
 
 __all__ = ["register", *_WHERE]  # noqa: PLE0604
 
