@@ -3,19 +3,24 @@
     import torch.distributed as dist
     dist.init_process_group("shmring")        # or "cpu:shmring"; nothing else needs to change
 
-`register` runs by itself whenever torch is imported (an entry point of the package, see ``docs/torch.md``). Names are
-imported when they are first used: neither this module nor registering loads more than that, starts a thread or makes
+Torch knows the backend as soon as it is imported (an entry point of the package, see ``docs/torch.md``); importing this
+makes it known, too. The names below are loaded when they are first used: importing starts no thread, and makes no
 shared memory.
 """
 
 from importlib import import_module
 
+from _shmring_torch import register
+
 # Public name -> the module here that has it.
-_WHERE: dict[str, str] = {
+_WHERE = {
+    "ProcessGroup": "processgroup",
     "all_gather": "direct",
     "all_reduce_": "direct",
+    "bf16_hook": "hooks",
     "broadcast_": "direct",
     "communicator": "direct",
+    "monitored_barrier": "monitored",
     "plan": "direct",
     "reduce_scatter": "direct",
     "set_communicator": "direct",
@@ -23,12 +28,7 @@ _WHERE: dict[str, str] = {
 
 __all__ = ["register", *_WHERE]  # noqa: PLE0604
 
-
-def register() -> None:
-    """Make ``"shmring"`` known to `torch.distributed`. Called by torch itself as it is imported; may be repeated."""
-    from shmring.torch.registration import register_backend
-
-    register_backend()
+register()
 
 
 def __getattr__(name: str) -> object:
