@@ -84,8 +84,9 @@ def test_variable_counts_runs_under_the_launcher(size):
     assert f"{10 * size} words came" in said
 
 
-def test_every_example_is_run_here():
-    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
+def test_every_example_is_run_here_or_with_pytorch():
+    with_pytorch = {"char_gpt.py", "sentence_embeddings.py"}
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - with_pytorch == {
         "groups.py",
         "hello_all_reduce.py",
         "objects.py",
