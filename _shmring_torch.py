@@ -1,6 +1,6 @@
 """What torch calls as it is imported (entry point ``torch.backends``): makes the backend ``"shmring"`` known to it.
 
-Beside the package and not in it, so that ``import torch`` does not load the package in programs that have no use for it.
+Beside the package and not in it: programs that have no use for the package do not load it with torch.
 """
 
 

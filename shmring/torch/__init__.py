@@ -26,7 +26,7 @@ _WHERE = {
     "set_communicator": "direct",
 }
 
-__all__ = ["register", *_WHERE]  # noqa: PLE0604
+__all__ = ["register", *_WHERE]
 
 register()
 

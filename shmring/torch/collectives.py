@@ -1,25 +1,14 @@
-"""`torch.distributed`'s collectives, each told in terms of the core's; and when it is made: now, or in the background."""
+"""`torch.distributed`'s collectives, under all their names, each told in terms of the core's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from functools import partial
-
 import torch
-import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from shmring.errors import ShmringError
 from shmring.torch.blocks import Block, movable
-from shmring.torch.errors import torch_form
+from shmring.torch.calls import Calls
 from shmring.torch.reductions import multiplied, name_of
 from shmring.torch.sparse import all_reduce_sparse
-from shmring.torch.works import FINISHED, DoneWork, PendingWork, Tensors
-from shmring.work import submit
-
-_NO_TIME = timedelta(0)
-_profiled = torch.autograd._profiler_enabled
 
 # What a caller who gives no options means.
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -33,16 +22,12 @@ _ALL_TO_ALL = c10d.AllToAllOptions()
 _BARRIER = c10d.BarrierOptions()
 
 
-class Collectives(dist.ProcessGroup):
+class Collectives(Calls):
     """The collective calls of `shmring.torch.ProcessGroup`, under all names that torch has for them.
 
-    Each takes lists of tensors and an options object, as torch's own do, and returns a `torch.distributed.Work`. Results
-    are written into the tensors given.
+    Each takes lists of tensors and an options object, as torch's own do, and returns a `torch.distributed.Work`.
+    Results are written into the tensors given.
     """
-
-    _comm: object
-    _timeout_s: float | None
-    _together: list[dist.Work] | None = None
 
     # ---- reductions ----
 
@@ -126,84 +111,10 @@ class Collectives(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     alltoall_base = all_to_all_single
 
-    # ---- now or later ----
-
-    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts) -> dist.Work:
-        """Make the call ``function(comm, timeout, *arguments)``: at once, or in the background if torch says so."""
-        timeout = opts.timeout
-        timeout_s = timeout.total_seconds() if timeout > _NO_TIME else self._timeout_s
-        if _profiled():
-            function = partial(_recorded, f"shmring:{name}", function)
-        if opts.asyncOp:
-            return self._perform_later(name, partial(function, self._comm, timeout_s, *arguments), results, timeout_s)
-        try:
-            function(self._comm, timeout_s, *arguments)
-        except ShmringError as error:
-            raise torch_form(error, timeout_s) from error
-        return FINISHED
-
-    def _perform_later(self, name: str, call: partial, results: Tensors, timeout_s: float | None) -> dist.Work:
-        engine = self._comm.engine
-        if engine.progress is not None and engine.progress.is_own_thread():
-            # A callback of an earlier call. It may wait by a future, which knows nothing of this thread, and nobody but
-            # this thread could make the call: so it is made at once.
-            try:
-                call()
-            except ShmringError as error:
-                raise torch_form(error, timeout_s) from error
-            return DoneWork(results)
-        call.label = name
-        return self._noted(PendingWork(submit(engine, call), results, timeout_s))
-
-    def _noted(self, work: dist.Work) -> dist.Work:
-        if self._together is not None:
-            self._together.append(work)
-        return work
-
-    # ---- several calls as one ----
-
-    def _start_coalescing(self, device) -> None:
-        self._together = []
-
-    def _end_coalescing(self, device) -> dist.Work:
-        works, self._together = self._together or [], None
-        return SeveralWorks(works)
-
-
-class SeveralWorks(DoneWork):
-    """Several calls under way, as one."""
-
-    def __init__(self, works: Sequence[dist.Work]) -> None:
-        super().__init__([t for work in works for t in work._results])
-        self._works = works
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all of them."""
-        for work in self._works:
-            work.wait(timeout)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether all are over."""
-        return all(work.is_completed() for work in self._works)
-
-    def get_future(self) -> torch.futures.Future:
-        """A future that gets the result tensors of all."""
-        return torch.futures.collect_all([work.get_future() for work in self._works]).then(self._outcome)
-
-    def _outcome(self, _) -> list[torch.Tensor]:
-        self.wait()
-        return self._results
-
 
 # ---- each in terms of the core ---------------------------------------------------------------------------------------
 # Torch looks for inference mode and autograd in the thread that runs these. In inference mode both kinds of tensors may
 # be written, and nothing is recorded.
-
-
-def _recorded(name: str, function: Callable, *arguments) -> None:
-    with torch.profiler.record_function(name):
-        function(*arguments)
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:

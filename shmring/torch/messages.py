@@ -13,11 +13,13 @@ from collections import deque
 from contextlib import suppress
 
 import torch
-import torch.distributed as dist
 
 from shmring.errors import ShmringError
+from shmring.pointtopoint import ANY_SOURCE
 from shmring.torch.blocks import movable
+from shmring.torch.calls import Calls
 from shmring.torch.errors import torch_form
+from shmring.torch.profiles import is_profiled, recording
 from shmring.torch.works import PendingWork
 
 MOST_SHORT = 64  # short messages under way that are left to themselves: lanes hold 256 each
@@ -51,24 +53,33 @@ class MessageWork(PendingWork):
         self._mover.add(self._under_way)  # nobody may ever wait for a future's request
 
 
-class Messages(dist.ProcessGroup):
+class Messages(Calls):
     """The messages of `shmring.torch.ProcessGroup`, as torch calls them; ranks are those of the group."""
 
     def send(self, tensors, dst, tag=0):
         """Begin to send a tensor; it may not be changed before the work is done."""
         x = movable(tensors[0])
-        return self._sent_off(self._begin(self._comm.isend, x, dst, tag), tensors[0], None)
+        return self._sent_off(self._begin("send", self._comm.isend, x, dst, tag), tensors[0], None)
 
     def recv(self, tensors, src, tag=0):
         """Begin to receive a tensor of exactly this size from one rank."""
-        x = movable(tensors[0])
-        return self._sent_off(self._begin(self._comm.irecv, x, src, tag), tensors[0], x.nbytes)
+        return self._receive("recv", tensors[0], src, tag)
 
     def recv_anysource(self, tensors, tag=0):
         """Begin to receive a tensor of exactly this size from whoever sends first."""
-        return self.recv(tensors, -1, tag)
+        return self._receive("recvAnySource", tensors[0], ANY_SOURCE, tag)
 
-    def _begin(self, start, x, peer, tag):
+    def _receive(self, name, tensor, src, tag):
+        x = movable(tensor)
+        return self._sent_off(self._begin(name, self._comm.irecv, x, src, tag), tensor, x.nbytes)
+
+    def _begin(self, name, start, x, peer, tag):
+        if is_profiled():
+            with recording(f"{self._recorded_as}:{name}", (x,)):
+                return self._begin_unseen(start, x, peer, tag)
+        return self._begin_unseen(start, x, peer, tag)
+
+    def _begin_unseen(self, start, x, peer, tag):
         try:
             return start(x, peer, tag)
         except ShmringError as error:

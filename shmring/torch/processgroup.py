@@ -6,11 +6,11 @@ import secrets
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
 import shmring
 from shmring.torch.collectives import Collectives
 from shmring.torch.messages import Messages, Mover
+from shmring.torch.monitored import come_together
 from shmring.torch.neighbours import nodes
 from shmring.torch.works import seconds
 
@@ -38,6 +38,7 @@ class ProcessGroup(Collectives, Messages):
         self._timeout_s = seconds(timeout)
         self._mover = Mover(comm)
         self._name = self._desc = ""
+        self._nmonitored = 0
 
     @property
     def comm(self) -> shmring.Communicator:
@@ -114,6 +115,12 @@ class ProcessGroup(Collectives, Messages):
         return torch.empty(size, dtype=dtype, device=device)
 
     # ---- time and end ----
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Return once every rank has called, or name those who did not: see `shmring.torch.monitored_barrier`."""
+        timeout_s = self._timeout_s if timeout is None else max(0.0, timeout.total_seconds())
+        self._nmonitored += 1
+        come_together(self._comm, self._nmonitored, timeout_s, wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long calls wait for peers that live."""

@@ -21,15 +21,14 @@ def all_reduce_sparse(comm, x: torch.Tensor, timeout_s: float | None) -> None:
     ValueError
         The ranks' tensors differ in shape; on all ranks, and the communicator stays usable.
     """
-    x = x.detach()
-    own = x.coalesce()
+    own = x.detach().coalesce()
     indices, values = own.indices(), own.values()
     counts = _entries(comm, own, timeout_s)
     dims = own.sparse_dim()
     all_indices = comm.all_gather(indices.t().contiguous(), counts=counts, timeout=timeout_s)
     all_values = comm.all_gather(values.contiguous(), counts=counts, timeout=timeout_s)
     total = torch.sparse_coo_tensor(all_indices.reshape(-1, dims).t(), all_values, x.shape)
-    x.copy_(total.coalesce())
+    x.copy_(total.coalesce())  # `x` itself: an alias of a sparse tensor has indices and values of its own
 
 
 def _entries(comm, x: torch.Tensor, timeout_s: float | None) -> list[int]:

@@ -132,3 +132,29 @@ class PendingWork(dist.Work):
 
     def _when_over(self, call: Callable[[], None]) -> None:
         self._under_way.add_done_callback(lambda _: call())
+
+
+class SeveralWorks(DoneWork):
+    """Several calls under way, as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        super().__init__([t for work in works for t in work._results])
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all of them."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are over."""
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> torch.futures.Future:
+        """A future that gets the result tensors of all."""
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(self._outcome)
+
+    def _outcome(self, _) -> list[torch.Tensor]:
+        self.wait()
+        return self._results
