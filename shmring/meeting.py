@@ -10,7 +10,8 @@ Every rank passes the same stations, and nobody waits for a rank to pass one bef
 4. take all names away, one's own first. From here on any death, of all ranks at once too, leaves nothing.
 
 A rank that gives up says so in the same word before it goes, for those who have it mapped already. One that cannot make
-its segment, for want of memory above all, comes with a header alone, its *regrets*: so nobody waits for it in vain.
+its segment, for want of memory above all, comes with a header alone, its *regrets*, and stays until all have seen them;
+likewise one that cannot map the others' segments. It maps no more than headers then. So nobody waits for it in vain.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ def meet(
         try:
             if undo is not None:
                 undo()
+            if isinstance(error, OutOfSharedMemoryError):
+                meeting.be_seen()
         finally:
             meeting.leave()
         raise
@@ -190,6 +193,7 @@ class _Meeting:
         self.size = own.header.size
         self.deadline = deadline
         self.check = check
+        self.header_only = own.header.kind == REGRETS
         self.present = {own.rank: own}
         self.disagreed_at: float | None = None
 
@@ -221,7 +225,7 @@ class _Meeting:
     def look_for_missing(self) -> None:
         """Attach whoever has come; say so when nobody is missing."""
         for r in self.missing():
-            segment = try_attach(segment_name(self.session, f"r{r}"), rank=r)
+            segment = try_attach(segment_name(self.session, f"r{r}"), rank=r, header_only=self.header_only)
             if segment is not None:
                 # Not beyond: even a read would give sparse pages their memory, or be a SIGBUS.
                 segment.mapping.prefault(0, max(segment.nbytes - self.sparse_nbytes, 0), write=False)
@@ -319,6 +323,18 @@ class _Meeting:
     def say(self, word: int) -> None:
         """Tell those who have this rank's segment mapped; before the name goes, see `look_after_present`."""
         self.own.attached = word
+
+    def be_seen(self) -> None:
+        """After `say`, stay until all who come have seen it, unless all know that somebody cannot come."""
+        self.header_only = True
+        self.own.announce()
+        latest = time.monotonic() + LINGER_S
+        with suppress(ShmringError):
+            while self.disagreed_at is None and time.monotonic() < latest:
+                self.look_for_missing()
+                if not self.missing() and all(s.attached != ABSENT or not s.is_live() for s in self.present.values()):
+                    return
+                time.sleep(USUAL_PAUSE_S)
 
     def leave(self) -> None:
         """Take the own name away and unmap everything."""

@@ -297,12 +297,17 @@ def _adopt(name: str, fd: int, kind: int, claim: names.Claim | None = None, spar
     return Segment(name, header, _map(name, fd, header.nbytes), names.inode_of(status), claim, spare)
 
 
-def try_attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment | None:
-    """Attach like `attach`; None if there is nothing there yet: no name, a stale one, one not announced."""
-    return _attach(name, kind, rank)[0]
+def try_attach(
+    name: str, *, kind: int | None = None, rank: int | None = None, header_only: bool = False
+) -> Segment | None:
+    """Attach like `attach`; None if there is nothing there yet: no name, a stale one, one not announced.
+
+    With ``header_only`` no more than the header page is mapped.
+    """
+    return _attach(name, kind, rank, header_only)[0]
 
 
-def _attach(name: str, kind: int | None, rank: int | None) -> tuple[Segment | None, str]:
+def _attach(name: str, kind: int | None, rank: int | None, header_only: bool = False) -> tuple[Segment | None, str]:
     with names.refusals(f"attach {name}"), names.opened(name) as fd:
         if fd is None:
             return None, "there is no such segment"
@@ -317,7 +322,8 @@ def _attach(name: str, kind: int | None, rank: int | None) -> tuple[Segment | No
         if header is None:
             return None, "its creator has not announced it yet"
         _check(name, header, status.st_size, kind, rank)
-        return Segment(name, header, _map(name, fd, header.nbytes), names.inode_of(status)), ""
+        mapping = _map(name, fd, HEADER_NBYTES if header_only else header.nbytes)
+        return Segment(name, header, mapping, names.inode_of(status)), ""
 
 
 def _read_header(name: str, fd: int) -> Header | None:

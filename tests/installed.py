@@ -14,6 +14,7 @@ what was installed, so the checkout must not come first on anybody's ``sys.path`
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -30,10 +31,11 @@ def use_one_shmring(config: pytest.Config) -> None:
     To be called after collection, before anything is started; undone with the end of the run.
     """
     in_place = Path(shmring.__file__).resolve().parent == ROOT / "shmring"
-    empty = tempfile.TemporaryDirectory(prefix="shmring-tests-")
+    # Not TemporaryDirectory, which forked ranks inherit: the first to end as programs do would take it from all.
+    empty = tempfile.mkdtemp(prefix="shmring-tests-")
     patch = pytest.MonkeyPatch()
-    config.add_cleanup(empty.cleanup)
+    config.add_cleanup(lambda: shutil.rmtree(empty))
     config.add_cleanup(patch.undo)  # runs first: the last added is the first to go
     if in_place:
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    patch.chdir(empty.name)
+    patch.chdir(empty)

@@ -6,6 +6,7 @@ Refusals come from the hook of `shmring.names` (any of them, at will), from a sm
 import errno
 import os
 import resource
+import time
 
 import numpy as np
 import pytest
@@ -302,6 +303,27 @@ def test_an_address_space_limit_is_one_error_on_all_and_the_parent_works_on(what
     assert "rank 1" in first
 
 
+def come_late_to_one_without_room(comm, more):
+    with pytest.raises((OutOfSharedMemoryError, shmring.MeetingError)) as caught:
+        if comm.rank == 1:
+            with Limited(more):
+                comm.dup()
+        else:
+            time.sleep(0.3)
+            comm.dup()
+    assert works(comm)
+    assert works(comm.dup())
+    return str(caught.value)
+
+
+@no_address_limit
+@pytest.mark.parametrize("more", [1 << 20, 7 << 20])
+def test_who_cannot_map_the_own_or_the_others_memory_waits_for_who_comes_late_to_tell_him(more):
+    first, second = run_ranks(2, come_late_to_one_without_room, more, init={"slot_nbytes": 1 << 20})
+    assert "cannot map" in second
+    assert "rank 1" in first
+
+
 MAKERS["big array"] = make_array(lambda comm: comm.empty(4 << 20, np.uint8))
 
 
@@ -309,9 +331,9 @@ def init_within_a_limit(rank, session, more):
     try:
         if rank == 1:
             with Limited(more):
-                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=10)
+                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=3)
         else:
-            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=10)
+            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=3)
     except (OutOfSharedMemoryError, SegmentError, MemoryError, shmring.MeetingError) as error:
         return kind_of(error)
     with comm:
@@ -321,7 +343,7 @@ def init_within_a_limit(rank, session, more):
 @no_address_limit
 def test_wherever_the_address_space_ends_during_init_both_ranks_end_and_nothing_is_left(seed):
     seen = set()
-    for more in [*range(0, 8 << 20, 512 << 10), 1 << 30]:
+    for more in [*range(0, 8 << 20, 1 << 20), 1 << 30]:
         spared, struck = run_processes(2, init_within_a_limit, f"space-{seed}-{more}", more)
         seen.add((spared, struck))
         assert (spared is True) == (struck is True), (more, spared, struck)

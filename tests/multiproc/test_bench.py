@@ -168,7 +168,7 @@ def rogue(how):
 
 def settings(**changes):
     defaults = {"ops": ["all_reduce"], "sizes": [64], "dtype": "float32", "seconds": 1.0, "cycles": 3, "slice_s": 0.001,
-                "rewrite": False, "patience": 3.0}  # fmt: skip
+                "rewrite": False, "patience": 8.0}  # fmt: skip
     return Settings(**{**defaults, **changes})
 
 

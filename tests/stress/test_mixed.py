@@ -81,7 +81,7 @@ def take_part_in_one_kind(comm, name):
 
 
 def test_an_operation_can_be_drawn_again():
-    config = Config()
+    config = Config(slot_nbytes=65_536)
     for index in range(50):
         assert str(draw(7, 3, index, 4, config)) == str(draw(7, 3, index, 4, config))
     assert len({Dice(7, 0, index, 4, config).nbytes() for index in range(200)}) > 20
