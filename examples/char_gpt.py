@@ -70,7 +70,7 @@ torch.manual_seed(rank)  # ranks draw different batches; DDP gives all of them r
 model = DistributedDataParallel(GPT(len(alphabet)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 losses = []
-for step in range(STEPS):
+for _ in range(STEPS):
     starts = torch.randint(len(data) - CONTEXT, (BATCH, 1))
     batch = data[starts + torch.arange(CONTEXT + 1)]
     loss = cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())

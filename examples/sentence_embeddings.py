@@ -46,7 +46,9 @@ class Weights:
         entry = self.header[name]
         first, last = entry["data_offsets"]
         dtype = DTYPES[entry["dtype"]]
-        flat = torch.frombuffer(self.memory, dtype=dtype, count=(last - first) // dtype.itemsize, offset=self.begin + first)
+        flat = torch.frombuffer(
+            self.memory, dtype=dtype, count=(last - first) // dtype.itemsize, offset=self.begin + first
+        )
         return flat.reshape(entry["shape"])
 
 
@@ -141,8 +143,10 @@ with torch.inference_mode():
         alone = Model(weights)(tokens, mask)
         torch.testing.assert_close(embeddings, alone, rtol=0, atol=1e-6)
         alike = embeddings @ embeddings.T
-        print(f"{comm.size} ranks, {elapsed_ms:.1f} ms: embeddings as in one process, "
-              f"to {(embeddings - alone).abs().max():.0e}")
+        print(
+            f"{comm.size} ranks, {elapsed_ms:.1f} ms: embeddings as in one process, "
+            f"to {(embeddings - alone).abs().max():.0e}"
+        )
         for i, j in ((0, 1), (3, 4), (0, 3)):
             print(f"{alike[i, j]:.2f}  {SENTENCES[i]}  ~  {SENTENCES[j]}")
 comm.barrier()

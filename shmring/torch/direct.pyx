@@ -7,7 +7,7 @@ custom operators (`shmring.torch.ops`) come here, too; a graph can hold a name, 
 
 from libc.stdint cimport int64_t
 
-from shmring.arrays cimport array_t, give_back, target_array
+from shmring.arrays cimport array_t, target_array
 from shmring.calls cimport Calls, nanoseconds
 from shmring.signature cimport KIND_ALL_REDUCE, NO_ROOT
 

@@ -107,7 +107,8 @@ def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
 
     Notes
     -----
-    Collective, and so is the backward pass, which is a `reduce_scatter`: each rank gets what all ranks did with its part.
+    Collective, and so is the backward pass, which is a `reduce_scatter`: what all ranks did with a part adds
+    up on the rank that it came from.
     """
     return _ops.all_gather.default(x, comm)
 
@@ -237,7 +238,9 @@ def _gathered(x, comm=""):
 
 def _scattered(x, op="sum", comm=""):
     size = direct.communicator(comm).size
-    torch._check(x.dim() > 0 and x.shape[0] == size, lambda: f"x has shape {x.shape}; its first dimension must be {size}")
+    torch._check(
+        x.dim() > 0 and x.shape[0] == size, lambda: f"x has shape {x.shape}; its first dimension must be {size}"
+    )
     return x.new_empty(x.shape[1:])
 
 

@@ -8,10 +8,8 @@ from harness import run_ranks
 
 torch = pytest.importorskip("torch")
 
-# Loaded before the nursery forks, once for all ranks: these take seconds.
-import torch._dynamo  # noqa: E402
-import torch.export  # noqa: E402
-import torch.testing._internal.optests  # noqa: E402
+for _slow in ("torch._dynamo", "torch.export", "torch.testing._internal.optests"):
+    pytest.importorskip(_slow)  # before the nursery forks, once for all ranks
 
 from shmring.torch import ops, set_communicator  # noqa: E402
 
@@ -60,9 +58,7 @@ def losses(xs, weights, reduced, gathered, scattered):
     y = reduced(xs)
     z = gathered([a * a for a in xs])
     s = scattered([a.unsqueeze(0) * b for a, b in zip(xs, weights, strict=True)])
-    return [
-        (a**3).sum() + (b.sin() * w).sum() + (c**2).sum() for a, b, c, w in zip(y, z, s, weights, strict=True)
-    ]
+    return [(a**3).sum() + (b.sin() * w).sum() + (c**2).sum() for a, b, c, w in zip(y, z, s, weights, strict=True)]
 
 
 def gradients_in_one_process(size, op):
