@@ -18,6 +18,12 @@ from shmring.work import submit
 _NO_TIME = timedelta(0)
 
 
+class _Call(partial):
+    """A call to be made later, with the name it goes by in errors."""
+
+    label = ""
+
+
 class Calls(dist.ProcessGroup):
     """What the calls of `shmring.torch.ProcessGroup` have in common."""
 
@@ -26,25 +32,22 @@ class Calls(dist.ProcessGroup):
     _recorded_as = "shmring"  # in profiles
     _together: list[dist.Work] | None = None
 
-    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts) -> dist.Work:
+    def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False):
         """Make the call ``function(comm, timeout, *arguments)``: at once, or in the background if torch says so."""
-        if is_profiled():
+        if is_profiled() and not seen:
             with recording(f"{self._recorded_as}:{name}", arguments):
-                return self._perform_unseen(name, function, arguments, results, opts)
-        return self._perform_unseen(name, function, arguments, results, opts)
-
-    def _perform_unseen(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts) -> dist.Work:
+                return self._perform(name, function, arguments, results, opts, True)
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > _NO_TIME else self._timeout_s
         if opts.asyncOp:
-            return self._perform_later(name, partial(function, self._comm, timeout_s, *arguments), results, timeout_s)
+            return self._perform_later(name, _Call(function, self._comm, timeout_s, *arguments), results, timeout_s)
         try:
             function(self._comm, timeout_s, *arguments)
         except ShmringError as error:
             raise torch_form(error, timeout_s) from error
         return FINISHED
 
-    def _perform_later(self, name: str, call: partial, results: Tensors, timeout_s: float | None) -> dist.Work:
+    def _perform_later(self, name: str, call: _Call, results: Tensors, timeout_s: float | None) -> dist.Work:
         engine = self._comm.engine
         if engine.progress is not None and engine.progress.is_own_thread():
             # A callback of an earlier call. It may wait by a future, which knows nothing of this thread, and nobody but

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from typing import Any
 
 from torch.distributed import DistBackendError
 
@@ -18,7 +18,7 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
     """
     if isinstance(error, DistBackendError):
         return error
-    message, *rest = error.__reduce__()[1]  # as every class in shmring.errors can be made again
+    message, *rest = _made_of(error)
     if isinstance(error, TIMEOUTS):
         after = "" if timeout_s is None else f" after {timeout_s * 1000:.0f} ms"
         message = f"shmring: Timed out{after or ' '}: {message}"
@@ -27,14 +27,21 @@ def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
     return new
 
 
-@cache
+_BOTH: dict[type, type] = {}
+
+
 def _both(kind: type[ShmringError]) -> type:
-    def reduce(self):
-        return _made_again, (kind, super(both, self).__reduce__()[1])
+    """The class of errors that are of this kind and torch's."""
+    if kind not in _BOTH:
+        members = {"__doc__": kind.__doc__, "__reduce__": lambda self: (_made_again, (kind, _made_of(self, kind)))}
+        _BOTH[kind] = type(kind.__name__, (kind, DistBackendError), members)
+    return _BOTH[kind]
 
-    both = type(kind.__name__, (kind, DistBackendError), {"__doc__": kind.__doc__, "__reduce__": reduce})
-    return both
+
+def _made_of(error: ShmringError, kind: type[ShmringError] | None = None) -> tuple[Any, ...]:
+    """The arguments that make this error again, as each class in `shmring.errors` knows them."""
+    return tuple((kind or type(error)).__reduce__(error)[1])
 
 
-def _made_again(kind: type[ShmringError], args: tuple) -> Exception:
-    return _both(kind)(*args)
+def _made_again(kind: type[ShmringError], arguments: tuple) -> Exception:
+    return _both(kind)(*arguments)

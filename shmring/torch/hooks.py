@@ -1,9 +1,9 @@
 """Communication hooks for `torch.nn.parallel.DistributedDataParallel`."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
+
+# No `from __future__ import annotations` here: torch compares a hook's annotations with its classes, not their names.
 
 
 def bf16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -23,6 +23,7 @@ from shmring.torch.profiles import is_profiled, recording
 from shmring.torch.works import PendingWork
 
 MOST_SHORT = 64  # short messages under way that are left to themselves: lanes hold 256 each
+TICK_S = 0.05  # how soon the thread notices that the group is to end
 PATIENCE_S = 0.001  # before the thread takes over: mostly the program waits itself, which is quicker undisturbed
 
 
@@ -56,6 +57,8 @@ class MessageWork(PendingWork):
 class Messages(Calls):
     """The messages of `shmring.torch.ProcessGroup`, as torch calls them; ranks are those of the group."""
 
+    _mover: Mover
+
     def send(self, tensors, dst, tag=0):
         """Begin to send a tensor; it may not be changed before the work is done."""
         x = movable(tensors[0])
@@ -88,7 +91,7 @@ class Messages(Calls):
     def _sent_off(self, request, tensor, nbytes):
         if not request.done():
             if nbytes is None:
-                self._mover.add(request)  # more than its lane holds
+                self._mover.add(request, is_send=True)  # more than its lane holds
             else:
                 self._mover.note(request, nbytes)
         return self._noted(MessageWork(request, tensor, nbytes, self._timeout_s, self._mover))
@@ -119,17 +122,17 @@ class Mover:
             self._under_way.clear()
             self._nbytes = 0
 
-    def add(self, request) -> None:
+    def add(self, request, is_send: bool = False) -> None:
         """Move this message from now on."""
         with self._news:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"shmring {self._name} messages", daemon=True)
                 self._thread.start()
-            self._given.append(request)
+            self._given.append((request, is_send))
             self._news.notify()
 
     def close(self, timeout_s: float | None) -> None:
-        """Let what is under way come to its end, for so long, and end the thread."""
+        """Let what is being sent come to its end, for so long, and end the thread."""
         with self._news:
             thread, self._ended = self._thread, True
             self._news.notify()
@@ -143,9 +146,10 @@ class Mover:
                     self._news.wait()
                 if not self._given:
                     return
-                request = self._given.popleft()
+                request, is_send = self._given.popleft()
             if not request.done():
                 time.sleep(PATIENCE_S)
-            with suppress(ShmringError, TypeError):  # the waiter's
-                request.wait()
+            while not request.done() and (is_send or not self._ended):
+                with suppress(ShmringError, TypeError):  # those of the message are its waiter's
+                    request.wait(TICK_S)
             del request

@@ -111,7 +111,7 @@ class ProcessGroup(Collectives, Messages):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size, *, dtype=None, device=None) -> torch.Tensor:
-        """Make a tensor that the group's collectives work on; contents undefined."""
+        """Make a tensor for the group's collectives, in ordinary memory; contents undefined."""
         return torch.empty(size, dtype=dtype, device=device)
 
     # ---- time and end ----
@@ -172,5 +172,5 @@ def _session(store, rank: int, size: int, group: str) -> str:
     turn = (store.add("shmring/came", 1) - 1) // size
     key = f"shmring/session/{turn}"
     if rank == 0:
-        store.set(key, f"{group}.{secrets.token_hex(8)}")
+        store.set(key, f"torch.{group}.{secrets.token_hex(8)}")
     return store.get(key).decode()

@@ -19,12 +19,15 @@ NAMES = {
     _KINDS.PREMUL_SUM: "premul_sum",
 }
 
+# Torch's enumerations take a microsecond to hash and compare, so they are looked up by number.
+_BY_NUMBER = [NAMES[kind] for kind in sorted(NAMES, key=int)]
 
-def name_of(op) -> str:
+
+def name_of(op: ReduceOp) -> str:
     """The core's name of a torch operation, or ``premul_sum``, which the core has not."""
-    return NAMES[getattr(op, "op", op)]
+    return _BY_NUMBER[op.op]
 
 
-def multiplied(x: torch.Tensor, op) -> torch.Tensor:
+def multiplied(x: torch.Tensor, op: ReduceOp) -> torch.Tensor:
     """The summand of a premultiplied sum: ``x`` times the factor that goes with the operation."""
     return x * op.__getstate__()[1]

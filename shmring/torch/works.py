@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from shmring.errors import ShmringError
 from shmring.torch.errors import torch_form
+from shmring.work import Work
 
 Tensors = Sequence[torch.Tensor]
 
@@ -91,6 +92,8 @@ class PendingWork(dist.Work):
         return True
 
     def _finish(self, patience_s: float | None) -> None:
+        if patience_s is None and isinstance(self._under_way, Work):
+            self._under_way.hasten()
         self._under_way.wait(patience_s)
 
     def is_completed(self) -> bool:

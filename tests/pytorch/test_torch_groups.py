@@ -55,7 +55,7 @@ def test_a_group_can_be_made_again_by_the_same_store():
 
 def subgroups(rank):
     n = dist.get_world_size()
-    pairs = [dist.new_group([a, (a + 1) % n]) for a in range(n)]  # overlapping, and one whose order is not that of ranks
+    pairs = [dist.new_group([a, (a + 1) % n]) for a in range(n)]  # they overlap
     for a, group in enumerate(pairs):
         if rank in (a, (a + 1) % n):
             x = torch.full((4,), float(rank))
@@ -105,7 +105,7 @@ def late(rank):
         time.sleep(2)
         return
     started = time.monotonic()
-    with pytest.raises(dist.DistBackendError, match=" Timed out after 1000 ms: .*rank 1") as caught:
+    with pytest.raises(dist.DistBackendError, match=r" Timed out after 1000 ms: .*rank 1") as caught:
         dist.all_reduce(torch.ones(1), group=quick)
     assert time.monotonic() - started >= 1
     assert isinstance(caught.value, shmring.CollectiveTimeoutError)
@@ -173,7 +173,7 @@ def killed(rank):
     if rank == 1:
         dist.all_reduce(x)
         os.kill(os.getpid(), 9)
-    with pytest.raises(dist.DistBackendError, match="rank 1 .*died") as caught:
+    with pytest.raises(dist.DistBackendError, match=r"rank 1 .*died") as caught:
         for _ in range(100_000):
             dist.all_reduce(x)
     assert isinstance(caught.value, shmring.PeerLostError)

@@ -1,4 +1,4 @@
-"""Messages of torch.distributed: every type, long and short, in any order of calls, from anybody, and without waiting."""
+"""Messages of torch.distributed: every type, long and short, in any order of calls, from anybody, without waiting."""
 
 from datetime import timedelta
 
@@ -116,6 +116,24 @@ def futures(rank):
 
 def test_the_future_of_a_message_gets_its_tensor():
     run_group(2, futures)
+
+
+def in_vain(rank):
+    x = torch.zeros(LONG)
+    works = [dist.irecv(x, 1 - rank)]  # never sent
+    if rank == 0:
+        works.append(dist.isend(torch.ones(LONG), 1, tag=1))  # and not waited for
+        dist.barrier()
+        dist.destroy_process_group()
+    else:
+        dist.barrier()
+        y = torch.zeros(LONG)
+        dist.recv(y, 0, tag=1)
+        assert torch.equal(y, torch.ones(LONG))
+
+
+def test_a_group_ends_with_all_sent_though_something_is_awaited_in_vain():
+    run_group(2, in_vain)
 
 
 def misfits(rank):
