@@ -3,6 +3,7 @@
 from shmring.coalescing import Coalescing
 from shmring.explaining import Explaining
 from shmring.groups import GroupCalls
+from shmring.locating import Locating
 from shmring.objectmessages import ObjectMessageCalls
 from shmring.objects import ObjectCalls
 from shmring.persistent import Persistent
@@ -10,7 +11,7 @@ from shmring.sharedarrays import SharedArrayCalls
 
 
 class Communicator(
-    ObjectMessageCalls, Coalescing, Persistent, Explaining, ObjectCalls, GroupCalls, SharedArrayCalls
+    ObjectMessageCalls, Coalescing, Persistent, Explaining, Locating, ObjectCalls, GroupCalls, SharedArrayCalls
 ):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 

@@ -122,6 +122,11 @@ cdef class Directory:
         allocation = <Allocation> self.entry_of(found.allocation).object
         return allocation, found.owner, <size_t> (address - <size_t> found.start)
 
+    def allocations(self):
+        """All that this process still has, by number."""
+        cdef int i
+        return [<Allocation> self.entries[i].object for i in range(self.nentries)]
+
     def __len__(self):
         return self.nentries
 

@@ -26,6 +26,7 @@ class Header(NamedTuple):
     size: int
     params: tuple[int, ...]
     pid: int
+    start_time: int
 
 def stamp(
     mapping: Mapping, *, kind: int, boot_id: bytes, nonce: bytes, rank: int, size: int, params: Sequence[int]

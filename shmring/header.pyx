@@ -43,6 +43,7 @@ class Header(NamedTuple):
     size: int
     params: tuple
     pid: int
+    start_time: int
 
 
 cdef shmring_header *header_of(Mapping mapping) except NULL:
@@ -104,7 +105,8 @@ def read(Mapping mapping):
     memcpy(&copy, header_of(mapping), sizeof(copy))
     return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
                   (<const char *>copy.boot_id)[:16], (<const char *>copy.nonce)[:16], copy.rank, copy.size,
-                  (copy.params[0], copy.params[1], copy.params[2], copy.params[3]), copy.life.pid)
+                  (copy.params[0], copy.params[1], copy.params[2], copy.params[3]), copy.life.pid,
+                  copy.life.start_time)
 
 
 def set_attached(Mapping mapping, value):

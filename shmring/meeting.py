@@ -31,6 +31,7 @@ from shmring.errors import (
     ShmringError,
 )
 from shmring.header import HEADER_NBYTES, KIND_NAMES, REGRETS
+from shmring.placing import Place
 from shmring.segment import OUTBOX, Segment, create, segment_name, try_attach
 
 __all__ = ["meet"]
@@ -63,6 +64,7 @@ def meet(
     nbytes: int,
     sparse_nbytes: int = 0,
     huge: bool = False,
+    place: Place | None = None,
     kind: int = OUTBOX,
     params: Sequence[int] = (),
     timeout: float | None = 60.0,
@@ -79,7 +81,7 @@ def meet(
         Who this is, and of how many.
     nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.segment.create`; equal on all ranks.
-    huge : bool
+    huge, place
         The same, but each rank's own affair.
     timeout : float, optional
         Seconds to wait for everybody; 0 looks once, None waits for ever.
@@ -123,6 +125,7 @@ def meet(
             nbytes,
             sparse_nbytes=sparse_nbytes,
             huge=huge,
+            place=place,
             kind=kind,
             rank=rank,
             size=size,

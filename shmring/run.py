@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from shmring.binding import masks
 from shmring.environment import rank_variables
 from shmring.processes import adopting_orphans, children, describe_status, die_with_parent
 from shmring.segment import sweep
+from shmring.topology import discover
 
 _FORWARDED = {
     signal.SIGINT,
@@ -39,6 +41,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     tag_output: bool = False,
+    bind: str = "none",
     grace: float = 5.0,
 ) -> int:
     """Run ``command`` in ``size`` processes that find each other with ``shmring.init()``.
@@ -54,6 +57,9 @@ def run(
     tag_output : bool
         Begin every line that a rank writes with ``[rank] ``. The ranks then write into pipes; so that Python programs
         still show each line as they print it, ``PYTHONUNBUFFERED=1`` is set for them unless it has a value.
+    bind : {"core", "l3", "numa", "none"}
+        Bind each rank to the processors of one core, one last-level cache, or one NUMA node, of those that this process
+        may use; ranks in order fill the units in order (`shmring.binding`).
     grace : float
         Seconds between the steps of force: SIGTERM, then SIGKILL.
 
@@ -65,7 +71,7 @@ def run(
     Raises
     ------
     ValueError
-        ``size`` is not positive.
+        ``size`` is not positive, or there is no such ``bind``.
     OSError
         The command cannot be started; none is left running.
 
@@ -79,6 +85,7 @@ def run(
     """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")
+    processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
     variables = {**_meeting_place(), **(env or {})}
     if tag_output:
@@ -88,7 +95,13 @@ def run(
         gang = _Gang(tag_output, older_children)
         try:
             for rank in range(size):
-                gang.start(rank, command, {**variables, **rank_variables(rank, size, session)}, mask_before)
+                gang.start(
+                    rank,
+                    command,
+                    {**variables, **rank_variables(rank, size, session)},
+                    mask_before,
+                    None if bind == "none" else processors[rank],
+                )
             gang.supervise(waited, grace)
         finally:
             gang.send(signal.SIGKILL)
@@ -137,12 +150,21 @@ class _Gang:
         self._pumps: list[threading.Thread] = []
         self._pipes: list[tuple[int, int, bytes]] = []
 
-    def start(self, rank: int, command: Sequence[str], variables: Mapping[str, str], mask: set) -> None:
+    def start(
+        self,
+        rank: int,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        mask: set,
+        processors: Sequence[int] | None,
+    ) -> None:
         """Start one rank, in this process group, so that the terminal's signals and job control reach it."""
         parent_pid = os.getpid()
 
         def prepare() -> None:
             die_with_parent(parent_pid)
+            if processors is not None:
+                os.sched_setaffinity(0, processors)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
         pipe = subprocess.PIPE if self._tag_output else None

@@ -11,10 +11,11 @@ import errno
 import os
 import secrets
 import stat
+import time
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from shmring import header as headers
@@ -23,6 +24,7 @@ from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.header import ARRAY, CHANNEL, HEADER_NBYTES, KIND_NAMES, OUTBOX, RING, Header
 from shmring.mapping import Mapping
 from shmring.names import segment_name
+from shmring.placing import Place
 
 __all__ = [
     "ARRAY",
@@ -39,8 +41,13 @@ __all__ = [
     "leftovers",
     "segment_name",
     "sweep",
+    "sweep_after",
     "try_attach",
 ]
+
+# How long a death that one look has shown may stay hidden from another: a dying process lets go of its lifelines one
+# after the other within microseconds, when the kernel gets round to it, and of its names a little later.
+DEATH_GRACE_S = 1.0
 
 # What the kernel answers when it has no room for a file's pages: file system, memory or its control group, quota,
 # RLIMIT_FSIZE.
@@ -71,6 +78,7 @@ class Segment:
         inode: tuple[int, int],
         claim: names.Claim | None = None,
         spare: int = -1,
+        place: Place | None = None,
     ) -> None:
         self.name = name
         self.header = header
@@ -81,6 +89,7 @@ class Segment:
         if claim is not None:
             weakref.finalize(self, claim.release)
         self._spare = spare  # a descriptor for `reserve`, if there is anything left to reserve, or for others
+        self._place = place
         self._close_spare = weakref.finalize(self, os.close, spare) if spare >= 0 else None
 
     @property
@@ -128,6 +137,8 @@ class Segment:
         """
         if self._spare < 0 or self.mapping.closed:
             raise ClosedError(f"segment {self.name} has nothing to reserve, or is closed")
+        if self._place is not None:
+            self._place(self.mapping, offset, nbytes)
         _reserve(self.name, self._spare, offset, nbytes)
         self.mapping.prefault(offset, nbytes)
 
@@ -184,6 +195,7 @@ def create(
     sparse_nbytes: int = 0,
     huge: bool = False,
     keep_descriptor: bool = False,
+    place: Place | None = None,
 ) -> Segment:
     """Create a segment, all zero but for its header; others can attach it after `Segment.announce`.
 
@@ -205,6 +217,9 @@ def create(
         Make huge pages of those parts of the segment that hold whole ones, if the kernel can; it takes no more memory.
     keep_descriptor : bool, default False
         Keep one anyway, by which other processes can attach once the name is gone (`Segment.descriptor`).
+    place : callable, optional
+        Called for the whole segment, and again for each range that is reserved later, before there is memory
+        (`shmring.placing`); all but the header page lies where it says.
 
     Raises
     ------
@@ -221,19 +236,26 @@ def create(
         claim = names.claim(name)
         spare = -1
         try:
+            if place is not None:
+                # Others look at the header of whatever has room for one, so it must be there before the rest has room.
+                _reserve(name, claim.fd, 0, HEADER_NBYTES)
+                names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
+                mapping = _map(name, claim.fd, nbytes)
+                place(mapping, 0, nbytes)
             _reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
                 names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
             if sparse_nbytes or keep_descriptor:
                 spare = names.reopen(name, claim.fd)
-            mapping = _map(name, claim.fd, nbytes)
+            if place is None:
+                mapping = _map(name, claim.fd, nbytes)
             if huge:
                 names.call("madvise", mapping.collapse, 0, nbytes - sparse_nbytes)
             if prefault:
                 names.call("madvise", mapping.prefault, 0, nbytes - sparse_nbytes)
             nonce = secrets.token_bytes(16)
             headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
-            return Segment(name, headers.read(mapping), mapping, claim.inode, claim, spare)
+            return Segment(name, headers.read(mapping), mapping, claim.inode, claim, spare, place)
         except BaseException:
             if spare >= 0:
                 os.close(spare)
@@ -422,6 +444,21 @@ def sweep(session: str) -> list[str]:
     stale = [leftover.name for leftover in _standing(names.session_prefix(session)) if leftover.status == "stale"]
     with names.refusals(f"sweep session {session!r}"):
         return [name for name in stale if names.remove_stale(name)]
+
+
+def sweep_after(session: str, pids: Iterable[int], patience_s: float = DEATH_GRACE_S) -> None:
+    """Unlink what these processes, which have died, left of a session; nobody else of it need know those names.
+
+    A dying process lets go of its names a moment after its lifeline has broken, so they are waited for. So are, for as
+    long, names under which no pid is written yet: somebody was just about to.
+    """
+    awaited = {0, *pids}
+    deadline = time.monotonic() + patience_s
+    with suppress(SegmentError):
+        sweep(session)
+        while any(name.pid in awaited for name in leftovers(session)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            sweep(session)
 
 
 def _standing(prefix: str) -> Iterator[Leftover]:

@@ -21,11 +21,10 @@ import numpy as np
 from shmring import names
 from shmring.agreement import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
-from shmring.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.placing import in_slices, place_by
+from shmring.plan.pipeline import even
+from shmring.segment import ARRAY, DEATH_GRACE_S, HEADER_NBYTES, Segment, attach, create, segment_name
 from shmring.topology import shmem_huge_pages
-
-# The name of a rank that has just died may look alive for as long as the kernel takes to let go of its files.
-DEATH_GRACE_S = 1.0
 
 FINE, NO_ROOM, REFUSED = range(3)
 
@@ -161,7 +160,7 @@ class SharedArrayCalls:
         shape, dtype
             As in `empty`.
         root : int
-            The rank that makes the memory, on its own NUMA node.
+            The rank that makes the memory. Each rank's slice of it lies on that rank's NUMA node.
 
         Returns
         -------
@@ -238,7 +237,7 @@ class SharedArrayCalls:
         segments: dict[int, Segment] = {}
         what += "" if root is None else f", one result, root={root}"
         try:
-            own, failure = self._make(session, nbytes, what) if self.rank in makers else (None, None)
+            own, failure = self._make(session, nbytes, root is not None) if self.rank in makers else (None, None)
             if own is not None:
                 segments[self.rank] = own
             accounts = self._account(failure, what, b"" if own is None else own.header.nonce)
@@ -275,8 +274,12 @@ class SharedArrayCalls:
                 return broken
         return error
 
-    def _make(self, session: str, nbytes: int, what: str) -> tuple[Segment | None, ShmringError | None]:
+    def _make(self, session: str, nbytes: int, is_result: bool) -> tuple[Segment | None, ShmringError | None]:
         name = segment_name(session, f"r{self.rank}")
+        place = place_by(self.engine.config.placement)
+        if is_result:
+            bounds = [HEADER_NBYTES + bound for bound in even(nbytes, self.size)]
+            place = in_slices(place, bounds, self.engine.thresholds.homes)
         try:
             own = create(
                 name,
@@ -284,6 +287,7 @@ class SharedArrayCalls:
                 kind=ARRAY,
                 rank=self.rank,
                 size=self.size,
+                place=place,
                 huge=self.engine.config.wants_huge_pages(shmem_huge_pages()),
             )
         except ShmringError as error:

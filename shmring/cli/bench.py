@@ -24,7 +24,7 @@ from shmring.bench.conductor import Row, Settings, run
 from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
 from shmring.bench.table import Table
-from shmring.topology import allowed_processors
+from shmring.processors import allowed_processors
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"

@@ -24,8 +24,9 @@ from shmring.reduce import kernels
 from shmring.ringlook import EndLook
 from shmring.segment import Leftover, leftovers
 from shmring.thresholds import derive
-from shmring.topology import discover as look_at_machine
 from shmring.topology import last_level_nbytes, second_level_nbytes
+from shmring.topologyfile import dump
+from shmring.topologyfile import topology as look_at_machine
 from shmring.version import __version__
 
 _LIMITS = {
@@ -40,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring info``."""
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     parser.add_argument(
+        "--topology-json", action="store_true", help="only the topology, as a file for SHMRING_TOPOLOGY"
+    )
+    parser.add_argument(
         "--channels", action="store_true", help="only the channels that are open: who waits, fill, rates"
     )
     parser.add_argument(
@@ -52,6 +56,9 @@ def main(args: argparse.Namespace) -> int:
     """Gather and print."""
     if args.channels:
         return _show_channels(channels(args.interval), args.json)
+    if args.topology_json:
+        print(dump(look_at_machine()))
+        return 0
     removed = _clean() if args.clean else []
     standing = leftovers()
     machine = look_at_machine()

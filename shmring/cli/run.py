@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 
+from shmring.binding import UNITS
 from shmring.run import run
 
 
@@ -22,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--module", action="store_true", help="the command is a module's name, as in python -m")
     parser.add_argument(
         "--tag-output", "--prefix", action="store_true", help="begin each line that a rank writes with its [rank]"
+    )
+    parser.add_argument(
+        "--bind", choices=UNITS, default="none", help="bind each rank to one core, last-level cache or NUMA node"
     )
     parser.add_argument(
         "--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: %(default)s)"
@@ -38,7 +42,9 @@ def main(args: argparse.Namespace) -> int:
         print("shmring run: what shall be run? Give a script, -m and a module, or a program", file=sys.stderr)
         return 2
     try:
-        return run(_complete(command, args.module), args.size, tag_output=args.tag_output, grace=args.grace)
+        return run(
+            _complete(command, args.module), args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace
+        )
     except (FileNotFoundError, PermissionError) as error:
         print(f"shmring run: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126

@@ -11,7 +11,7 @@ from shmring.bench.report import Standing, as_json
 from shmring.bench.table import Table
 from shmring.bench.worker.probe import title_of_mpi
 from shmring.cli.bench import _pythons, _stage
-from shmring.topology import allowed_processors
+from shmring.processors import allowed_processors
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,15 @@ GOOD = {
     "round_nbytes": st.just(-1) | st.integers(128, 1 << 40),
     "latency_us": st.just(-1.0) | st.floats(0, 1e9),
     "touch_gbs": st.just(-1.0) | st.floats(0, 1e6, exclude_min=True),
+    "nested_nbytes": st.integers(-1, 1 << 40),
+    "nearness": st.sampled_from((-1, 0, 1)),
     "timeout": st.none() | st.floats(0, allow_nan=False),
     "spin_us": st.just(-1.0) | st.floats(0, 1e9),
     "tick_ms": st.floats(0, 60_000, exclude_min=True),
     "streaming": st.sampled_from((-1, 0, 1)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
     "huge_pages": st.sampled_from((-1, 0, 1)),
+    "placement": st.sampled_from(("auto", "local", "interleave")) | st.integers(0, 9999).map("bind:{}".format),
     "threads": st.just(-1) | st.integers(1, 32),
     "split_nbytes": st.integers(-1, 1 << 40),
     "allow_pickle": st.booleans(),
@@ -40,6 +43,8 @@ BAD = {
     "lane_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n < 4096 or n & (n - 1))),
     "one_shot_nbytes": st.integers(max_value=-2),
     "flat_reduce_nbytes": st.integers(max_value=-2),
+    "nested_nbytes": st.integers(max_value=-2),
+    "nearness": st.integers().filter(lambda n: n not in (-1, 0, 1)),
     "round_nbytes": st.integers(max_value=127).filter(lambda n: n != -1),
     "latency_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan")),
     "touch_gbs": st.floats(max_value=0).filter(lambda x: x != -1) | st.just(float("nan")),
@@ -50,6 +55,7 @@ BAD = {
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
     "streaming": st.integers().filter(lambda n: n not in (-1, 0, 1)),
+    "placement": st.sampled_from(("", "near", "bind", "bind:", "bind:-1", "bind:12345", "auto,local")),
     "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
     "split_nbytes": st.integers(max_value=-2),
 }  # fmt: skip
@@ -98,11 +104,17 @@ def test_text_that_is_no_value_is_refused_with_its_variable(name, text):
         configure({f"SHMRING_{name.upper()}": text})
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - {"placement"}))
 @pytest.mark.parametrize("value", ["4096", b"8", [8], 8 + 0j])
 def test_values_of_another_type_are_refused_by_name(name, value):
     with pytest.raises(TypeError, match=f"^{name}="):
         configure({}, **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, b"auto", None, ("auto",)])
+def test_a_placement_is_a_text(value):
+    with pytest.raises(TypeError, match=r"^placement="):
+        configure({}, placement=value)
 
 
 @pytest.mark.parametrize("name", INTEGERS)

@@ -5,16 +5,9 @@ import os
 
 import pytest
 
-from shmring.topology import (
-    Cache,
-    Node,
-    _parse_size,
-    discover,
-    parse_list,
-    processor_quota,
-    second_level_nbytes,
-    usable_processors,
-)
+from shmring.processors import processor_quota, usable_processors
+from shmring.sysfs import parse_list, size_in
+from shmring.topology import Cache, Node, discover, second_level_nbytes
 
 
 @pytest.fixture
@@ -95,13 +88,13 @@ def test_the_drawing_shows_it(machine):
     assert found.describe().splitlines() == [
         "Model 9000 @ 3 GHz (x86_64), 8 processors allowed, 8 usable at a time",
         "package 0: 0-3",
+        "└─ node 0: 0-3; 1 MiB memory, 512 KiB free",
+        "   ├─ 0-1 share 16 MiB of level-3 cache",
+        "   └─ 2-3 share 16 MiB of level-3 cache",
         "package 1: 4-7",
-        "node 0: 0-3; 1 MiB memory, 512 KiB free",
-        "  near each other: 0-1, on 16 MiB of level-3 cache",
-        "  near each other: 2-3, on 16 MiB of level-3 cache",
-        "node 1: 4-7; 2 MiB memory, 512 KiB free",
-        "  near each other: 4-5, on 16 MiB of level-3 cache",
-        "  near each other: 6-7, on 16 MiB of level-3 cache",
+        "└─ node 1: 4-7; 2 MiB memory, 512 KiB free",
+        "   ├─ 4-5 share 16 MiB of level-3 cache",
+        "   └─ 6-7 share 16 MiB of level-3 cache",
         "node 2: no processors; 3 MiB memory, 512 KiB free",
         "distances     0    1    2",
         "         0   10   21   30",
@@ -167,7 +160,7 @@ def test_packages_stand_in_for_unknown_caches(machine):
     files = {path: text for path, text in two_sockets().items() if "/cache/" not in path}
     found = discover(**machine(files))
     assert found.last_level_groups == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert "near each other, as far as is known: 4-7" in found.describe()
+    assert "4-7 near each other, as far as is known" in found.describe()
 
 
 def test_a_processor_with_unknown_caches_among_others_is_alone(machine):
@@ -287,7 +280,7 @@ def test_lists_in_the_kernels_format(text, numbers):
     ("text", "nbytes"), [("32768K", 32 << 20), ("2M", 2 << 20), ("1G", 1 << 30), ("512", 512), ("", 0), ("-1K", 0)]
 )
 def test_sizes_in_the_kernels_format(text, nbytes):
-    assert _parse_size(text) == nbytes
+    assert size_in(text) == nbytes
 
 
 def test_this_machine_can_be_read():

@@ -1,0 +1,162 @@
+"""On a machine with several NUMA nodes: the kernel confirms where each page lies. ``tests/numa/run.sh`` makes one.
+
+One rank on each node, bound there before it meets the others.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+from shmring.placing import memory_nodes
+from shmring.topology import discover
+
+HOMES = {node.number: node.processors for node in discover().nodes if node.processors}
+NODES = [node for node in memory_nodes() if node in HOMES]
+
+pytestmark = pytest.mark.skipif(len(NODES) < 2, reason="one NUMA node only; see tests/numa/run.sh")
+
+N = 1_000_003  # no multiple of a page
+
+
+def on_nodes(rank, session, fn, init=None):
+    """Be a rank on the node of its number, and call ``fn(comm)``."""
+    import shmring
+
+    os.sched_setaffinity(0, HOMES[NODES[rank]])
+    with shmring.init(rank=rank, size=len(NODES), session=session, **(init or {})) as comm:
+        return fn(comm)
+
+
+@pytest.fixture
+def ranks(run_processes, request):
+    """``ranks(fn, **init)``: fn(comm) in a rank on each node; what each returned."""
+
+    def run(fn, **init):
+        return run_processes(len(NODES), on_nodes, f"numa-{os.getpid()}-{request.node.name[:40]}", fn, init)
+
+    return run
+
+
+def rows(comm, kind):
+    return [row for row in comm.placement() if row.kind == kind]
+
+
+def messages_and_outboxes(comm):
+    """Use everything an outbox holds, sparse parts too, and tell where it lies."""
+    x = np.full(N, comm.rank, np.float32)
+    comm.all_reduce(x)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.sendrecv(x, right, np.empty_like(x), left)
+    comm.barrier()
+    return rows(comm, "outbox"), comm.engine.config.lane_limit(comm.size)
+
+
+def test_outboxes_with_their_lanes_lie_on_the_nodes_of_their_ranks(ranks):
+    for found, lane_nbytes in ranks(messages_and_outboxes):
+        assert [row.home for row in found] == NODES
+        for row in found:
+            assert set(row.nodes) == {row.home}
+            assert row.nodes[row.home] > 8 * 131072
+            assert row.away_nbytes == 0
+        assert max(sum(row.nodes.values()) for row in found) > 8 * 131072 + lane_nbytes
+
+
+def arrays_and_results(comm):
+    array = comm.zeros(N, np.float32)
+    result = comm.shared_result(N, np.float32, root=comm.size - 1)
+    array += comm.rank
+    comm.all_reduce(array, result)
+    assert (result == sum(range(comm.size))).all()
+    comm.barrier()
+    return rows(comm, "array"), rows(comm, "result")
+
+
+def test_arrays_lie_with_their_owners_and_slices_of_results_with_those_who_write_them(ranks):
+    for arrays, slices in ranks(arrays_and_results):
+        assert [(row.rank, row.home, set(row.nodes)) for row in arrays] == [(r, n, {n}) for r, n in enumerate(NODES)]
+        assert [(row.rank, row.home) for row in slices] == list(enumerate(NODES))
+        for row in slices:
+            # Slices end at a line, memory at a page: what a slice's first page holds of the one before.
+            assert row.away_nbytes <= os.sysconf("SC_PAGESIZE")
+            assert row.nodes[row.home] >= 4 * N // len(NODES) - 2 * os.sysconf("SC_PAGESIZE")
+        assert sum(sum(row.nodes.values()) for row in slices) >= 4 * N
+
+
+def outboxes(comm):
+    return rows(comm, "outbox")
+
+
+def test_interleaved_memory_is_spread_evenly(ranks):
+    for found in ranks(outboxes, placement="interleave"):
+        for row in found:
+            assert set(row.nodes) == set(memory_nodes())
+            assert max(row.nodes.values()) - min(row.nodes.values()) <= 2 * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.parametrize("node", [NODES[0], NODES[-1]])
+def test_memory_bound_to_a_node_lies_there_but_for_the_header(ranks, node):
+    for found in ranks(outboxes, placement=f"bind:{node}"):
+        for row in found:
+            assert set(row.nodes) <= {node, row.home}
+            assert sum(nbytes for n, nbytes in row.nodes.items() if n != node) <= os.sysconf("SC_PAGESIZE")
+
+
+def test_local_memory_lies_where_it_was_touched(ranks):
+    for found in ranks(outboxes, placement="local"):
+        assert [set(row.nodes) for row in found] == [{node} for node in NODES]
+
+
+def move_and_look(comm):
+    """The first rank goes to the last one's node; all look, then it makes new memory."""
+    comm.barrier()
+    before = rows(comm, "outbox")
+    if comm.rank == 0:
+        os.sched_setaffinity(0, HOMES[NODES[-1]])
+    comm.barrier()
+    after = rows(comm, "outbox")
+    array = comm.zeros(N, np.float32)
+    with comm.dup() as anew:
+        new = rows(anew, "outbox")
+        comm.barrier()
+    return before, after, rows(comm, "array"), new, float(array.sum())
+
+
+def test_a_rank_that_moves_is_noticed_by_all_and_its_new_memory_goes_with_it(ranks):
+    last = NODES[-1]
+    for before, after, arrays, new, _ in ranks(move_and_look):
+        assert before[0].home == NODES[0]
+        assert before[0].away_nbytes == 0
+        assert after[0].home == last
+        assert after[0].away_nbytes == sum(after[0].nodes.values()) == sum(before[0].nodes.values())
+        assert [row.away_nbytes for row in after[1:]] == [0] * (len(NODES) - 1)
+        assert set(arrays[0].nodes) == set(new[0].nodes) == {last}
+
+
+def domains(comm):
+    return comm.engine.thresholds.domains
+
+
+def test_ranks_know_their_nodes_and_distances(ranks):
+    found = ranks(domains)
+    assert len({*found}) == 1
+    assert found[0].nodes == tuple(range(len(NODES)))
+    assert [found[0].distance(r, r) for r in range(len(NODES))] == [10] * len(NODES)
+    assert all(found[0].distance(0, r) > 10 for r in range(1, len(NODES)))
+    assert found[0].distances == tuple(node.distances for node in discover().nodes)
+
+
+def test_a_program_with_a_memory_policy_of_its_own_keeps_it(ranks):
+    for found in ranks(under_a_policy):
+        assert [set(row.nodes) for row in found] == [{NODES[0]}] * len(NODES)
+
+
+def under_a_policy(comm):
+    import ctypes
+    import platform
+
+    number = {"x86_64": 238, "aarch64": 237}[platform.machine()]  # set_mempolicy
+    mask = ctypes.c_ulong(1 << NODES[0])
+    assert ctypes.CDLL(None, use_errno=True).syscall(number, 2, ctypes.byref(mask), 8 * ctypes.sizeof(mask)) == 0
+    with comm.dup() as anew:
+        return rows(anew, "outbox")
