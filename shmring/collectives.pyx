@@ -13,12 +13,16 @@ from shmring.agreement cimport refuse_result, travel_shared
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.dtypes import carries
 from shmring.plan.choose import choose
 from shmring.plan.shares import cut, spaced
 from shmring.signature import MAX_COUNT
 
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
+
+# By the bits of a signature that hold operation and dtype: folds that may be carried from domain to domain.
+cdef frozenset CARRIED = frozenset(word for word in range(256) if carries(word >> 4, word & 15))
 
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
@@ -73,16 +77,19 @@ cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *
     return program
 
 
-cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root):
+cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, bint carried):
     """The program of this rank: of its whole part, or of the shares of a team's threads."""
     cdef int rank = e.c.circle.rank, size = e.c.circle.size
     cdef Program first
+    cdef dict domains = {}
+    if e.nest is not None:
+        domains = {"nest": e.nest, "costs": e.thresholds.costs, "carries": carried}
     shares = None
     if e.team is not None and isinstance(nbytes, int):
         shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
     if shares is None:
-        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits), e.limits)
-    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits) for n in shares]
+        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits, **domains), e.limits)
+    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits, **domains) for n in shares]
     first, last = [Program(spaced(plan, n, nbytes), e.team.limits) for plan, n in zip(plans, shares, strict=True)]
     first.last = last
     first.share_nbytes = shares.nbytes
@@ -94,10 +101,14 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
     cdef journey_t *j = &errand.journey
     cdef Program program
+    cdef bint carried = True
     key = (name, nbytes, x.itemsize, root)
+    if e.nest is not None:
+        carried = <int> (signature >> 50 & 255) in CARRIED
+        key = (name, nbytes, x.itemsize, root, carried)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0)))
+        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), carried))
     program = found
     j.signature = signature
     j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about
@@ -113,13 +124,15 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
     """Whether the output is better stored past the cache.
 
     Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others
-    an ordinary store must first fetch from memory, as soon as what all ranks have does not fit. ``is_blind``: the call
-    writes its array and does not read it, though it is input and output.
+    an ordinary store must first fetch from memory, as soon as the arrays and the outboxes of all ranks do not fit. They
+    do not from half the cache's size on: which lines are displaced goes by their addresses, and others use it, too.
+    ``is_blind``: the call writes its array and does not read it, though it is input and output.
     """
-    cdef bint is_read = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
-    if is_read and not is_blind:
+    cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
+    cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
+    if is_in_place and not is_blind:
         return out.nbytes >= e.c.output_streaming_nbytes
-    return e.c.circle.size * max(x.nbytes, out.nbytes) >= e.c.output_streaming_nbytes
+    return 2 * (e.c.circle.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
 
 
 # ---- the collectives -------------------------------------------------------------------------------------------------
@@ -127,7 +140,12 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
 cdef Program barrier(Engine e, errand_t *errand):
     cdef talk_t *t = &errand.talk
     cdef array_t nothing
+    cdef Program program
     memset(&nothing, 0, sizeof(array_t))
+    if e.nests_barriers:
+        program = plan_journey(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, errand)
+        errand.journey.kind = KIND_NONE      # no arrays to ask about
+        return program
     open_talk(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
     hear_all(t, e, 0, 0)
     return None

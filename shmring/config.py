@@ -34,8 +34,14 @@ class Config:
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
     flat_reduce_nbytes: int = -1
     """Reduces up to this size are done by the root alone; -1: derived from the cost model."""
+    nested_nbytes: int = -1
+    """Where ranks live in several domains (sockets, NUMA nodes, caches): collectives up to this size go by plans that
+    do not care; 0: none does, -1: derived from the cost model."""
     round_nbytes: int = -1
     """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
+    nearness: int = -1
+    """Whether the ranks measure who is near whom when they meet: 1 yes, 0 no, -1 where the system does not say which
+    processors share a cache, and each rank can have one."""
     latency_us: float = -1.0
     """The cost model's microseconds for a synchronisation that nothing hides; -1: measured while the ranks meet."""
     touch_gbs: float = -1.0
@@ -79,7 +85,7 @@ class Config:
             raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
-        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "past_cache_nbytes"):
+        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "past_cache_nbytes"):
             if getattr(self, name) < -1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be bytes from 0 up, or -1 for automatic")
         if self.round_nbytes != -1 and self.round_nbytes < 128:
@@ -98,7 +104,7 @@ class Config:
             raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
         if not re.fullmatch(POLICY, self.placement):
             raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
-        for name in ("streaming", "huge_pages"):
+        for name in ("streaming", "huge_pages", "nearness"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 

@@ -66,6 +66,17 @@ def is_defined(op: str, dtype: str) -> bool:
     return DTYPES[DTYPE_CODES[dtype]].family in _FAMILIES[op]
 
 
+def carries(op: int, dtype: int) -> bool:
+    """Whether a fold may be carried on from a prefix that was stored, to the same bits; both by their numbers.
+
+    Not sums and products of 16-bit floats, which are rounded once, at the end; nor averages, which divide there.
+    """
+    if op >= len(OPS) or dtype >= len(DTYPES):
+        return False
+    rounds = DTYPES[dtype].family == "f" and DTYPES[dtype].itemsize == 2
+    return OPS[op] != "avg" and not (rounds and OPS[op] in ("sum", "prod"))
+
+
 def op_code(op: str) -> int:
     """The number of operation ``op``; ``ValueError`` naming the known ones if there is no such operation."""
     try:

@@ -26,6 +26,8 @@ cdef class Engine:
     cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
+    cdef readonly object nest            # the domains that plans go by (shmring.plan.nest), or None
+    cdef bint nests_barriers             # barriers go by them, too
     cdef readonly object thresholds      # where the limits come from (shmring.thresholds)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.agreement.Sharing); None until there were some

@@ -36,6 +36,7 @@ from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circ
 
 from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
+from shmring.plan.crossing import nests_barriers
 from shmring.plan.limits import Limits
 from shmring.segment import sweep
 from shmring.processors import usable_processors
@@ -210,6 +211,8 @@ cdef class Engine:
         """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
         self.thresholds = thresholds
         self.limits = thresholds.limits
+        self.nest = thresholds.nest
+        self.nests_barriers = self.nest is not None and nests_barriers(self.nest, self.limits)
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
@@ -302,6 +305,9 @@ cdef class Engine:
         fault_point("travel")
 
     cdef void take_stock(self, Program program, journey_t *j) noexcept:
+        if program.gathers_all:
+            # Everyone is in this collective, hence through with all before it, as in await_round.
+            self.c.free_until = max(self.c.free_until, j.base + self.c.nslots)
         if j.on_trial and judge(&program.stores, program.stores.calls - 1, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
             self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
+from shmring.plan.crossing import NESTED, flat_seconds, nest_for, nested_seconds
 from shmring.plan.limits import LINE, Limits
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ class Explaining:
             raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
         limit = self.config.whisper_limit(self.size)
         whispers = nbytes <= limit
-        planned = algorithm(collective, self.size, nbytes // blocks, self.engine.limits)
+        limits, costs = self.engine.limits, self.engine.thresholds.costs
+        whole = nbytes * self.size if collective == "all_gather" else nbytes
+        domains = nest_for(collective, self.engine.nest, whole, limits, costs)
+        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "nested"
         lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'whispered' if whispers else planned}"]
         why = self.engine.thresholds.why
         lines.append(
@@ -76,6 +80,14 @@ class Explaining:
             if kind == collective and "mapped" not in name:
                 taken = "taken" if name == planned and not whispers else "no"
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
+        if self.engine.nest is not None and collective in NESTED:
+            domains = domains or self.engine.nest
+            flat, nested = (f(collective, domains, whole, costs) for f in (flat_seconds, nested_seconds))
+            taken = "taken" if planned == "nested" and not whispers else "no"
+            lines.append(
+                f"  nested: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
+                f"{1e6 * nested:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
+            )
         if line := LINES.get(collective):
             lines.append(f"  {line} = {getattr(self.engine.limits, line)} ({why[line]})")
         return "\n".join(lines)

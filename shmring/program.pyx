@@ -23,6 +23,7 @@ cdef class Program:
         self.blocks = []
         self.code.rounds = plan.rounds
         self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
+        self.gathers_all = plan.kind == "barrier"
         self.learns = plan.size > 1 and not plan.mapped and plan.kind in SYMMETRIC
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.code.nloops = len(loops)

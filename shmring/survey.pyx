@@ -15,6 +15,8 @@ from shmring.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_ROOT, OP
 from shmring.talk cimport talk_t
 from shmring.wait cimport now_ns
 
+from shmring.nearness import partner, stages
+
 
 cdef enum:
     NROWS = 3
@@ -49,6 +51,46 @@ cdef int64_t row_of_barriers_ns(Engine e, int n, int64_t timeout_ns) except -1:
     open_survey(&t, e, KIND_BARRIER, 0)
     for _ in range(n):
         e.talk(&t, timeout_ns)
+    return now_ns() - started
+
+
+def partners_ns(Engine e, int64_t timeout_ns):
+    """Nanoseconds that a word takes between this rank and each other, by rank; 0 for itself.
+
+    Collective; raises what a barrier raises. Pairs exchange words at the same time as other pairs, a stage after the
+    other (`shmring.nearness.partner`); of each pair the quickest row counts. No row has more rounds than there are
+    slots after a barrier, so nobody but the partner is waited for.
+    """
+    cdef int size = e.c.circle.size
+    cdef int64_t least
+    found = [0.0] * size
+    e.enter()
+    try:
+        for stage in range(stages(size)):
+            other = partner(e.c.circle.rank, stage, size)
+            least = -1
+            for _ in range(NROWS):
+                row_of_barriers_ns(e, 1, timeout_ns)
+                took = row_of_pairs_ns(e, -1 if other is None else other, e.c.nslots - 2, timeout_ns)
+                least = took if least < 0 else min(least, took)
+            if other is not None:
+                found[other] = least / <double> (e.c.nslots - 2)
+    finally:
+        e.leave()
+    return found
+
+
+cdef int64_t row_of_pairs_ns(Engine e, int other, int n, int64_t timeout_ns) except -1:
+    """``n`` words to and fro, after one that finds both there; -1: with nobody."""
+    cdef talk_t t
+    cdef int64_t started = 0
+    open_survey(&t, e, KIND_BARRIER, 0)
+    t.first = max(other, 0)
+    t.last = other + 1
+    for i in range(n + 1):
+        e.talk(&t, timeout_ns)
+        if i == 0:
+            started = now_ns()
     return now_ns() - started
 
 

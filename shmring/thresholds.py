@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shmring.config import Config
 from shmring.domains import SEAT_NBYTES, Domains, Seat
 from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
+from shmring.nearness import domains_by_times
 from shmring.pages import current_node
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
+from shmring.plan.nest import Nest
 from shmring.plan.shares import split_limit
 from shmring.processors import allowed_processors, processor_quota
-from shmring.survey import barrier_ns, exchange
+from shmring.survey import barrier_ns, exchange, partners_ns
 from shmring.teamsize import Means, processors_each, team_size
 from shmring.topology import last_level_nbytes
 
@@ -40,8 +42,9 @@ PATIENCE_S = 1.0
 FARTHEST_S = 2e-6
 
 MASK_NBYTES = 512  # bits of an affinity mask that are told
+MOST_TIMED = 512  # ranks of which each can tell all its times in one whisper
 NO_LIMIT = 1 << 62
-SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us", "touch_gbs")
+SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "nearness", "round_nbytes", "latency_us", "touch_gbs")
 
 
 _FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
@@ -95,8 +98,8 @@ class Thresholds:
     barrier_us : float
         Microseconds of a barrier when the ranks met; 0 if there is one rank only.
     past_cache_nbytes : int
-        Outputs are stored past the cache if all ranks' together have this size; in place, where their lines have just
-        been read, if each has. Each rank's own affair.
+        Outputs are stored past the cache if the arrays and outboxes of all ranks take half of this; in place, where
+        their lines have just been read, if each array has this size. Each rank's own affair.
     why : dict of str to str
         For each setting where its value comes from.
     threads : int
@@ -107,6 +110,9 @@ class Thresholds:
         How many processors fall to this rank.
     domains : Domains
         Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
+    levels : tuple of tuple of int
+        The ways to divide the ranks, as in `Domains.levels`: by these domains, or by measured times; equal on all
+        ranks.
     homes : tuple of int
         The NUMA node on which each rank ran when they met; -1 where the kernel does not say.
     """
@@ -121,13 +127,26 @@ class Thresholds:
     split_nbytes: float = float("inf")
     own_processors: float = 1.0
     domains: Domains | None = None
+    levels: tuple[tuple[int, ...], ...] = ()
     homes: tuple[int, ...] = ()
+
+    @property
+    def nest(self) -> Nest | None:
+        """The domains that plans go by; None where there is one, or where ranks take turns on the processors: there
+        waiting is dearer than any distance.
+        """
+        if not self.levels:
+            return None
+        crowded = self.limits.nested_nbytes is None and len(self.levels[0]) > self.processors
+        return None if crowded else Nest(self.levels)
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
         return {
             "one_shot_nbytes": self.limits.one_shot_nbytes,
             "flat_reduce_nbytes": self.limits.flat_reduce_nbytes,
+            "nested_nbytes": self.limits.nested_nbytes,
+            "domains": self.levels,
             "round_nbytes": self.limits.capacity,
             "past_cache_nbytes": self.past_cache_nbytes,
             "barrier_us": self.barrier_us,
@@ -178,8 +197,21 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         engine.spin_among(processors)  # before anything is measured
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(accounts) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", words) for words in exchange(engine, own_ns, timeout_ns))
+        times = None
+        if _measures_nearness(config, accounts, processors):
+            row = struct.Struct(f"<{len(accounts)}d")
+            own_row = row.pack(*partners_ns(engine, timeout_ns))
+            times = [row.unpack(words) for words in exchange(engine, own_row, timeout_ns)]
     found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
-    found = replace(found, domains=Domains.of([a.seat for a in accounts]), homes=tuple(a.node for a in accounts))
+    domains = Domains.of([a.seat for a in accounts])
+    found = replace(
+        found,
+        domains=domains,
+        levels=domains.levels if times is None else domains_by_times(times),
+        homes=tuple(a.node for a in accounts),
+    )
+    if times is not None:
+        found.why["domains"] = "measured: the times of words between the ranks"
     return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same
 
 
@@ -233,6 +265,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         round_nbytes=None if config.round_nbytes < 0 else config.round_nbytes,
         one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
+        nested_nbytes=None if config.nested_nbytes < 0 else config.nested_nbytes,
     )
     if config.whisper_nbytes < 0:
         why["whisper_nbytes"] = f"derived: everyone reads the words of all {size} ranks"
@@ -255,6 +288,15 @@ def _costs(config: Config, size: int, processors: float, barrier_us: float, why:
         touch = DEFAULT_COSTS.bytes_per_second * min(1.0, processors / size)
         why["touch_gbs"] = f"derived: {size} ranks on {processors:g} processors"
     return Costs(latency, touch)
+
+
+def _measures_nearness(config: Config, accounts: Sequence[Account], processors: float) -> bool:
+    """Whether ranks find out by themselves who is near whom: if that is asked for, or the system does not tell."""
+    size = len(accounts)
+    if not 2 < size <= MOST_TIMED or config.nearness == 0:
+        return False
+    silent = any(account.seat.cache < 0 for account in accounts)
+    return config.nearness == 1 or (silent and size <= processors)
 
 
 def _processors(accounts: Sequence[Account]) -> float:

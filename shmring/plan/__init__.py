@@ -9,10 +9,15 @@
 `movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
 `mapped`        the same on shared arrays, without staging
 `shares`        a collective cut into shares for the threads of each rank
+`nest`          ranks in domains: caches, nodes, packages
+`relay`         pieces that go from rank to rank, a hop a round
+`nested`        collectives that know of domains: little goes across links
+`crossing`      whether that pays
 `choose`        which of them, by the cost model
 `cost`          what a plan costs: bytes touched, staged, crossing domains; synchronisations
 `simulate`      runs the plans of all ranks and finds deadlocks, races and overwritten slots
 `model`         what each collective computes, and the two together: `model.verify`
+`predict`       times of plans on an imagined machine; `predictions`: flat against nested
 ==============  ========================================================================================
 
 ``python -m shmring.plan`` shows plans and their costs. ``docs/algorithms.md`` explains them.

@@ -1,4 +1,4 @@
-"""``python -m shmring.plan``: show a plan, or the cost tables."""
+"""``python -m shmring.plan``: show a plan, the cost tables, or predicted times."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 from .choose import KINDS, choose
 from .cost import cost
 from .limits import Limits
+from .predictions import SIZES, plot, predictions, table
 from .tables import cost_table, crossing_table, threads_table
 
 
@@ -30,7 +31,17 @@ def main(arguments: list[str] | None = None) -> None:
     show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
     show.add_argument("--mapped", action="store_true", help="on shared arrays")
     commands.add_parser("costs", help="the tables of docs/algorithms.md")
+    guess = commands.add_parser("predict", help="times on machines with several domains, flat against nested")
+    guess.add_argument("--size", type=int, default=64, help="number of ranks")
+    guess.add_argument("--sizes", type=nbytes, nargs="+", default=SIZES, help="bytes of the vector, or of all blocks")
+    guess.add_argument("--plot", metavar="FILE", help="draw them, too")
     a = parser.parse_args(arguments)
+    if a.command == "predict":
+        found = predictions(a.size, a.sizes)
+        print(table(found))
+        if a.plot:
+            plot(found, a.plot)
+        return
     if a.command == "costs":
         print(cost_table(), crossing_table(), threads_table(), sep="\n\n")
         return

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import mapped, movement, reduction
+from . import mapped, movement, nested, reduction
+from .crossing import nest_for
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
+from .nest import Nest
 from .steps import Plan
 from .two_shot import slice_capacity
 
@@ -60,6 +62,16 @@ def flat_reduce_limit(size: int, costs: Costs) -> float:
     return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
 
 
+# Those on private buffers that know of domains, by kind; all-reduce has a second one.
+NESTED_BUILDERS: dict[str, Builder] = {
+    "all_reduce": nested.all_reduce,
+    "reduce": nested.reduce,
+    "reduce_scatter": nested.reduce_scatter,
+    "all_gather": nested.all_gather,
+    "broadcast": nested.broadcast,
+}
+
+
 def algorithm(
     kind: str,
     size: int,
@@ -103,13 +115,15 @@ def choose(
     mapped: bool = False,
     in_place: bool = False,
     one_result: bool = False,
+    nest: Nest | None = None,
+    carries: bool = True,
 ) -> Plan:
     """The plan of one rank for a collective.
 
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        One of `KINDS`, or ``"barrier"`` with a ``nest``.
     rank, size : int
     nbytes : int, or a sequence for blocks of different sizes
         Of the vector (all_reduce, reduce, scan, exscan, broadcast), of one block (reduce_scatter, all_gather, gather,
@@ -124,7 +138,21 @@ def choose(
         Whether the ranks work in place. Matters to all_to_all on shared arrays only; equal on all ranks.
     one_result : bool
         Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``mapped``.
+    nest : Nest, optional
+        The domains that the ranks live in, if there are several. Blocks of different sizes and shared arrays take plans
+        that do not care.
+    carries : bool
+        Whether a fold may be carried on from a prefix that was stored (`shmring.dtypes.carries`).
     """
+    if kind == "barrier":
+        if nest is None:
+            raise ValueError("a barrier has a plan only where ranks live in several domains")
+        return nested.barrier(rank, nest)
+    if not mapped and isinstance(nbytes, int):
+        whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
+        if (domains := nest_for(kind, nest, whole, limits, costs, carries=carries)) is not None:
+            options = {"root": root} if kind in ROOTED else {"carries": carries} if kind == "all_reduce" else {}
+            return NESTED_BUILDERS[kind](rank, domains, nbytes, limits, costs, **options)
     name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place, one_result=one_result)
     if kind in ROOTED:
         return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)

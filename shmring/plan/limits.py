@@ -22,6 +22,9 @@ class Limits:
         Largest all_reduce done in one shot; None to derive it from `Costs`.
     flat_reduce_nbytes : int or None
         Largest reduce done by the root alone; None to derive it.
+    nested_nbytes : int or None
+        Where ranks live in several domains: largest collective (vector, or all blocks) whose plan does not care; None
+        to derive it.
     """
 
     nslots: int = 8
@@ -29,6 +32,7 @@ class Limits:
     round_nbytes: int | None = None
     one_shot_nbytes: int | None = None
     flat_reduce_nbytes: int | None = None
+    nested_nbytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no plan fits into."""
@@ -59,11 +63,15 @@ class Costs:
         Bytes one thread loads or stores per second while staging is in cache.
     dispatch : float
         Seconds in which a thread wakes two parked ones of its team, which then wake two others each.
+    link_bytes_per_second : float
+        Bytes per second that all ranks of a domain together load from other domains, or these from it. The default is
+        of the order that vendors give for two sockets, and for the clusters of one; measured by nobody here.
     """
 
     latency: float = 5e-7
     bytes_per_second: float = 1.2e11
     dispatch: float = 1e-5
+    link_bytes_per_second: float = 5e10
 
 
 DEFAULT_LIMITS = Limits()

@@ -65,14 +65,16 @@ class Copy(NamedTuple):
 class Reduce(NamedTuple):
     """Fold ``sources``, in the order given, in registers, and store the result in ``dst`` and in every one of ``also``.
 
-    A destination is one of the sources or overlaps none. The fold of one element is never spread over two steps: 16-bit
-    floats accumulate in float32 and are rounded once, which a staged partial result would spoil.
+    A destination is one of the sources or overlaps none. Unless ``closes``, the result is a prefix of the fold of an
+    element, which another step continues with it as its first source. Plans for all operations have none of these:
+    16-bit floats accumulate in float32 and are rounded once, which a staged prefix would spoil.
     """
 
     dst: Operand
     also: tuple[Operand, ...]
     sources: tuple[Operand, ...]
     nbytes: int
+    closes: bool = True
 
 
 class Claim(NamedTuple):
@@ -175,7 +177,8 @@ def _step(s: Step) -> str:
         case Copy():
             return f"copy    {s.nbytes} bytes: {_operand(s.dst)} <- {_operand(s.src)}"
         case Reduce():
-            return f"reduce  {s.nbytes} bytes: {_operands((s.dst, *s.also))} <- {_operands(s.sources)}"
+            verb = "reduce " if s.closes else "carry  "
+            return f"{verb} {s.nbytes} bytes: {_operands((s.dst, *s.also))} <- {_operands(s.sources)}"
         case Await():
             who = "all others" if s.ranks is ALL else ", ".join(map(str, s.ranks))
             return f"await   round {_number(s.round)} of {who}"

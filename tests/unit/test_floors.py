@@ -22,8 +22,8 @@ FLOORS = {
         _c/dlpack_abi.h _c/faults.h _c/numa.h
     """,
     "machine": """
-        sysfs processors drawing topology topologyfile domains binding teamsize environment processes config blocks
-        pages placing names header mapping lifeline segment wait reduce dlpack arrays
+        sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes
+        config blocks pages placing names header mapping lifeline segment wait reduce dlpack arrays
     """,
     "parts": """
         packing lending ring ringwait ringlook frames overtaking channelmemory inspection
@@ -36,7 +36,7 @@ FLOORS = {
         sharedarrays explaining locating
     """,
     "face": "communicator channels joining launch run __init__",
-    "guests": "bench/ cli/ __main__",
+    "guests": "bench/ cli/ torch/ __main__",
 }
 
 LEVELS = {room: level for level, rooms in enumerate(FLOORS.values()) for room in rooms.split()}

@@ -1,0 +1,110 @@
+"""Whether domains pay: what a flat and a nested plan take, by bytes touched, bytes across links and synchronisations.
+
+The most loaded link of a level carries what the ranks of one domain load from all others, or others from it. A flat
+plan hides its synchronisations in its pipeline but for one or two; a nested one passes more stations, so chunks are
+made small enough for the stations to overlap (`nested.chunks_for`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .limits import Costs, Limits
+from .nest import Nest
+from .nested import chunks_for, fits
+
+# Those whose operands are folded.
+FOLDING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+# A word within a domain and between two, in seconds, and how many such loads a processor has under way at a time: of
+# the order of what is measured on servers. They decide about barriers only.
+NEAR_S, FAR_S, LOOKS = 6e-8, 1.4e-7, 4
+NESTED = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
+
+
+def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
+    """What the best flat plan takes; ``nbytes``: of the vector, or of all blocks."""
+    p = nest.size
+    # (bytes touched by the busiest rank, bytes into or out of a domain of m ranks, synchronisations), in vectors.
+    ways: dict[str, list[tuple[float, Callable[[int], float], int]]] = {
+        "all_reduce": [(p + 3, lambda m: m * (p - m), 1), (5 - 2 / p, lambda m: 2 * m * (p - m) / p, 2)],
+        "reduce": [(p + 1, lambda m: p - m, 1), (4, lambda m: (m + 1) * (p - m) / p, 2)],
+        "reduce_scatter": [(3 - 1 / p, lambda m: m * (p - m) / p, 1)],
+        "all_gather": [(2, lambda m: m * (p - m) / p, 1)],
+        "broadcast": [(2, lambda m: p - m, 1)],
+    }
+    return min(
+        nbytes * (touched / costs.bytes_per_second + _fullest(nest, crossing) / costs.link_bytes_per_second)
+        + syncs * costs.latency
+        for touched, crossing, syncs in ways[kind]
+    )
+
+
+def nested_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries: bool = True) -> float:
+    """What the nested plan takes."""
+    p, m = nest.size, min(map(len, nest.domains))
+    fan = max(_siblings(nest))  # domains that get something from one and the same
+    stations = len(nest.runs) if carries else 1
+    hops = len(nest.levels)
+    touched = {
+        "all_reduce": 5 + 2 / m,
+        "reduce": 5,
+        "reduce_scatter": 3,
+        "all_gather": 2 + 2 / m,
+        "broadcast": 2 + 2 / m,
+    }
+    crossing: dict[str, float] = {
+        "all_reduce": max(2, fan),
+        "reduce": 1,
+        "reduce_scatter": 2,
+        "all_gather": max(1.0, fan / (fan + 1)),
+        "broadcast": fan,
+    }
+    across = crossing[kind]
+    if kind == "all_reduce" and not carries:
+        across = _fullest(nest, lambda m: m * (p - m) / p) + max(1, fan)
+    seconds = nbytes * (touched[kind] / costs.bytes_per_second + across / costs.link_bytes_per_second)
+    delay = (stations if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
+    chunks = chunks_for(seconds, delay, costs)
+    return (chunks + delay) * (seconds / chunks + costs.latency)
+
+
+def nests_barriers(nest: Nest, limits: Limits) -> bool:
+    """Whether a barrier goes by the domains: more waits, and looks at fewer ranks, most of them near."""
+    if limits.nested_nbytes is not None:
+        return limits.nested_nbytes == 0
+    p, q, m = nest.size, len(nest.domains), max(map(len, nest.domains))
+    flat = FAR_S + (m * NEAR_S + (p - m) * FAR_S) / LOOKS
+    return 2 * (NEAR_S + len(nest.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
+
+
+def nest_for(
+    kind: str, nest: Nest | None, nbytes: int, limits: Limits, costs: Costs, *, carries: bool = True
+) -> Nest | None:
+    """The domains by which a collective should go, of all levels or of the coarser ones; None if by none."""
+    if nest is None or kind not in NESTED or (kind in ("reduce", "reduce_scatter") and not carries):
+        return None
+    if limits.nested_nbytes is not None and nbytes <= limits.nested_nbytes:
+        return None
+    found = None
+    least = float("inf") if limits.nested_nbytes is not None else flat_seconds(kind, nest, nbytes, costs)
+    for k in range(len(nest.levels)):
+        coarser = Nest(nest.levels[k:])
+        if fits(kind, coarser, limits):
+            seconds = nested_seconds(kind, coarser, nbytes, costs, carries=carries)
+            if seconds < least:
+                found, least = coarser, seconds
+    return found
+
+
+def _fullest(nest: Nest, crossing: Callable[[int], float]) -> float:
+    """The most that crosses the borders of any domain of any level."""
+    return max(crossing(level.count(number)) for level in nest.levels for number in set(level))
+
+
+def _siblings(nest: Nest) -> list[int]:
+    """Of each level, how many domains get what enters the larger domain from the first of them."""
+    outer = (*nest.levels[1:], (0,) * nest.size)
+    return [
+        max(len({i for i, o in zip(inner, around, strict=True) if o == number}) for number in set(around)) - 1
+        for inner, around in zip(nest.levels, outer, strict=True)
+    ]

@@ -1,0 +1,106 @@
+"""Ranks in domains: which ranks are near one another (a cache, a node, a package), at one level or at several.
+
+A *domain* is a set of ranks with a memory or a cache of their own; between two domains lies a *link*. A plan that knows
+them sends as few bytes as it can across (`nested`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+Level = tuple[int, ...]
+
+
+class Hop(NamedTuple):
+    """How a domain gets what starts in another: from the domain ``parent``, after ``hops`` links."""
+
+    parent: int
+    hops: int
+
+
+class Nest:
+    """Ranks divided into domains, each level inside the next one.
+
+    Parameters
+    ----------
+    levels : sequence of sequence of int
+        Finest first: of each rank the number of its domain. Ranks that share a domain share those of all levels after
+        it.
+    """
+
+    def __init__(self, levels: Sequence[Sequence[int]]) -> None:
+        self.levels: tuple[Level, ...] = tuple(tuple(level) for level in levels)
+        if not self.levels or len({len(level) for level in self.levels}) > 1:
+            raise ValueError(f"levels {levels!r}: at least one, and a number for each rank in every one")
+        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
+            if len(set(zip(inner, outer, strict=True))) > len(set(inner)):
+                raise ValueError(f"domains {inner!r} are not inside domains {outer!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nest) and self.levels == other.levels
+
+    def __hash__(self) -> int:
+        return hash(self.levels)
+
+    def __repr__(self) -> str:
+        return f"Nest({self.levels!r})"
+
+    @property
+    def size(self) -> int:
+        """How many ranks."""
+        return len(self.levels[0])
+
+    @cached_property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of every domain of the finest level, domains in the order of their first ranks."""
+        numbers = dict.fromkeys(self.levels[0])
+        return tuple(tuple(r for r, n in enumerate(self.levels[0]) if n == number) for number in numbers)
+
+    @cached_property
+    def domain_of(self) -> tuple[int, ...]:
+        """The domain of every rank: its place in `domains`."""
+        numbers = {number: d for d, number in enumerate(dict.fromkeys(self.levels[0]))}
+        return tuple(numbers[number] for number in self.levels[0])
+
+    @cached_property
+    def place_of(self) -> tuple[int, ...]:
+        """The place of every rank among the ranks of its domain."""
+        places = {r: place for ranks in self.domains for place, r in enumerate(ranks)}
+        return tuple(places[r] for r in range(self.size))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, ...], ...]:
+        """Consecutive ranks of one domain, in rank order: the stations of a sum that goes from domain to domain."""
+        found: list[list[int]] = []
+        for r, d in enumerate(self.domain_of):
+            if found and self.domain_of[found[-1][-1]] == d:
+                found[-1].append(r)
+            else:
+                found.append([r])
+        return tuple(map(tuple, found))
+
+    def hops(self, start: int) -> tuple[Hop, ...]:
+        """How every domain gets what starts in domain ``start``: at each level one domain fetches it for the others.
+
+        So every byte crosses the links between q domains of a level q - 1 times.
+        """
+        paths = [tuple(level[ranks[0]] for level in reversed(self.levels)) for ranks in self.domains]
+
+        def gate(prefix: tuple[int, ...]) -> int:
+            """The domain through which it enters the larger domain of this path."""
+            inside = [d for d, path in enumerate(paths) if path[: len(prefix)] == prefix]
+            return start if start in inside else inside[0]
+
+        found = [Hop(start, 0)] * len(paths)
+        for d, path in sorted(enumerate(paths), key=lambda item: (len(self._own(gate, *item)), item)):
+            if d != start:
+                parent = gate(self._own(gate, d, path)[:-1])
+                found[d] = Hop(parent, found[parent].hops + 1)
+        return tuple(found)
+
+    @staticmethod
+    def _own(gate: Callable[[tuple[int, ...]], int], d: int, path: tuple[int, ...]) -> tuple[int, ...]:
+        """The path of the largest domain that is entered through ``d``."""
+        return next(path[:k] for k in range(len(path) + 1) if gate(path[:k]) == d)

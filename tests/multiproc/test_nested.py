@@ -1,0 +1,112 @@
+"""Nested plans carried out: right results, and the bits of the flat plans, on domains that a topology forces."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+LEVELS = {
+    "two nodes": ["0-3", "4-7"],
+    "uneven": ["0-2", "3-7"],
+    "four nodes in two packages": ["0-1", "2-3", "4-5", "6-7"],
+}
+KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
+DTYPES = ("float32", "float64", "float16", "int32", "complex64")
+COUNTS = (5000, 70_001)
+
+
+def forced(tmp_path, nodes):
+    """A file with a topology of these NUMA nodes, two packages if they are many."""
+    packages = ["0-3", "4-7"] if len(nodes) > 2 else nodes
+    facts = {"processors": "0-7", "packages": packages, "last_level_groups": nodes}
+    facts["nodes"] = [{"number": k, "processors": node} for k, node in enumerate(nodes)]
+    path = tmp_path / "topology.json"
+    path.write_text(json.dumps(facts))
+    return {"SHMRING_TOPOLOGY": str(path)}
+
+
+def operand(rank, count, dtype):
+    """Such that the order of summation shows in the bits of floats."""
+    rng = np.random.default_rng([rank, count])
+    x = rng.standard_normal(count) * 10.0 ** rng.integers(-4, 4, count)
+    return (x * 100 if dtype == "int32" else x / 100 if dtype == "float16" else x).astype(dtype)
+
+
+def calls(comm):
+    """Every collective with a nested plan, on every dtype: the results in order, and the algorithms that made them."""
+    p, results = comm.size, []
+    for dtype in DTYPES:
+        for count in COUNTS:
+            x = operand(comm.rank, count, dtype)
+            for op in ("sum", "max", "avg") if dtype != "int32" else ("sum", "bxor"):
+                if dtype != "complex64" or op != "max":
+                    results += [comm.all_reduce(x.copy(), op=op), comm.reduce(x.copy(), root=p - 1, op=op)]
+            results.append(comm.reduce(x.copy(), root=1))
+            results.append(comm.broadcast(x.copy(), root=p - 2))
+            results.append(comm.all_gather(x))
+            blocks = np.stack([operand(comm.rank + 100 * k, count // p, dtype) for k in range(p)])
+            results.append(comm.reduce_scatter(blocks))
+            results.append(comm.all_reduce(blocks))
+    comm.barrier()
+    made = {(program["kind"], program["algorithm"]) for program in comm.stats()["programs"]}
+    return [None if x is None else x.tobytes() for x in results], made
+
+
+@pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
+def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name):
+    nested = run_ranks(size, calls, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_NESTED_NBYTES": "0"})
+    flat = run_ranks(size, calls, env={"SHMRING_NESTED_NBYTES": str(1 << 40)})
+    for (mine, made), (others, made_flat) in zip(nested, flat, strict=True):
+        assert mine == others
+        assert {(kind, "nested") for kind in KINDS} <= made
+        assert ("all_reduce", "half_nested") in made
+        assert not any("nested" in algorithm for _, algorithm in made_flat)
+
+
+def explained(comm):
+    return comm.explain("all_reduce", 1 << 20), comm.explain("gather", 1 << 20), comm.stats()["domains"]
+
+
+def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
+    env = forced(tmp_path, LEVELS["two nodes"])
+    for text, other, domains in run_ranks(4, explained, env=env | {"SHMRING_NESTED_NBYTES": "0"}):
+        assert domains == ((0, 0, 1, 1),)
+        assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: nested\n")
+        assert "  nested: taken, 2 domains: " in text
+        assert "nested" not in other
+
+
+def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
+    found = run_ranks(5, measured, init={"nearness": 1, "nested_nbytes": 0})
+    assert len(set(found)) == 1
+
+
+def come_late(comm):
+    """When this rank came to each barrier, and when it left."""
+    times = []
+    for k in range(20):
+        if k % comm.size == comm.rank:
+            time.sleep(0.005)
+        came = time.monotonic_ns()
+        comm.barrier()
+        times.append((came, time.monotonic_ns()))
+    comm.all_reduce(np.ones(5000))
+    comm.barrier()
+    return times, [program["kind"] for program in comm.stats()["programs"]]
+
+
+def test_nobody_leaves_a_nested_barrier_before_the_last_has_come(run_ranks, tmp_path):
+    for name in ("two nodes", "four nodes in two packages"):
+        found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_NESTED_NBYTES": "0"})
+        assert all("barrier" in kinds for _, kinds in found)
+        for k in range(20):
+            assert max(times[k][0] for times, _ in found) <= min(times[k][1] for times, _ in found)
+
+
+def measured(comm):
+    x = operand(comm.rank, 5000, "float32")
+    with comm.dup(nearness=0) as flat:
+        assert comm.all_reduce(x.copy()).tobytes() == flat.all_reduce(x.copy()).tobytes()
+        assert "domains" not in flat.stats()["why"]
+    return comm.stats()["domains"], comm.stats()["why"]["domains"]
