@@ -124,13 +124,15 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
     """Whether the output is better stored past the cache.
 
     Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others
-    an ordinary store must first fetch from memory, as soon as what all ranks have does not fit. ``is_blind``: the call
-    writes its array and does not read it, though it is input and output.
+    an ordinary store must first fetch from memory, as soon as the arrays and the outboxes of all ranks do not fit. They
+    do not from half the cache's size on: which lines are displaced goes by their addresses, and others use it, too.
+    ``is_blind``: the call writes its array and does not read it, though it is input and output.
     """
-    cdef bint is_read = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
-    if is_read and not is_blind:
+    cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
+    cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
+    if is_in_place and not is_blind:
         return out.nbytes >= e.c.output_streaming_nbytes
-    return e.c.circle.size * max(x.nbytes, out.nbytes) >= e.c.output_streaming_nbytes
+    return 2 * (e.c.circle.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
 
 
 # ---- the collectives -------------------------------------------------------------------------------------------------

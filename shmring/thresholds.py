@@ -98,8 +98,8 @@ class Thresholds:
     barrier_us : float
         Microseconds of a barrier when the ranks met; 0 if there is one rank only.
     past_cache_nbytes : int
-        Outputs are stored past the cache if all ranks' together have this size; in place, where their lines have just
-        been read, if each has. Each rank's own affair.
+        Outputs are stored past the cache if the arrays and outboxes of all ranks take half of this; in place, where
+        their lines have just been read, if each array has this size. Each rank's own affair.
     why : dict of str to str
         For each setting where its value comes from.
     threads : int

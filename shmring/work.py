@@ -110,6 +110,14 @@ class Work:
         self._await(timeout)
         return self._error
 
+    def hasten(self) -> None:
+        """Do it in this thread, after what comes before it, unless somebody is at it already.
+
+        For a caller who would only wait for it: saves the change of threads. Ctrl-C then interrupts the operation, not
+        the wait for it, so that the communicator is broken.
+        """
+        self._progress.do_instead(self)
+
     def done(self) -> bool:
         """Whether it has succeeded or failed. Does not block."""
         return self._done
@@ -211,6 +219,7 @@ class Progress:
         self._retired = False
         self._ended = False
         self._thread: threading.Thread | None = None
+        self._runner: int | None = None  # the thread that does an item: ours, or one that would wait for it
         _all.add(self)
 
     # ---- any thread ----
@@ -242,7 +251,22 @@ class Progress:
 
     def is_own_thread(self) -> bool:
         """Whether the caller is a callback, or the work itself."""
-        return self._thread is not None and get_ident() == self._thread.ident and not self.is_inherited
+        return self._runner == get_ident() and not self.is_inherited
+
+    def do_instead(self, work: Work) -> None:
+        """Do what is first in line, up to ``work``, in the caller's thread; unless somebody is at it."""
+        while not (work._done or self.is_own_thread()):
+            try:
+                with self.lock:
+                    if self.is_inherited or self._runner is not None or not self._line:
+                        return
+                    item = self._take()
+                self._do(item, self._line)
+            except BaseException:  # a signal handler's, between two lines: what was taken may not have been done
+                self.abort("interrupted while doing asynchronous work")
+                raise
+            finally:
+                self._rest()
 
     def close(self, timeout: float | None) -> None:
         """Wait for what is pending, but abort it after ``timeout`` seconds. The engine is closed next."""
@@ -318,16 +342,31 @@ class Progress:
     def _serve(self) -> None:
         while True:
             with self.lock:
-                if not self._line:
-                    self._set_busy(False)
-                while not self._line and not self._retired:
+                while self._runner is not None or not (self._line or self._retired):
                     self.news.wait()
                 if not self._line:
                     self._ended = True
                     return
-                item = self._line.popleft()
-            self._do(item, self._line)
+                item = self._take()
+            try:
+                self._do(item, self._line)
+            finally:
+                self._rest()
             del item  # it may be all that keeps the engine
+
+    def _take(self) -> Callable[[], None]:
+        """The first item of the line, to be run by the caller, who has the lock."""
+        self._runner = get_ident()
+        return self._line.popleft()
+
+    def _rest(self) -> None:
+        """The item that the caller took is done; if it took any."""
+        with self.lock:
+            if self._runner == get_ident():
+                self._runner = None
+                if not self._line:
+                    self._set_busy(False)
+                self.news.notify()
 
     def _do(self, item: Callable[[], None], line: deque[Callable[[], None]]) -> None:
         """Run one item; what it submits comes first in the line from which it was taken."""

@@ -615,3 +615,24 @@ def wait_again_and_again_though_interrupted(comm, seed):
 
 def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(seed):
     assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]
+
+
+def hasten(comm):
+    x = [np.full(5, float(comm.rank + k)) for k in range(6)]
+    seen = []
+    works = [comm.all_reduce(one, async_op=True) for one in x]
+    works[3].add_done_callback(lambda _: seen.append(comm.all_reduce(np.ones(1), async_op=True).wait()))
+    if comm.rank == 0:
+        time.sleep(0.01)  # here the thread has begun, there it may not have
+    works[-1].hasten()
+    results = [work.wait() for work in works]
+    comm.barrier()
+    assert works[0].done()
+    works[0].hasten()  # nothing to be done
+    assert [one.tolist() for one in seen] == [[comm.size]]
+    return all((one == sum(r + k for r in range(comm.size))).all() for k, one in enumerate(results))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_work_can_be_done_by_the_thread_that_waits_for_it(n):
+    assert run_ranks(n, hasten) == [True] * n

@@ -36,7 +36,7 @@ FLOORS = {
         sharedarrays explaining locating
     """,
     "face": "communicator channels joining launch run __init__",
-    "guests": "bench/ cli/ __main__",
+    "guests": "bench/ cli/ torch/ __main__",
 }
 
 LEVELS = {room: level for level, rooms in enumerate(FLOORS.values()) for room in rooms.split()}

@@ -1,0 +1,240 @@
+"""`torch.distributed`'s collectives, under all their names, each told in terms of the core's."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from shmring.torch.blocks import Block, movable
+from shmring.torch.calls import Calls
+from shmring.torch.reductions import multiplied, name_of
+from shmring.torch.sparse import all_reduce_sparse
+
+# What a caller who gives no options means.
+_ALL_REDUCE = c10d.AllreduceOptions()
+_BROADCAST = c10d.BroadcastOptions()
+_REDUCE = c10d.ReduceOptions()
+_ALL_GATHER = c10d.AllgatherOptions()
+_GATHER = c10d.GatherOptions()
+_SCATTER = c10d.ScatterOptions()
+_REDUCE_SCATTER = c10d.ReduceScatterOptions()
+_ALL_TO_ALL = c10d.AllToAllOptions()
+_BARRIER = c10d.BarrierOptions()
+
+
+class Collectives(Calls):
+    """The collective calls of `shmring.torch.ProcessGroup`, under all names that torch has for them.
+
+    Each takes lists of tensors and an options object, as torch's own do, and returns a `torch.distributed.Work`.
+    Results are written into the tensors given.
+    """
+
+    # ---- reductions ----
+
+    def allreduce(self, tensors, opts=_ALL_REDUCE):
+        """Reduce one tensor, dense or sparse, in place."""
+        if len(tensors) != 1:
+            return self.allreduce_coalesced(tensors, opts)
+        return self._perform("all_reduce", _all_reduce, (tensors[0], opts.reduceOp), tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts=_ALL_REDUCE):
+        """Reduce several tensors in place, the small ones together."""
+        return self._perform("all_reduce_coalesced", _all_reduce_many, (tensors, opts.reduceOp), tensors, opts)
+
+    def reduce(self, tensors, opts=_REDUCE):
+        """Reduce into the root's tensor; those of the others stay as they are."""
+        return self._perform("reduce", _reduce, (tensors[0], opts.rootRank, opts.reduceOp), tensors, opts)
+
+    def reduce_scatter(self, outputs, inputs, opts=_REDUCE_SCATTER):
+        """Reduce lists of tensors; rank i gets the i-th."""
+        return self._perform("reduce_scatter", _reduce_scatter, (outputs, inputs, opts.reduceOp), outputs, opts)
+
+    def reduce_scatter_single(self, output, input, opts=_REDUCE_SCATTER):
+        """Reduce one tensor, of which rank i gets the i-th part."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_REDUCE_SCATTER):
+        """The same for several tensors."""
+        arguments = (outputs, inputs, opts.reduceOp)
+        return self._perform("reduce_scatter_single", _reduce_scatter_singles, arguments, outputs, opts)
+
+    # ---- movement ----
+
+    def broadcast(self, tensors, opts=_BROADCAST):
+        """Copy the root's tensor into those of the others."""
+        return self._perform("broadcast", _broadcast, (tensors, opts.rootRank), tensors, opts)
+
+    def allgather(self, outputs, inputs, opts=_ALL_GATHER):
+        """Collect the tensors of all ranks, which may have several sizes, in a list on each."""
+        return self._perform("all_gather", _all_gather, (outputs, inputs), [t for ts in outputs for t in ts], opts)
+
+    def all_gather_single(self, output, input, opts=_ALL_GATHER):
+        """Collect the tensors of all ranks, one after the other in one tensor."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
+        """The same for several tensors."""
+        return self._perform("all_gather_single", _all_gather_singles, (outputs, inputs), outputs, opts)
+
+    def allgather_coalesced(self, outputs, inputs, opts=_ALL_GATHER):
+        """Collect lists of tensors: ``outputs[rank][i]`` is that rank's ``inputs[i]``."""
+        by_tensor = [list(column) for column in zip(*outputs, strict=True)]
+        return self._perform("all_gather", _all_gather, (by_tensor, inputs), [t for ts in outputs for t in ts], opts)
+
+    def gather(self, outputs, inputs, opts=_GATHER):
+        """Collect the tensors of all ranks in a list on the root."""
+        results = outputs[0] if outputs else []
+        return self._perform("gather", _gather, (results, inputs[0], opts.rootRank), results, opts)
+
+    def scatter(self, outputs, inputs, opts=_SCATTER):
+        """Give rank i the i-th tensor of the root's list."""
+        arguments = (outputs[0], inputs[0] if inputs else [], opts.rootRank)
+        return self._perform("scatter", _scatter, arguments, outputs, opts)
+
+    def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=_ALL_TO_ALL):
+        """Exchange parts of one tensor: equal ones, or so many rows of the first dimension to and from each rank."""
+        arguments = (output, input, list(output_split_sizes or ()), list(input_split_sizes or ()))
+        return self._perform("all_to_all_single", _all_to_all_single, arguments, [output], opts)
+
+    def alltoall(self, outputs, inputs, opts=_ALL_TO_ALL):
+        """Exchange lists of tensors, which may be of any sizes."""
+        return self._perform("all_to_all", _all_to_all, (outputs, inputs), outputs, opts)
+
+    def barrier(self, opts=None):
+        """Come to an end once every rank has called."""
+        return self._perform("barrier", _barrier, (), (), opts or _BARRIER)
+
+    # Names of torch 2.12 and before.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+# ---- each in terms of the core ---------------------------------------------------------------------------------------
+# Torch looks for inference mode and autograd in the thread that runs these. In inference mode both kinds of tensors may
+# be written, and nothing is recorded.
+
+
+def _all_reduce(comm, timeout_s, x, op) -> None:
+    name = name_of(op)
+    if x.layout is not torch.strided:
+        if name != "sum":
+            raise RuntimeError(f"{name} of sparse tensors: only sums are possible")
+        with torch.inference_mode():
+            return all_reduce_sparse(comm, x, timeout_s)
+    if name == "premul_sum":
+        with torch.inference_mode():
+            x.copy_(multiplied(x, op))
+        name = "sum"
+    comm.all_reduce(x, op=name, timeout=timeout_s)
+
+
+def _all_reduce_many(comm, timeout_s, tensors, op) -> None:
+    if name_of(op) == "premul_sum" or any(t.layout is not torch.strided for t in tensors):
+        for t in tensors:
+            _all_reduce(comm, timeout_s, t, op)
+    else:
+        comm.all_reduce_many(tensors, op=name_of(op), timeout=timeout_s)
+
+
+def _summand(x, op) -> tuple:
+    """What is reduced, and how."""
+    name = name_of(op)
+    return (multiplied(x, op), "sum") if name == "premul_sum" else (x, name)
+
+
+@torch.inference_mode()
+def _reduce(comm, timeout_s, x, root, op) -> None:
+    summand, name = _summand(x, op)
+    comm.reduce(summand, None if summand is x else x, root=root, op=name, timeout=timeout_s)
+
+
+@torch.inference_mode()
+def _reduce_scatter(comm, timeout_s, outputs, inputs, op) -> None:
+    for out, shares in zip(outputs, inputs, strict=True):
+        block = Block(shares)
+        block.load()
+        x, name = _summand(block.memory, op)
+        counts = None if block.even else block.counts
+        target = out if block.even else Block([out])
+        if counts is None:
+            comm.reduce_scatter(x, target, op=name, timeout=timeout_s)
+        else:
+            comm.reduce_scatter(x, target.memory, op=name, counts=counts, timeout=timeout_s)
+            target.store()
+
+
+@torch.inference_mode()
+def _reduce_scatter_singles(comm, timeout_s, outputs, inputs, op) -> None:
+    for out, x in zip(outputs, inputs, strict=True):
+        summand, name = _summand(x, op)
+        comm.reduce_scatter(summand, out, op=name, timeout=timeout_s)
+
+
+def _broadcast(comm, timeout_s, tensors, root) -> None:
+    for t in tensors:
+        comm.broadcast(movable(t), root=root, timeout=timeout_s)
+
+
+@torch.inference_mode()
+def _all_gather(comm, timeout_s, outputs, inputs) -> None:
+    for outs, x in zip(outputs, inputs, strict=True):
+        block = Block(outs)
+        counts = None if block.even else block.counts
+        comm.all_gather(_flat_if(counts, movable(x)), block.memory, counts=counts, timeout=timeout_s)
+        block.store()
+
+
+def _flat_if(counts, x) -> torch.Tensor:
+    return x if counts is None else x.reshape(-1)
+
+
+def _all_gather_singles(comm, timeout_s, outputs, inputs) -> None:
+    for out, x in zip(outputs, inputs, strict=True):
+        comm.all_gather(movable(x), movable(out), timeout=timeout_s)
+
+
+@torch.inference_mode()
+def _gather(comm, timeout_s, outputs, x, root) -> None:
+    if comm.rank != root:
+        comm.gather(movable(x), root=root, timeout=timeout_s)
+        return
+    block = Block(outputs)
+    comm.gather(movable(x), block.memory, root=root, timeout=timeout_s)
+    block.store()
+
+
+@torch.inference_mode()
+def _scatter(comm, timeout_s, out, shares, root) -> None:
+    block = None
+    if comm.rank == root:
+        block = Block(shares)
+        block.load()
+    comm.scatter(block and block.memory, movable(out), root=root, timeout=timeout_s)
+
+
+@torch.inference_mode()
+def _all_to_all_single(comm, timeout_s, out, x, out_counts, counts) -> None:
+    x, out = movable(x), movable(out)
+    if counts or out_counts:
+        rows = x.shape[0] // comm.size, out.shape[0] // comm.size
+        counts, out_counts = counts or [rows[0]] * comm.size, out_counts or [rows[1]] * comm.size
+        comm.all_to_all(x, out, counts=counts, out_counts=out_counts, timeout=timeout_s)
+    else:
+        comm.all_to_all(x.reshape(comm.size, x.numel() // comm.size), out, timeout=timeout_s)
+
+
+@torch.inference_mode()
+def _all_to_all(comm, timeout_s, outputs, inputs) -> None:
+    source, target = Block(inputs), Block(outputs)
+    source.load()
+    comm.all_to_all(
+        source.memory, target.memory, counts=source.counts, out_counts=target.counts, timeout=timeout_s
+    )
+    target.store()
+
+
+def _barrier(comm, timeout_s) -> None:
+    comm.barrier(timeout=timeout_s)
