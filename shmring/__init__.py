@@ -14,6 +14,7 @@ if _find_spec("shmring.calls") is None:
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
     )
 
+from shmring.broadcasting import BroadcastSender
 from shmring.channels import channel, open_channel
 from shmring.communicator import Communicator
 from shmring.errors import (
@@ -21,6 +22,7 @@ from shmring.errors import (
     BrokenError,
     ClosedError,
     CollectiveTimeoutError,
+    DisconnectedError,
     EndOfStreamError,
     MeetingError,
     MeetingTimeoutError,
@@ -36,10 +38,13 @@ from shmring.errors import (
     SegmentError,
     ShmringError,
 )
+from shmring.fanning import FanInReceiver
+from shmring.fans import broadcast_channel, fan_in
 from shmring.joining import init
 from shmring.launch import spawn
 from shmring.lending import Lease
 from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
+from shmring.queueing import JoinableQueue, Queue
 from shmring.receiver import Receiver
 from shmring.recordends import RecordReceiver, RecordSender
 from shmring.reduce import kernels
@@ -52,11 +57,15 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "AbortedError",
+    "BroadcastSender",
     "BrokenError",
     "ClosedError",
     "CollectiveTimeoutError",
     "Communicator",
+    "DisconnectedError",
     "EndOfStreamError",
+    "FanInReceiver",
+    "JoinableQueue",
     "Lease",
     "MeetingError",
     "MeetingTimeoutError",
@@ -68,6 +77,7 @@ __all__ = [
     "ObjectError",
     "OutOfSharedMemoryError",
     "PeerLostError",
+    "Queue",
     "RankFailedError",
     "Receiver",
     "RecordReceiver",
@@ -79,7 +89,9 @@ __all__ = [
     "ShmringError",
     "Work",
     "__version__",
+    "broadcast_channel",
     "channel",
+    "fan_in",
     "init",
     "kernels",
     "open_channel",

@@ -175,8 +175,11 @@ cdef bint everybody_names_all(Sharing s, int kind, int way, int root) noexcept:
 
 # ---- what this rank alone knows --------------------------------------------------------------------------------------
 
-cdef char *pin(Sharing s, place_t *place) except? NULL:
-    """The address of a place in this process, where it stays until `let_go`; NULL if it is not mapped any more."""
+cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
+    """The address of a place in this process, where it stays until `let_go`.
+
+    NULL if it is not mapped any more, or if ``nbytes`` from there on are not inside: a peer has only said so.
+    """
     cdef entry_t *entry
     cdef Allocation allocation
     if place == NULL:
@@ -185,24 +188,28 @@ cdef char *pin(Sharing s, place_t *place) except? NULL:
     if entry == NULL:
         return NULL
     allocation = <Allocation> entry.object
+    if place.owner >= <uint32_t> s.size:
+        return NULL
+    if place.offset > allocation.nbytes or nbytes > allocation.nbytes - place.offset:
+        return NULL
     if not s.pins or s.pins[len(s.pins) - 1] is not allocation:
         s.pins.append(allocation)
     return entry.bases[place.owner] + place.offset
 
 
-cdef bint pin_all(Sharing s, int kind, int way, int root) except -1:
-    """Look up and keep mapped all that the plan reaches; whether all of it is mapped here."""
+cdef int pin_all(Sharing s, int kind, int way, int root, size_t nbytes) except -2:
+    """Look up and keep mapped all that the plan reaches; a rank whose buffers are not mapped here, -1 if all are."""
     cdef place_t *input
     cdef place_t *output
     cdef int r
     for r in range(s.size):
         input = reached_input(s, kind, way, r, root)
         output = reached_output(s, kind, way, r, root)
-        s.ins[r] = pin(s, input)
-        s.outs[r] = pin(s, output)
+        s.ins[r] = pin(s, input, nbytes * parts_of_input(kind, s.size))
+        s.outs[r] = pin(s, output, nbytes * parts_of_output(kind, s.size))
         if (input != NULL and s.ins[r] == NULL) or (output != NULL and s.outs[r] == NULL):
-            return False
-    return True
+            return r
+    return -1
 
 
 cdef inline int let_go(Sharing s) except -1:
@@ -233,8 +240,7 @@ cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t ti
     """The way that all ranks take; if not STAGED, what it reaches is pinned, and all ranks are in this call."""
     cdef bint all_speak = reach_of_inputs(kind, MAPPED) == EVERYBODYS
     cdef int rank = e.c.circle.rank, r
-    cdef int way
-    cdef bint has_all
+    cdef int way, lacking
     cdef char answer
     cdef word_t word
     word.input = s.directory.place_of(j.in_base, j.nbytes * parts_of_input(kind, s.size))
@@ -249,10 +255,12 @@ cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t ti
     way = way_for(s, kind, root)
     if way == STAGED:
         return STAGED
-    has_all = pin_all(s, kind, way, root)
+    lacking = pin_all(s, kind, way, root, j.nbytes)
     if everybody_names_all(s, kind, way, root):
+        if lacking >= 0:      # what this rank, too, has named is mapped here: it was told of more than there is
+            e.disagree(lacking, j.signature, f"rank {lacking} named a place outside of the shared array")
         return way
-    answer = has_all
+    answer = lacking < 0
     exchange(e, j.signature, -1, &answer, 1, s.answers, timeout_ns)
     fault_point("agreed")
     for r in range(s.size):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from shmring.config import Config
 from shmring.domains import own_seat
 from shmring.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.errors import BrokenError, MeetingError
 from shmring.meeting import meet
 from shmring.placing import place_by
 from shmring.segment import OUTBOX
@@ -55,7 +56,10 @@ def assemble(
     try:
         engine.go_by(survey(engine, config, meeting_timeout, seat))
         form_team(engine, meeting_timeout)
-    except BaseException:
+    except BaseException as error:
+        # What no other rank can know of is told them; a disagreement all find by themselves.
+        if not isinstance(error, (BrokenError, MeetingError)) and not engine.is_broken:
+            engine.abort(f"{type(error).__name__} right after the meeting")
         engine.close()
         raise
     return engine

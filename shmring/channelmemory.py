@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from multiprocessing import reduction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,8 @@ class Channel:
     """
 
     ring_offset = HEADER_NBYTES
+    common_bell_offset = 0  # of the bell at which the receiver sleeps, if it has several rings
+    is_lent = False  # whether its ends go from process to process
 
     def __init__(self, memory: Segment, key: str | None = None) -> None:
         self.memory = memory
@@ -141,7 +144,28 @@ def _agreeing(found: Channel, dtype: np.dtype | None, when_full: str) -> Channel
     )
 
 
-def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) -> Segment:
+class Ring(NamedTuple):
+    """What a ring will be, checked."""
+
+    nslots: int
+    slot_nbytes: int
+    flags: int
+    text: bytes
+    """The description of its records."""
+
+    def reserve(self, name: str, ring_nbytes: int, params: tuple = (), **options) -> Segment:
+        """A segment for it, announced to nobody yet; ``params`` are for rings that are not alone (branches.py)."""
+        nbytes = HEADER_NBYTES + ring_nbytes
+        params = (self.flags, len(self.text), *params)
+        memory = segment.create(name, nbytes, kind=CHANNEL, params=params, **options)
+        page = memoryview(memory.mapping)
+        page[_TEXT_OFFSET : _TEXT_OFFSET + len(self.text)] = self.text
+        page.release()
+        return memory
+
+
+def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Ring:
+    """What a ring with these arguments will be; raises `TypeError` and `ValueError`."""
     if when_full not in WHEN_FULL:
         raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(WHEN_FULL)}")
     text = b"" if dtype is None else contents.describe(dtype)
@@ -155,12 +179,14 @@ def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) ->
     if not _LEAST_NBYTES <= capacity_nbytes <= _MOST_NBYTES:
         raise ValueError(f"capacity_nbytes={capacity_nbytes}: must be from {_LEAST_NBYTES} to {_MOST_NBYTES}")
     nslots = 1 << max(0, -(-capacity_nbytes // slot_nbytes) - 1).bit_length()
-    params = (WHEN_FULL.index(when_full) | allow_pickle << 8, len(text))
-    nbytes = HEADER_NBYTES + ring_nbytes(nslots, slot_nbytes)
-    memory = segment.create(name, nbytes, kind=CHANNEL, params=params, **options)
-    page = memoryview(memory.mapping)
-    page[_TEXT_OFFSET : _TEXT_OFFSET + len(text)] = text
-    format_ring(page[HEADER_NBYTES:], nslots, slot_nbytes, drops=when_full == "drop_oldest")
+    return Ring(nslots, slot_nbytes, WHEN_FULL.index(when_full) | allow_pickle << 8, text)
+
+
+def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) -> Segment:
+    ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
+    memory = ring.reserve(name, ring_nbytes(ring.nslots, ring.slot_nbytes), **options)
+    page = memoryview(memory.mapping)[HEADER_NBYTES:]
+    format_ring(page, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
     page.release()
     memory.announce()
     return memory

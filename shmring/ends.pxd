@@ -1,6 +1,7 @@
 # What all ends of channels have in common (ends.pyx).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from shmring.alarm cimport Alarm
 from shmring.atomics cimport load_acquire_u32, load_relaxed_u32
 from shmring.layout cimport shmring_ring, shmring_ring_role
 from shmring.lending cimport Lease
@@ -9,6 +10,9 @@ from shmring.ringwait cimport watch_t
 
 cdef extern from "<linux/futex.h>" nogil:
     const uint32_t FUTEX_OWNER_DIED
+
+cdef enum:     # in the role's `closed`, beside 1 and 2: its other end was cut off (broadcasting.pyx)
+    DISCONNECTED = 3
 
 cdef enum:                         # what sending into a full channel does
     WAITS = 0
@@ -33,15 +37,20 @@ cdef class End:
     cdef bint is_closed
     cdef bint is_busy                  # a thread is in a call that has let go of the GIL
     cdef Lease lease
+    cdef Alarm alarm                   # if there is a descriptor
     cdef int drops
+    cdef bint is_lent                  # to one process after the other: a lock says to whom (queueing.pyx)
 
     cdef int attach(self, bint again) noexcept
+    cdef void resume(self, bint must_cut) noexcept
     cdef void leave(self, bint in_good_order) noexcept
 
     cdef int prepare(self) except -1
     cdef int require_idle(self) except -1
     cdef int require_lease(self, str how) except -1
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t rouse_at, int64_t timeout_ns) except -1
+    cdef void hush(self) noexcept
+    cdef int silence(self) except -1
     cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept
     cdef int close_end(self, bint in_good_order) except -1
     cdef object peer_state(self)

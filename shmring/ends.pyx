@@ -10,14 +10,16 @@ from libc.string cimport strerror
 
 import os
 
+from shmring.alarm cimport Alarm
 from shmring.atomics cimport load_acquire_u64
+from shmring.layout cimport sem_t
 from shmring.lifeline cimport fork_generation
 from shmring.ring cimport (END_ABSENT, END_CLOSED, END_HERE, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
                            ring_end_state)
 from shmring.ringwait cimport GONE, LATE, await_briefly, await_counter
 from shmring.wait cimport READY, UNREADY, be_patient, patience_t
 
-from shmring.errors import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
+from shmring.errors import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
 
 WHEN_FULL = ("wait", "drop_newest", "drop_oldest")     # in the order of WAITS, DROPS_NEWEST, DROPS_OLDEST
 STATES = {END_ABSENT: "absent", END_HERE: "here", END_CLOSED: "closed", END_LOST: "lost"}
@@ -54,15 +56,22 @@ cdef class End:
         self.watch.counts = &self.ring.sent if is_sender else &self.ring.received
         self.watch.bell = &self.watch.own.bell
         self.watch.others = &self.watch.other.bell
+        self.watch.wake = &self.watch.others.wake
+        if channel.common_bell_offset and is_sender:
+            self.watch.wake = <sem_t *>(self.mapping.address + <size_t>channel.common_bell_offset)
         self.watch.yields = 4
         self.watch.spin_ns = channel.spin_ns
         self.watch.tick_ns = channel.tick_ns
         self.drops = WHEN_FULL.index(channel.when_full)
+        self.is_lent = channel.is_lent
 
     # ---- what the two sides do differently ----
 
     cdef int attach(self, bint again) noexcept:
         return RING_FOREIGN
+
+    cdef void resume(self, bint must_cut) noexcept:
+        pass
 
     cdef void leave(self, bint in_good_order) noexcept:
         pass
@@ -109,8 +118,9 @@ cdef class End:
             raise SegmentError(f"{self.channel.title} is spoilt: its ring is not one any more")
         if code:
             raise OSError(code, f"cannot hold a lifeline: {strerror(code).decode()}")
-        processors = os.sched_getaffinity(0)
-        self.watch.own.only = 1 + min(processors) if len(processors) == 1 else 0
+        if not self.is_lent:
+            processors = os.sched_getaffinity(0)
+            self.watch.own.only = 1 + min(processors) if len(processors) == 1 else 0
         self.watch.own.bell.asleep = 0     # the last holder may have died in its sleep
         self.generation = fork_generation()
         self.is_taken = True
@@ -137,7 +147,12 @@ cdef class End:
         cdef patience_t patience
         cdef int outcome
         if timeout_ns == 0:
-            return self.look_once(counter, until)
+            outcome = self.look_once(counter, until)
+            if outcome == LATE and self.alarm is not None:
+                self.alarm.rings[0].counter = counter
+                self.alarm.arm(&until)
+            return outcome
+        self.hush()
         if await_briefly(&self.watch, counter, until) == READY:
             return READY
         be_patient(&patience, timeout_ns)
@@ -152,6 +167,34 @@ cdef class End:
         finally:
             self.is_busy = False
 
+    cdef void hush(self) noexcept:
+        """Only one may sleep at a bell: the alarm rings now, and looks on again once this end was found empty, or
+        full."""
+        if self.alarm is not None:
+            self.alarm.ring()
+
+    def fileno(self):
+        """A descriptor for ``select``, ``poll``, ``epoll`` and event loops: readable when there may be something to do.
+
+        Returns
+        -------
+        int
+            An eventfd, readable from when a receiver may have a message, or has no sender any more; a sender, room for
+            what did not fit. It stays so until a call with ``timeout=0`` (`try_recv`, `poll`, `try_send`) finds that
+            there is none: so read on until then. It closes with this end.
+
+        Notes
+        -----
+        From the first call on, a thread of this process sleeps where this end would.
+        """
+        if self.alarm is None or self.generation != fork_generation():
+            self.prepare()
+        if self.alarm is None:
+            self.alarm = Alarm(1, self.mapping)
+            self.alarm.rings[0].watch = &self.watch
+            self.alarm.wake = &self.watch.bell.wake
+        return self.alarm.descriptor
+
     cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept:
         cdef int state = ring_end_state(self.watch.other)
         if <int64_t>(load_acquire_u64(counter) - until) >= 0:
@@ -164,6 +207,9 @@ cdef class End:
     cdef object lost(self):
         """The error that the other end is gone."""
         pid = self.watch.other.life.pid
+        if self.watch.other.closed == DISCONNECTED:
+            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
+                                     f"too slow: {self.ring.sent.overtaken} messages were dropped", -1, pid)
         other = "receiver" if self.role == "sender" else "sender"
         how = "has closed it" if ring_end_state(self.watch.other) == END_CLOSED else "died or left without close()"
         return PeerLostError(f"the {other} of {self.channel.title}, process {pid}, {how}", -1, pid)
@@ -203,6 +249,7 @@ cdef class End:
             self.lease = None
         self.is_closed = True
         if is_own:
+            self.silence()
             self.leave(in_good_order)
         self.is_taken = False
         self.channel.leave()
@@ -217,7 +264,14 @@ cdef class End:
 
     def __dealloc__(self):
         if self.is_taken and self.generation == fork_generation():
+            self.silence()
             self.leave(False)
+
+    cdef int silence(self) except -1:
+        if self.alarm is not None:
+            self.alarm.stop()
+            self.alarm = None
+        return 0
 
     def __reduce__(self):
         if self.is_taken or self.is_closed:

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 import weakref
-from contextlib import suppress
 from queue import SimpleQueue
 
 cimport cython
@@ -19,7 +18,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring.atomics cimport load_acquire_u32, load_relaxed_u64, store_release_u32, store_release_u64
+from shmring.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
 from shmring.blocks cimport allocate
 from shmring.journey cimport travel
 from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
@@ -38,8 +37,8 @@ from shmring.diagnosis import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.crossing import nests_barriers
 from shmring.plan.limits import Limits
-from shmring.segment import sweep
 from shmring.processors import usable_processors
+from shmring.segment import sweep_after
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -380,7 +379,6 @@ cdef class Engine:
     cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = self.c.circle.record
-        cdef circle_t *c = &self.c.circle
         cdef int j, size = self.c.circle.size
         cdef int by, about
         with nogil:
@@ -390,10 +388,7 @@ cdef class Engine:
         about = r.about if 0 <= r.about < size else by
         late = ()
         if r.cause == SHMRING_LATE:
-            while c.strand != <int> r.strand and c.next != NULL:
-                c = c.next      # its rounds are numbered for themselves
-            late = tuple(j for j in range(size) if j != by
-                         and load_relaxed_u64(&c.outbox[j].published) < r.round) or (about,)
+            late = tuple(j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1) or (about,)
         return diagnose(
             Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
@@ -438,6 +433,11 @@ cdef class Engine:
         return [j for j in range(self.c.circle.size)
                 if load_acquire_u32(&self.c.circle.outbox[j].left) or life_state(self.c.circle.life[j]) != ALIVE]
 
+    def dead_pids(self):
+        """The process ids of the ranks that died without having closed."""
+        left = self.left_ranks()
+        return [self.segments[j].header.pid for j in self.gone_ranks() if j not in left]
+
     def assure(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
         if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
@@ -474,6 +474,7 @@ cdef class Engine:
             self.abort("closed while another thread was in a call")
             while self.nvisitors:      # they look up at every tick of their sleep
                 time.sleep(0.0005)
+        dead = self.dead_pids() if isinstance(self.trouble, PeerLostError) and not self.is_inherited else []
         self.is_closed = True
         if self.team is not None:
             self.team.keep(1)
@@ -483,10 +484,8 @@ cdef class Engine:
         for segment in self.segments:
             segment.close()
         self.segments = []
-        if isinstance(self.trouble, PeerLostError) and not self.is_inherited:
-            # The dead may have been about to make groups or arrays of which nobody left knows the names.
-            with suppress(OSError):
-                sweep(self.name.partition("/")[0])
+        if dead:      # they may have been about to make groups or arrays of which nobody left knows the names
+            sweep_after(self.name.partition("/")[0], dead)
 
     def disown(self):
         """After fork, in the child: forget that there is anything to close."""

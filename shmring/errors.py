@@ -37,6 +37,11 @@ class PeerLostError(BrokenError):
         return type(self), (str(self), self.rank, self.pid)
 
 
+class DisconnectedError(PeerLostError):
+    """The sender of a broadcast goes on without this receiver, which was too slow. What it had not received is
+    dropped."""
+
+
 class CollectiveTimeoutError(BrokenError, TimeoutError):
     """Peers that are alive did not come in time.
 

@@ -11,21 +11,16 @@ import hashlib
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shmring.assembly import assemble
-from shmring.errors import BrokenError, MeetingError, MeetingTimeoutError, PeerLostError, SegmentError
-from shmring.segment import leftovers, sweep
+from shmring.errors import BrokenError, MeetingError, MeetingTimeoutError, PeerLostError
+from shmring.segment import DEATH_GRACE_S, sweep_after
 
 if TYPE_CHECKING:
     from shmring.config import Config
-
-# How long a death that one look has shown may stay hidden from another: the kernel marks the lifelines of a dead
-# process one after the other, within microseconds, when it gets round to it.
-DEATH_GRACE_S = 1.0
 
 
 class GroupCalls:
@@ -241,11 +236,11 @@ class GroupCalls:
 
     def _check_awaited(self, missing: Iterable[int]) -> None:
         """Nobody is waited for in vain; those who have come must live until all have, which the meeting looks after."""
+        gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
         try:
             self.engine.assure()
         except PeerLostError as error:
             raise _MemberLostError(str(error), error.rank, error.pid) from None
-        gone = self.engine.gone_ranks()
         for r in missing:
             if r in gone:
                 raise _lost(self.name, r)
@@ -270,17 +265,7 @@ class GroupCalls:
 
     def _clear_up(self) -> None:
         """Take away the names of ranks that died while they were meeting, in whichever group: nobody else would."""
-        session = self.name.partition("/")[0]
-        dead = set(self.engine.gone_ranks()) - set(self.engine.left_ranks())
-        pids = {0, *(self.engine.segments[r].header.pid for r in dead)}
-        deadline = time.monotonic() + DEATH_GRACE_S
-        with suppress(SegmentError):
-            sweep(session)
-            # A dying process lets go of its names a moment after its lifeline has broken. Where no pid is written yet,
-            # somebody was just about to.
-            while any(name.pid in pids for name in leftovers(session)) and time.monotonic() < deadline:
-                time.sleep(0.001)
-                sweep(session)
+        sweep_after(self.name.partition("/")[0], self.engine.dead_pids())
 
     def _key(self) -> str:
         """What only this communicator's ranks know: equal on all of them, different for every communicator."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shmring import names, segment
+from shmring.branches import Branch, rings_of
 from shmring.channelmemory import Channel
 from shmring.errors import ShmringError
 from shmring.ringlook import RingLook, look
@@ -51,19 +52,20 @@ def channels(interval: float = 0.0) -> list[ChannelLook]:
     interval : float
         Seconds over which to measure the rates; 0: none.
     """
-    found = [(name, channel, _look(channel)) for name, channel in _open_channels()]
+    found = [(name, ring, _look(ring)) for name, ring in _open_rings()]
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
     elapsed = time.monotonic() - started
     looks = []
-    for name, channel, then in found:
-        now = _look(channel)
+    for name, ring, then in found:
+        now = _look(ring)
         messages = now.producer.messages - then.producer.messages
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
         rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
         is_named = not name.endswith(" (deleted)")
-        looks.append(ChannelLook(name.removesuffix(" (deleted)"), is_named, now, *rates))
+        name = name.removesuffix(" (deleted)") + (f", branch {ring.index}" if isinstance(ring, Branch) else "")
+        looks.append(ChannelLook(name, is_named, now, *rates))
     return sorted(looks)
 
 
@@ -71,8 +73,8 @@ def _look(channel: Channel) -> RingLook:
     return look(memoryview(channel.mapping)[channel.ring_offset :])
 
 
-def _open_channels() -> Iterator[tuple[str, Channel]]:
-    """Name and memory of each channel that a process has a descriptor of."""
+def _open_rings() -> Iterator[tuple[str, Channel]]:
+    """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
     seen = set()
     prefix = names.SHM_DIRECTORY + names.user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -88,8 +90,10 @@ def _open_channels() -> Iterator[tuple[str, Channel]]:
                 if not target.startswith(prefix) or inode in seen:
                     continue
                 seen.add(inode)
-                channel = Channel(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
-                _look(channel)
+                rings = rings_of(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
+                for ring in rings:
+                    _look(ring)
             except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
                 continue
-            yield target.removeprefix(names.SHM_DIRECTORY), channel
+            for ring in rings:
+                yield target.removeprefix(names.SHM_DIRECTORY), ring

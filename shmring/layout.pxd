@@ -7,6 +7,11 @@ cdef extern from "<semaphore.h>" nogil:
         pass
 
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+
+
 cdef extern from "layout.h" nogil:
     const uint64_t SHMRING_MAGIC
     const uint32_t SHMRING_LAYOUT_VERSION
@@ -52,12 +57,23 @@ cdef extern from "layout.h" nogil:
         uint64_t nslots
         uint64_t slot_nbytes
         uint64_t drops
+        uint64_t slots_at
         uint64_t tail
         shmring_ring_counts sent
         uint64_t head
         shmring_ring_counts received
         shmring_ring_role producer
         shmring_ring_role consumer
+
+    ctypedef struct shmring_queue:
+        pthread_mutex_t sending
+        uint64_t is_midway
+        uint64_t began
+        uint64_t sent
+        pthread_mutex_t receiving
+        uint64_t done
+        uint32_t joiners
+        sem_t joined
 
     ctypedef struct shmring_header:
         uint64_t magic
@@ -90,8 +106,8 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        uint32_t strand
-        char reason[196]
+        char reason[200]
+        uint8_t late[200]
 
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_STRAND_SLOT_NBYTES
@@ -109,6 +125,7 @@ cdef extern from "layout.h" nogil:
         uint64_t before[14]
         uint64_t current
         uint64_t awaiting
+        uint64_t wants
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES

@@ -10,12 +10,15 @@ cdef enum:
     DROPPED = 2
 
 # Hold `life` (zeroed memory, or a former life) until this process dies or drops it; 0 or an errno (EBUSY: somebody
-# living holds it). Any thread may call, and may end afterwards. It must be dropped before the memory is unmapped: the
-# kernel walks the lives a process held when it dies, and stops at one it cannot read.
+# living holds it). Any thread may call, and may end afterwards. It must be dropped, or ended, before the memory is
+# unmapped: the kernel walks the lives a process held when it dies, and stops at one it cannot read.
 cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil
 
 # Let go. Of what this process does not hold (a parent's, one dropped before) it does nothing.
 cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil
+
+# Let go of all that this process holds in a range of memory, which then look dead. For whoever is about to unmap it.
+cdef void end_lifelines(const void *base, size_t nbytes) noexcept nogil
 
 # ALIVE, DEAD or DROPPED: one load of a word that all observers share. Microseconds where the owner has method 2.
 cdef int life_state(shmring_lifeline *life) noexcept nogil

@@ -26,6 +26,7 @@ cdef extern from "keeper.h" nogil:
     int probe_life(shmring_lifeline *life)
     int hold_life(shmring_lifeline *life)
     void drop_life(shmring_lifeline *life)
+    void end_lives_in(const void *base, size_t nbytes)
     void force_method_2(int yes)
     uint32_t keeper_generation()
 
@@ -36,6 +37,10 @@ cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil:
 
 cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil:
     drop_life(life)
+
+
+cdef void end_lifelines(const void *base, size_t nbytes) noexcept nogil:
+    end_lives_in(base, nbytes)
 
 
 cdef int life_state(shmring_lifeline *life) noexcept nogil:

@@ -17,6 +17,8 @@ from posix.mman cimport (MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MA
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
+from shmring.lifeline cimport end_lifelines
+
 
 cdef extern from *:
     """
@@ -143,7 +145,13 @@ cdef class Mapping:
 
     def __dealloc__(self):
         if self.address != NULL:
-            munmap(self.address, self.nbytes)
+            self.unmap()
+
+    cdef void unmap(self) noexcept:
+        # A signal handler may have raised in the instant between holding a life and noting that it is to be dropped.
+        end_lifelines(self.address, self.nbytes)
+        munmap(self.address, self.nbytes)
+        self.address = NULL
 
     @property
     def closed(self):
@@ -156,8 +164,7 @@ cdef class Mapping:
             return
         if self.views:
             raise BufferError(f"{self.views} views still look at this mapping; drop them before closing it")
-        munmap(self.address, self.nbytes)
-        self.address = NULL
+        self.unmap()
 
     def collapse(self, Py_ssize_t offset=0, nbytes=None):
         """Give the whole huge pages inside a range one physical page each, contents kept, and map them by one entry.

@@ -25,11 +25,11 @@ from shmring.engine cimport Engine, lane_ends_offset, lane_offset
 from shmring.faults cimport fault_point
 from shmring.lanes cimport (LAPS_TO_TRY, doze, has_lost_somebody, inlet_t, next_cell, outlet_t, pull, pump, push,
                             rouse_self, run_lanes, start_message, take_message, takes_whole)
-from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LATE, shmring_cell,
+from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, shmring_cell,
                              shmring_lane_end)
 from shmring.mapping cimport Mapping
 from shmring.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
-from shmring.wait cimport READY, TROUBLE, UNREADY, call_of, now_ns, report_trouble
+from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, now_ns, report_late
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, ClosedError, MessageTimeoutError, MessageTooLongError
@@ -952,8 +952,7 @@ cdef class PointToPoint:
                                           "nothing changed")
             return 0
         if raised is None:
-            report_trouble(&self.engine.c.circle, SHMRING_LATE, lost.peer, 0, signature_of(lost),
-                           call_of(&self.engine.c.circle, lost.peer), b"")
+            report_late(&self.engine.c.circle, PUBLISHED, lost.peer, 0, signature_of(lost))
             self.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0

@@ -9,23 +9,25 @@ from libc.string cimport memcpy
 import queue
 import sys
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 cimport numpy as cnp
 
-from shmring.atomics cimport store_relaxed_u64
+from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, timeout_of
 from shmring.frames cimport (BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, frame_t, is_long,
                              kind_of, leave_frame, ndim_of, next_frame)
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport claim_next, give_up_claim
-from shmring.ring cimport RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release
+from shmring.ring cimport (RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release,
+                           ring_resume_consumer)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
 from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
 
-from shmring import contents
+from shmring import asynchronous, contents
 from shmring.dtypes import DTYPES
 from shmring.errors import EndOfStreamError, MessageTooLongError, ObjectError, PeerLostError, SegmentError
 from shmring.packing import enclosed_sizes, unpack
@@ -45,6 +47,13 @@ cdef enum:
 UINT8 = np.dtype(np.uint8)
 THEIRS = object()      # the target of a long message that goes straight into memory of the caller
 cdef list numbered = [None] * len(DTYPES)      # dtypes by number, each once it was needed
+
+
+class Packed(NamedTuple):
+    """An object as it came: to be made by `Receiver._unpack`, where nobody waits for it."""
+
+    content: np.ndarray
+    letter_nbytes: int
 
 
 @cython.final
@@ -68,11 +77,19 @@ cdef class Receiver(End):
     cdef borrowed_t *into              # where the next long message may go, if a caller has said so
     cdef object assembled              # a long message that is complete and was not received yet, as (it,)
     cdef object failure                # an error to be raised by the next call
+    cdef public bint _leaves_packed     # objects are given as `Packed`, for `_unpack`
 
     cdef int attach(self, bint again) noexcept:
-        return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again)
+        return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.is_lent)
+
+    cdef void resume(self, bint must_cut) noexcept:
+        if self.c.head != load_relaxed_u64(&self.ring.head):     # others have received since
+            self.target = None
+        ring_resume_consumer(&self.c)      # always: what was given up may have been taken back from the tail
 
     cdef void leave(self, bint in_good_order) noexcept:
+        if self.is_lent:
+            return
         self.unclaim()
         ring_close_consumer(&self.c, in_good_order)
         ring_bell(&self.watch, self.watch.others.until)
@@ -137,6 +154,16 @@ cdef class Receiver(End):
             return self.recv(0)
         except queue.Empty:
             return default
+
+    def recv_async(self):
+        """Await the next message, in an event loop of asyncio.
+
+        Returns
+        -------
+        coroutine
+            Of what `recv` gives; raises as it does. Cancelled, it has received nothing.
+        """
+        return asynchronous.when_ready(self, self.recv)
 
     def recv_into(self, out, timeout=None):
         """Receive the content of the next message, bytes or an array, into memory of one's own.
@@ -467,7 +494,10 @@ cdef class Receiver(End):
         return 0
 
     cdef object unpacked(self, object content, int64_t letter_nbytes):
-        """The object whose letter and enclosures these bytes are."""
+        return Packed(content, letter_nbytes) if self._leaves_packed else self._unpack(content, letter_nbytes)
+
+    def _unpack(self, content, letter_nbytes):
+        """The object whose letter and enclosures these bytes are; raises `ObjectError`."""
         if not self.channel.allow_pickle:
             raise ObjectError("an object has come, and this channel was made with allow_pickle=False; it was dropped")
         letter, at, enclosures = content[:letter_nbytes], letter_nbytes, []
@@ -564,6 +594,7 @@ cdef class Receiver(End):
         """READY when there are no more pieces, or GONE or LATE."""
         cdef patience_t patience
         cdef int outcome
+        self.hush()
         be_patient(&patience, timeout_ns)
         self.is_busy = True
         try:
@@ -618,6 +649,11 @@ cdef class Receiver(End):
     def capacity_nbytes(self):
         """Size of the ring in bytes, headers included."""
         return self.ring.nslots * WORD_NBYTES
+
+    @property
+    def midway(self):
+        """Whether the next message is a long one that has begun to come."""
+        return self.target is not None
 
     @property
     def received_count(self):

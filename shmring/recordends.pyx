@@ -19,6 +19,7 @@ from shmring.ring cimport (consumer_t, producer_t, ring_abort, ring_attach_consu
 from shmring.ringwait cimport GONE, LATE, ring_bell
 from shmring.wait cimport READY, now_ns
 
+from shmring import asynchronous
 from shmring.errors import EndOfStreamError
 
 cnp.import_array()
@@ -138,6 +139,26 @@ cdef class RecordSender(End):
             left = timeout_ns if timeout_ns <= 0 else max(<int64_t>0, timeout_ns - (now_ns() - started))
             if self.await_room(min(count - done, max(self.p.capacity // 4, <uint64_t>1)), left) == LATE:
                 return done
+
+    async def send_async(self, records):
+        """Await room for records, as many as there are, and send them, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        records : array
+            As in `send_many`; it must not be changed before all are sent.
+
+        Returns
+        -------
+        int
+            How many went in. Cancelled, some may have been sent. Raises as `send_many`.
+        """
+        array = self.array_of(records)
+        done = self.send_many(array, 0)
+        while done < array.size and self.drops == WAITS:
+            await asynchronous.readable(self)
+            done += self.send_many(array.reshape(-1)[done:], 0)
+        return done
 
     cdef object array_of(self, records):
         array = np.asarray(records)
@@ -398,6 +419,21 @@ cdef class RecordReceiver(End):
         out = np.empty(n, self.channel.dtype)
         self.pop(cnp.PyArray_DATA(out), n)
         return out
+
+    def recv_async(self, count=None):
+        """Await records, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        count : int, optional
+            At most so many.
+
+        Returns
+        -------
+        coroutine
+            Of what `recv_many` gives; raises as it does. Cancelled, it has received nothing.
+        """
+        return asynchronous.when_ready(self, lambda timeout: self.recv_many(count, timeout))
 
     def recv_into(self, out, timeout=None):
         """Receive the records that are there into the beginning of an array; wait only for the first.

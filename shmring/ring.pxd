@@ -51,12 +51,16 @@ ctypedef struct consumer_t:
 
 # Making, attaching, closing (ring.pyx). `base` lies on a multiple of 128 bytes; `nslots` is a power of two. Attaching
 # answers 0, a RING_ code, or an errno where the lifeline cannot be held; the mapping must outlive the end. `again`: the
-# end may have had a holder who is gone; the caller sees to it that only one at a time tries. Closing in good order is a
-# promise that nothing is missing; without it the other side sees END_LOST.
+# end may have had a holder who is gone; the caller sees to it that only one at a time tries. Not `held`: nobody takes
+# the role, and a lock that the caller keeps hands the end from process to process; who gets it resumes where it stands.
+# Closing in good order is a promise that nothing is missing; without it the other side sees END_LOST.
 cdef size_t ring_control_nbytes() noexcept nogil
-cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start, bint drops=*) noexcept nogil
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=*) noexcept nogil
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=*) noexcept nogil
+cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start, bint drops=*,
+                      uint64_t slots_at=*) noexcept nogil
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=*, bint held=*) noexcept nogil
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=*, bint held=*) noexcept nogil
+cdef void ring_resume_producer(producer_t *p) noexcept nogil
+cdef void ring_resume_consumer(consumer_t *c) noexcept nogil
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil
 cdef void ring_close_consumer(consumer_t *c, bint in_good_order) noexcept nogil
 cdef int ring_end_state(shmring_ring_role *role) noexcept nogil

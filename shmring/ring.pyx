@@ -40,12 +40,13 @@ cdef size_t ring_control_nbytes() noexcept nogil:
 
 
 cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start,
-                      bint drops=False) noexcept nogil:
+                      bint drops=False, uint64_t slots_at=sizeof(shmring_ring)) noexcept nogil:
     cdef shmring_ring *ring = <shmring_ring *>base
     memset(ring, 0, sizeof(shmring_ring))
     ring.nslots = nslots
     ring.slot_nbytes = slot_nbytes
     ring.drops = drops
+    ring.slots_at = slots_at
     store_relaxed_u64(&ring.tail, start)
     store_relaxed_u64(&ring.head, start)
     sem_init(&ring.producer.bell.wake, 1, 0)
@@ -54,7 +55,8 @@ cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_
     store_release_u64(&ring.magic, SHMRING_RING_MAGIC)
 
 
-cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *slot_nbytes) noexcept nogil:
+cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *slot_nbytes,
+                          char **slots) noexcept nogil:
     """The ring at ``base``, if there is one and all of it lies within ``nbytes``; else NULL."""
     cdef shmring_ring *ring = <shmring_ring *>base
     if nbytes < sizeof(shmring_ring) or <uintptr_t>base % SHMRING_FALSE_SHARING != 0:
@@ -64,10 +66,12 @@ cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *s
         return NULL
     nslots[0] = load_relaxed_u64(&ring.nslots)
     slot_nbytes[0] = load_relaxed_u64(&ring.slot_nbytes)
+    cdef uint64_t slots_at = load_relaxed_u64(&ring.slots_at)
     if nslots[0] == 0 or nslots[0] & (nslots[0] - 1) or slot_nbytes[0] == 0:
         return NULL
-    if slot_nbytes[0] > (nbytes - sizeof(shmring_ring)) // nslots[0]:
+    if not sizeof(shmring_ring) <= slots_at <= nbytes or slot_nbytes[0] > (nbytes - slots_at) // nslots[0]:
         return NULL
+    slots[0] = <char *>base + slots_at
     return ring
 
 
@@ -100,38 +104,46 @@ cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     drop_lifeline(&role.life)
 
 
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False) noexcept nogil:
-    cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes)
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False,
+                              bint held=True) noexcept nogil:
+    cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes, &p.slots)
     if ring == NULL:
         return RING_FOREIGN
-    cdef int error = take(&ring.producer, again)
+    cdef int error = take(&ring.producer, again) if held else 0
     if error:
         return error
     p.ring = ring
-    p.slots = <char *>base + sizeof(shmring_ring)
     p.mask = p.capacity - 1
-    p.reserved = 0
-    p.tail = load_relaxed_u64(&ring.tail)
-    # SYNC drained (meets: ring_release).
-    p.cached_head = position(ring, load_acquire_u64(&ring.head))
+    ring_resume_producer(p)
     return check_counters(&ring.producer, p.tail - p.cached_head <= p.capacity)
 
 
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False) noexcept nogil:
-    cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes)
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False,
+                              bint held=True) noexcept nogil:
+    cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes, &c.slots)
     if ring == NULL:
         return RING_FOREIGN
-    cdef int error = take(&ring.consumer, again)
+    cdef int error = take(&ring.consumer, again) if held else 0
     if error:
         return error
     c.ring = ring
-    c.slots = <char *>base + sizeof(shmring_ring)
     c.mask = c.capacity - 1
-    c.peeked = 0
-    c.head = position(ring, load_relaxed_u64(&ring.head))
-    # SYNC filled (meets: ring_commit).
-    c.cached_tail = load_acquire_u64(&ring.tail)
+    ring_resume_consumer(c)
     return check_counters(&ring.consumer, c.cached_tail - c.head <= c.capacity)
+
+
+cdef void ring_resume_producer(producer_t *p) noexcept nogil:
+    p.reserved = 0
+    p.tail = load_relaxed_u64(&p.ring.tail)
+    # SYNC drained (meets: ring_release).
+    p.cached_head = position(p.ring, load_acquire_u64(&p.ring.head))
+
+
+cdef void ring_resume_consumer(consumer_t *c) noexcept nogil:
+    c.peeked = 0
+    c.head = position(c.ring, load_relaxed_u64(&c.ring.head))
+    # SYNC filled (meets: ring_commit).
+    c.cached_tail = load_acquire_u64(&c.ring.tail)
 
 
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil:

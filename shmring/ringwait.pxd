@@ -1,7 +1,7 @@
 # Waiting at a ring: one end for the counter of the other (ringwait.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.layout cimport shmring_bell, shmring_ring_counts, shmring_ring_role
+from shmring.layout cimport sem_t, shmring_bell, shmring_ring_counts, shmring_ring_role
 from shmring.wait cimport patience_t
 
 # What a wait ends with, beside READY and UNREADY of wait.pxd.
@@ -14,7 +14,8 @@ ctypedef struct watch_t:
     shmring_ring_role *own
     shmring_ring_role *other
     shmring_bell *bell             # where this end sleeps
-    shmring_bell *others           # where the other does
+    shmring_bell *others           # where the other does,
+    sem_t *wake                    # and what wakes it: that bell's semaphore, or one that several rings share
     shmring_ring_counts *counts    # this end's
     int64_t spin_ns
     int yields

@@ -39,12 +39,12 @@ cdef inline bint has_come(const uint64_t *counter, uint64_t until) noexcept nogi
 
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
-cdef void rouse(shmring_bell *bell, uint64_t value) noexcept nogil:
+cdef void rouse(watch_t *w, uint64_t value) noexcept nogil:
     # SYNC asleep (meets: sleep_a_tick): the number of this very sleep, or of a later one, whose sleeper then has seen
     # our counter. The swap makes one waker of two: one post per sleep, so tokens cannot pile up in the semaphore.
-    if load_acquire_u32(&bell.asleep) and <int64_t> (value - load_relaxed_u64(&bell.until)) >= 0:
-        if compare_swap_u32(&bell.asleep, 1, 0):
-            sem_post(&bell.wake)
+    if load_acquire_u32(&w.others.asleep) and <int64_t> (value - load_relaxed_u64(&w.others.until)) >= 0:
+        if compare_swap_u32(&w.others.asleep, 1, 0):
+            sem_post(w.wake)
 
 
 cdef void ring_bell(watch_t *w, uint64_t value) noexcept nogil:
@@ -53,7 +53,7 @@ cdef void ring_bell(watch_t *w, uint64_t value) noexcept nogil:
     # other.
     full_fence()
     if load_relaxed_u32(&w.others.asleep):
-        rouse(w.others, value)
+        rouse(w, value)
 
 
 # ---- waiting ---------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ import errno
 import os
 import secrets
 import stat
+import time
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from shmring import header as headers
@@ -40,8 +41,13 @@ __all__ = [
     "leftovers",
     "segment_name",
     "sweep",
+    "sweep_after",
     "try_attach",
 ]
+
+# How long a death that one look has shown may stay hidden from another: a dying process lets go of its lifelines one
+# after the other within microseconds, when the kernel gets round to it, and of its names a little later.
+DEATH_GRACE_S = 1.0
 
 # What the kernel answers when it has no room for a file's pages: file system, memory or its control group, quota,
 # RLIMIT_FSIZE.
@@ -438,6 +444,21 @@ def sweep(session: str) -> list[str]:
     stale = [leftover.name for leftover in _standing(names.session_prefix(session)) if leftover.status == "stale"]
     with names.refusals(f"sweep session {session!r}"):
         return [name for name in stale if names.remove_stale(name)]
+
+
+def sweep_after(session: str, pids: Iterable[int], patience_s: float = DEATH_GRACE_S) -> None:
+    """Unlink what these processes, which have died, left of a session; nobody else of it need know those names.
+
+    A dying process lets go of its names a moment after its lifeline has broken, so they are waited for. So are, for as
+    long, names under which no pid is written yet: somebody was just about to.
+    """
+    awaited = {0, *pids}
+    deadline = time.monotonic() + patience_s
+    with suppress(SegmentError):
+        sweep(session)
+        while any(name.pid in awaited for name in leftovers(session)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            sweep(session)
 
 
 def _standing(prefix: str) -> Iterator[Leftover]:

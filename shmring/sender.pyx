@@ -15,18 +15,19 @@ import numpy as np
 cimport numpy as cnp
 
 from shmring.arrays cimport array_t, fast_array, shape_of, source_array
-from shmring.atomics cimport store_relaxed_u64
+from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, is_gone, timeout_of
 from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, frame_needs,
                              kind_of, load_t, longest_frame, nwords_of, open_frame, part_t, put_load, word_of)
 from shmring.lending cimport Lease, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport overtake_frames
-from shmring.ring cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit)
+from shmring.ring cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit,
+                           ring_resume_producer)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
 from shmring.wait cimport READY, be_patient, now_ns, patience_t
 
-from shmring import contents
+from shmring import asynchronous, contents
 from shmring.errors import ObjectError
 from shmring.packing import pack
 
@@ -68,7 +69,7 @@ cdef class Sender(End):
     cdef bint must_cut             # a message was given up, or its sender died over it: say so before the next
 
     cdef int attach(self, bint again) noexcept:
-        cdef int code = ring_attach_producer(&self.p, self.ring, self.ring_nbytes, again)
+        cdef int code = ring_attach_producer(&self.p, self.ring, self.ring_nbytes, again, not self.is_lent)
         if code == 0:
             self.longest = longest_frame(self.p.capacity)
             # Several are under way at once, but where they would be so small that their words weigh as much.
@@ -77,7 +78,14 @@ cdef class Sender(End):
             self.must_cut = self.p.tail != 0
         return code
 
+    cdef void resume(self, bint must_cut) noexcept:
+        if self.p.tail != load_relaxed_u64(&self.ring.tail):     # else nobody else has sent since
+            ring_resume_producer(&self.p)
+        self.must_cut = must_cut
+
     cdef void leave(self, bint in_good_order) noexcept:
+        if self.is_lent:
+            return
         if self.must_cut and in_good_order:
             self.say_cut()
         ring_close_producer(&self.p, in_good_order)
@@ -127,6 +135,36 @@ cdef class Sender(End):
         _keeper = self.load(x, &m)
         return self.send_load(&m, timeout_ns)
 
+    def send_async(self, x):
+        """Await room for bytes or an array, and send it, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        x : bytes-like or array
+            As in `send`, of any size; it must not be changed before it is sent.
+
+        Returns
+        -------
+        coroutine
+            Raises as `send` does. Cancelled, it has sent nothing.
+        """
+        return asynchronous.by_and_by(self, self._by_and_by(x))
+
+    def send_object_async(self, obj):
+        """Await room for a Python object, and send it, in an event loop of asyncio.
+
+        Parameters
+        ----------
+        obj : object
+            As in `send_object`; large buffers inside it must not be changed before it is sent.
+
+        Returns
+        -------
+        coroutine
+            Raises as `send_object` does. Cancelled, it has sent nothing.
+        """
+        return asynchronous.by_and_by(self, self._by_and_by(self._packed(obj), True))
+
     def try_send(self, x):
         """Send bytes or an array if there is room for all of it now.
 
@@ -174,14 +212,22 @@ cdef class Sender(End):
         queue.Full, PeerLostError
             As in `send`.
         """
-        cdef message_t m
         self.require_idle()
+        return self._send_parcel(self._packed(obj), timeout)
+
+    def _packed(self, obj):
+        """The parcel of an object, for `_send_parcel`; raises as `send_object` does."""
         if not self.channel.allow_pickle:
             raise ValueError("made with allow_pickle=False, this channel carries no objects")
         try:
-            parcel = pack(obj)
+            return pack(obj)
         except Exception as error:
             raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
+
+    def _send_parcel(self, parcel, timeout=None):
+        """Send what `_packed` gave, as `send_object` does."""
+        cdef message_t m
+        self.require_idle()
         _keeper = self.load_parcel(parcel, &m)
         return self.send_load(&m, timeout_of(timeout))
 
@@ -319,11 +365,8 @@ cdef class Sender(End):
             raise queue.Full
         return 0
 
-    cdef int send_long(self, message_t *m, int64_t timeout_ns) except -1:
-        """Stream: a first frame with the length of all, then pieces. What stops it in the middle has it cut."""
-        cdef patience_t patience
-        cdef int64_t started = now_ns() if timeout_ns >= 0 else 0
-        cdef int outcome
+    cdef int begin_long(self, message_t *m, int64_t timeout_ns) except -1:
+        """Wait its turn, and raise what must be raised before anything is sent."""
         if m.meta_nbytes + WORD_NBYTES > self.piece:
             raise ValueError(f"what this message is takes {m.meta_nbytes} bytes to say: too much for this channel")
         self.open(0, 0, timeout_ns)      # waits its turn, and raises what must be raised before anything is sent
@@ -334,6 +377,58 @@ cdef class Sender(End):
         m.load.part = 0
         m.load.nbytes += WORD_NBYTES
         m.load.word = as_long(m.load.word)
+        return 0
+
+    def _by_and_by(self, x, bint as_object=False, bint whole=False):
+        """Send without ever waiting: a generator that stops where there is no room, and says how many slots it wants.
+
+        Run to its end it has sent ``x`` (or, ``as_object``, what `_packed` gave), in one piece if ``whole``; closed
+        before, none of it.
+        """
+        cdef message_t m
+        cdef patience_t patience
+        cdef int outcome
+        cdef uint64_t wanted
+        self.require_idle()
+        _keeper = self.load_parcel(x, &m) if as_object else self.load(x, &m)
+        if m.load.nbytes <= self.piece or self.drops or whole:
+            while True:
+                try:
+                    self.send_load(&m, 0)
+                    return
+                except queue.Full:
+                    yield frame_needs(&self.p, m.load.nbytes)
+        while True:
+            try:
+                self.begin_long(&m, 0)
+                break
+            except queue.Full:
+                yield frame_needs(&self.p, 0)
+        self.is_busy = True
+        try:
+            while True:
+                be_patient(&patience, 0)
+                outcome = self.push_long(&m, 0, now_ns(), &patience)
+                if outcome == READY:
+                    return
+                if outcome == GONE:
+                    raise self.lost()
+                if outcome == RING_CORRUPT:
+                    raise self.corrupt()
+                wanted = frame_needs(&self.p, min(m.load.nbytes, self.piece))
+                if self.wait_for(&self.ring.head, self.room_at(wanted), 0, 0) != READY:
+                    yield wanted
+        finally:
+            self.is_busy = False
+            self.must_cut = m.load.nbytes > 0 and m.load.word == word_of(PIECE)
+
+    cdef int send_long(self, message_t *m, int64_t timeout_ns) except -1:
+        """Stream: a first frame with the length of all, then pieces. What stops it in the middle has it cut."""
+        cdef patience_t patience
+        cdef int64_t started = now_ns() if timeout_ns >= 0 else 0
+        cdef int outcome
+        self.begin_long(m, timeout_ns)
+        self.hush()
         be_patient(&patience, timeout_ns)
         self.is_busy = True
         try:

@@ -23,11 +23,8 @@ from shmring.agreement import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.placing import in_slices, place_by
 from shmring.plan.pipeline import even
-from shmring.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.segment import ARRAY, DEATH_GRACE_S, HEADER_NBYTES, Segment, attach, create, segment_name
 from shmring.topology import shmem_huge_pages
-
-# The name of a rank that has just died may look alive for as long as the kernel takes to let go of its files.
-DEATH_GRACE_S = 1.0
 
 FINE, NO_ROOM, REFUSED = range(3)
 

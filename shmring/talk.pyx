@@ -11,7 +11,7 @@ from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
 from shmring.rounds cimport claim, disagree, finish, publish, remember_call
-from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until
+from shmring.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until, wake_waiters
 from shmring.whisper cimport has_arrived, read_whisper, write_whisper
 
 
@@ -84,8 +84,9 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
         finish(e, t.round + 1, t.signature)
         return
     # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
-    # free. And nobody sleeps for our count to pass this round: that takes having heard our word and being nslots - 1
-    # rounds further. So the count goes without a fence.
+    # free. And hardly anybody sleeps for our count to pass this round: that takes having heard our word and being
+    # nslots - 1 rounds further, as a root that waits for nobody. So the count goes without a fence. Who sleeps for it
+    # all the same, since we were interrupted just here, looks up by itself after a tick.
     e.free_until = t.round + e.nslots
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in wait.pyx
     fault_point("concluding")
@@ -136,4 +137,6 @@ cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept no
         fault_point("heard")
         t.heard += 1
     conclude(e, t)
+    # While we waited a root had time to run ahead and to fall asleep for the count that has just moved unannounced.
+    wake_waiters(&e.circle)
     return READY

@@ -94,7 +94,6 @@ cdef class Team:
             s = <strand_t *> room
             e = &s.engine
             e.circle = caller.circle                 # life, record and patience are the rank's
-            e.circle.strand = t
             e.circle.next = NULL
             e.circle.outbox = <shmring_outbox **> (room + sizeof(strand_t))
             e.slots = <char **> (e.circle.outbox + size)

@@ -24,7 +24,6 @@ cdef enum:
 ctypedef struct circle_t:
     int rank
     int size
-    int strand
     circle_t *first            # that of strand 0, and the next strand's; NULL after the last
     circle_t *next
     shmring_abort *record      # the one of all
@@ -51,7 +50,7 @@ cdef void wake_waiters(circle_t *c) noexcept nogil
 cdef void rouse_everyone(circle_t *c) noexcept nogil
 cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine, uint64_t theirs,
                          const char *reason) noexcept nogil
-cdef uint64_t call_of(circle_t *c, int j) noexcept nogil
+cdef void report_late(circle_t *c, int what, int whom, uint64_t need, uint64_t mine) noexcept nogil
 cdef bint in_trouble(circle_t *c) noexcept nogil
 cdef bint is_reported(circle_t *c) noexcept nogil
 cdef void insist_on_report(circle_t *c) noexcept nogil

@@ -7,13 +7,14 @@ tick. A rank that moves a counter makes no system call unless a sleeper has said
 """
 
 from libc.stdint cimport INT64_MAX
-from libc.string cimport strncpy
+from libc.string cimport memset, strncpy
 
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
                               load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
 from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
 from shmring.lifeline cimport DEAD, life_state
+from shmring.wants cimport counter_of, find_late, lacks, want_of, whom_of
 
 
 cdef extern from "sleep.h" nogil:
@@ -48,10 +49,6 @@ cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil:
 
 # ---- is it there? ----------------------------------------------------------------------------------------------------
 
-cdef inline uint64_t *counter_of(circle_t *c, int what, int who) noexcept nogil:
-    return &c.outbox[who].consumed if what == CONSUMED else &c.outbox[who].published
-
-
 cdef inline bint has_reached(circle_t *c, int what, int who, uint64_t need) noexcept nogil:
     if c.seen[what][who] < need:
         # SYNC published (meets: publish in engine.pyx, post_whisper): the payload of every round below is visible.
@@ -72,19 +69,14 @@ cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogi
 
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
-# A sleeper's word says what it waits for, so that only whoever completes it wakes it:
-#   bit 0 set, bit 1 what, bits 2..17 whom + 1 (0: everyone), bits 18..63 need
-cdef inline uint64_t sleep_word(int what, int whom, uint64_t need) noexcept nogil:
-    return need << 18 | <uint64_t> (whom + 1) << 2 | <uint64_t> what << 1 | 1
+# A sleeper's word says what it wants, so that only whoever completes that wakes it.
 
-
-cdef bint is_due(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
-    cdef int what = word >> 1 & 1, whom = <int> (word >> 2 & 0xFFFF) - 1, j
-    cdef uint64_t need = word >> 18
+cdef bint is_due(circle_t *c, int sleeper, uint64_t want) noexcept nogil:
+    cdef int whom = whom_of(want), j
     if whom != EVERYONE:
-        return whom == c.rank and load_relaxed_u64(counter_of(c, what, whom)) >= need
+        return whom == c.rank and not lacks(c, want, whom)
     for j in range(c.size):
-        if j != sleeper and load_relaxed_u64(counter_of(c, what, j)) < need:
+        if j != sleeper and lacks(c, want, j):
             return False     # that one will come after us, see our counter, and wake the sleeper
     return True
 
@@ -146,18 +138,34 @@ cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round,
     cdef shmring_abort *record = record_of(c)
     if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
         fault_point("report")
-        record.cause = cause
-        record.by = c.rank
-        record.about = about
-        record.round = round
-        record.mine = mine
-        record.theirs = theirs
-        record.strand = c.strand
         strncpy(record.reason, reason, sizeof(record.reason) - 1)
-        # SYNC trouble (meets: in_trouble).
-        store_release_u32(&record.state, 2)
+        write_record(c, cause, about, round, mine, theirs)
     fault_point("reported")
     rouse_everyone(c)
+
+
+cdef void report_late(circle_t *c, int what, int whom, uint64_t need, uint64_t mine) noexcept nogil:
+    """The same, about whoever keeps this rank waiting."""
+    cdef shmring_abort *record = record_of(c)
+    cdef int about
+    if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
+        fault_point("report")
+        about = find_late(c, what, whom, need, record.late)
+        write_record(c, SHMRING_LATE, about, need, mine, call_of(c, about) if about >= 0 else 0)
+    fault_point("reported")
+    rouse_everyone(c)
+
+
+cdef void write_record(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine,
+                       uint64_t theirs) noexcept nogil:
+    cdef shmring_abort *record = record_of(c)
+    record.cause = cause
+    record.by = c.rank
+    record.about = about
+    record.round = round
+    record.mine = mine
+    record.theirs = theirs
+    store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
 
 
 cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
@@ -198,6 +206,7 @@ cdef void complete_report(circle_t *c, uint32_t cause, int about) noexcept nogil
     cdef shmring_abort *record = record_of(c)
     record.cause = cause
     record.by = record.about = about
+    memset(record.late, 0, sizeof(record.late))
     store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
 
 
@@ -247,13 +256,9 @@ cdef uint64_t call_of(circle_t *c, int j) noexcept nogil:
 
 
 cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
-    cdef int j, about = -1
     if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
         return False
-    for j in range(c.size - 1, -1, -1):
-        if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
-            about = j
-    report_trouble(c, SHMRING_LATE, about, need, c.outbox[c.rank].current, call_of(c, about) if about >= 0 else 0, b"")
+    report_late(c, what, whom, need, c.outbox[c.rank].current)
     return True
 
 
@@ -264,7 +269,7 @@ cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_
     cdef int64_t ns = patience.tick_ns
     if patience.timeout_ns >= 0:
         ns = max(0, min(ns, patience.deadline_ns - now_ns()))
-    store_relaxed_u64(asleep, sleep_word(what, whom, need))
+    store_relaxed_u64(asleep, want_of(what, whom, need))
     # SYNC asleep (meets: wake_waiters, rouse_everyone).
     full_fence()
     fault_point("sleep")
@@ -304,6 +309,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
         if now >= patience.spin_until_ns:
             patience.stage = YIELD
         elif now >= look_at_ns:
+            store_relaxed_u64(&c.outbox[c.rank].wants, want_of(what, whom, need))
             if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
                 return TROUBLE
             return UNREADY
@@ -312,6 +318,7 @@ cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *
             # that has been waited already.
             sched_yield()
     if patience.stage == YIELD:
+        store_relaxed_u64(&c.outbox[c.rank].wants, want_of(what, whom, need))
         for _i in range(c.yields):
             sched_yield()
             if is_ready(c, what, whom, need):

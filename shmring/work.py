@@ -314,9 +314,7 @@ class Progress:
             if self._ended:
                 raise ClosedError(f"{self.name}: is closed")
             if self._thread is None:
-                thread = threading.Thread(target=self._serve, name=f"shmring {self.name}", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._start()
             if self.is_own_thread():
                 self._inner.append(item)
                 return
@@ -324,6 +322,14 @@ class Progress:
                 self._set_busy(True)
             self._line.append(item)
             self.news.notify()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._serve, name=f"shmring {self.name}", daemon=True)
+        try:
+            thread.start()
+        except KeyError as error:  # the interpreter's own, when a signal handler raises inside of start()
+            raise error.__context__ or error from None
+        self._thread = thread
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
@@ -340,6 +346,11 @@ class Progress:
     # ---- the communicator's own thread ----
 
     def _serve(self) -> None:
+        with self.lock:
+            if self._thread is None:  # a signal handler has raised in `_start`, after this thread had begun
+                self._thread = threading.current_thread()
+            if self._thread is not threading.current_thread():  # and then another one was started
+                return
         while True:
             with self.lock:
                 while self._runner is not None or not (self._line or self._retired):

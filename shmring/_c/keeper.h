@@ -161,7 +161,7 @@ static void unlink_entry(size_t at) {
     keeper.marked_count--;
 }
 
-static void let_go(shmring_lifeline *life) {
+static void part_from(shmring_lifeline *life, uint32_t last_word) {
     size_t at = keeper.held_count;
     while (at-- > 0)
         if (keeper.held[at].life == life) break;
@@ -173,12 +173,16 @@ static void let_go(shmring_lifeline *life) {
         in_order();
     }
     /* SYNC leave (meets: probe_life). What the owner did before it left is visible to whoever sees that it left. */
-    store_release_u32(&life->word, 0);
+    store_release_u32(&life->word, last_word);
     in_order();
     keeper.list.list_op_pending = NULL;
     memmove(&keeper.held[at], &keeper.held[at + 1], (keeper.held_count - at - 1) * sizeof *keeper.held);
     keeper.held_count--;
 }
+
+static void let_go(shmring_lifeline *life) { part_from(life, 0); }
+
+static void let_die(shmring_lifeline *life) { part_from(life, FUTEX_OWNER_DIED); }
 
 static void wait_semaphore(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0 && errno == EINTR) {}
@@ -297,6 +301,15 @@ static int hold_life(shmring_lifeline *life) {
 static void drop_life(shmring_lifeline *life) {
     pthread_mutex_lock(&keeper.desk);
     if (keeper.is_started) ask_keeper(let_go, life);
+    pthread_mutex_unlock(&keeper.desk);
+}
+
+/* Before memory is unmapped: no link of the kernel's list may lead there. Whoever still holds a life in it will not come
+ * back to it, so its peers are to take it for dead. */
+static void end_lives_in(const void *base, size_t nbytes) {
+    pthread_mutex_lock(&keeper.desk);
+    for (size_t i = keeper.held_count; i-- > 0;)
+        if ((uintptr_t)keeper.held[i].life - (uintptr_t)base < nbytes) ask_keeper(let_die, keeper.held[i].life);
     pthread_mutex_unlock(&keeper.desk);
 }
 

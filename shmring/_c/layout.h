@@ -7,12 +7,13 @@
 #ifndef SHMRING_LAYOUT_H
 #define SHMRING_LAYOUT_H
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 2u
+#define SHMRING_LAYOUT_VERSION 3u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -52,7 +53,7 @@ typedef struct {
 /* Who has one end of a ring. */
 typedef struct {
     uint32_t taken;  /* 1 once somebody has it (compare-and-swap) */
-    uint32_t closed; /* 0 open, 1 closed, 2 left without closing; once set, no count of his changes */
+    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 cut the other off; once set, no count of his changes */
     uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
     uint32_t unused;
     shmring_lifeline life;
@@ -71,12 +72,13 @@ typedef struct {
 /* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring.pxd).
  * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x32676e6972ull /* "ring2" */
+#define SHMRING_RING_MAGIC 0x33676e6972ull /* "ring3" */
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
     uint64_t drops; /* 1: the producer may give up the oldest, and head's top bit says that one is being read */
+    uint64_t slots_at; /* bytes from here to the slots, which several rings may share (broadcasting.pyx) */
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
     shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
@@ -88,6 +90,18 @@ typedef struct {
 _Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
                "the two counters have two writers");
 _Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
+
+/* A queue (queueing.pyx): a ring whose ends go from process to process, each to whoever holds its lock. */
+typedef struct {
+    SHMRING_APART pthread_mutex_t sending;
+    uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring, */
+    uint64_t began;      /* from this slot on; */
+    uint64_t sent;       /* there were so many messages before it */
+    SHMRING_APART pthread_mutex_t receiving;
+    SHMRING_APART uint64_t done; /* messages said to be dealt with (compare-and-swap) */
+    uint32_t joiners;            /* how many wait until all are (compare-and-swap) */
+    sem_t joined;
+} shmring_queue;
 
 /* First page of every segment. Written once by the creator, `ready` last (release); immutable afterwards, but for
  * `attached` and the lifeline. */
@@ -131,8 +145,10 @@ typedef struct {
     uint64_t round;
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
-    uint32_t strand; /* whose rounds are meant: 0 the rank's own, else of that thread of a team */
-    char reason[196];
+    union {
+        char reason[200];
+        uint8_t late[200]; /* SHMRING_LATE: the ranks that keep all waiting, a bit each; those beyond are not told */
+    };
 } shmring_abort;
 
 enum shmring_cause {
@@ -158,6 +174,7 @@ typedef struct {
     uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
+    uint64_t wants; /* what its last wait of some length was for (wants.pxd), for the same; void once that has come */
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 

@@ -134,8 +134,9 @@ def survive(comm, case, number, victim):
         next(call)
         if case.moment == "waiting" and comm.rank == (victim + 1) % comm.size:
             time.sleep(0.04)
-        for _ in call:
-            pass
+        for error in call:
+            check_error(error, case.death, victim, pid)
+            end_stopped(comm, case, victim, pid)
         comm.barrier()
     except (BrokenError, MeetingError, MessageTimeoutError) as error:
         say(f"noticed {number} {time.monotonic()}")
@@ -143,8 +144,13 @@ def survive(comm, case, number, victim):
     else:
         raise AssertionError(f"a barrier succeeded without rank {victim}")
     stay_broken(comm, case, victim, pid)
+    end_stopped(comm, case, victim, pid)
+
+
+def end_stopped(comm, case, victim, pid):
+    """One of the others ends a rank that has stopped, or it would be waited for."""
     if case.death == "SIGSTOP" and comm.rank == (victim + 1) % comm.size:
-        os.kill(pid, signal.SIGKILL)  # or it would be waited for
+        os.kill(pid, signal.SIGKILL)
 
 
 def stay_broken(comm, case, victim, pid):

@@ -1,7 +1,8 @@
 """A build of shmring with injection points, beside the one under test: `python tests/faults/fault_build.py` makes it.
 
 It lies in ``build/faults/`` of the checkout, one directory for each state of the sources, and is made anew only when
-they have changed. Needs what every build from a checkout needs: a C compiler, Cython and setuptools.
+they have changed. Only modules in which there are points are compiled; the others are those of the shmring under test.
+Needs what every build from a checkout needs: a C compiler, Cython and setuptools.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import shmring
+
 ROOT = Path(__file__).resolve().parents[2]
+UNDER_TEST = Path(shmring.__file__).resolve().parent
 SOURCES = ("*.py", "*.pyx", "*.pxd", "_c/*.h", "plan/*.py")
 
 
 def fault_build() -> str:
-    """The directory that holds the ``shmring`` with injection points; made if need be, in a minute or two.
+    """The directory that holds the ``shmring`` with injection points; made if need be, in half a minute.
 
     Raises
     ------
@@ -27,7 +32,12 @@ def fault_build() -> str:
         It cannot be built here; the text has what the build said.
     """
     files = [ROOT / "setup.py", *(path for pattern in SOURCES for path in sorted((ROOT / "shmring").glob(pattern)))]
-    digest = hashlib.blake2b(sys.version.encode(), digest_size=8)
+    for path in files[1:]:
+        twin = UNDER_TEST / path.relative_to(ROOT / "shmring")
+        if path.suffix == ".py" and (not twin.exists() or twin.read_bytes() != path.read_bytes()):
+            raise RuntimeError(f"the shmring under test, {UNDER_TEST}, was not made from this checkout: {path.name}")
+    sanitizers = os.environ.get("SHMRING_SANITIZED", "")  # tests/sanitizers/run.sh
+    digest = hashlib.blake2b(f"{sys.version} {UNDER_TEST} {sanitizers}".encode(), digest_size=8)
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     place = ROOT / "build" / "faults" / digest.hexdigest()
@@ -36,21 +46,33 @@ def fault_build() -> str:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="under-way-") as work:
         for path in files:
+            if path.suffix == ".pyx" and not has_points(path):
+                continue
             copy = Path(work, "tree", path.relative_to(ROOT))
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
         done = subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-            cwd=Path(work, "tree"), env={**os.environ, "SHMRING_FAULTS": "1", "SHMRING_SANITIZE": ""},
+            cwd=Path(work, "tree"),
+            env={**os.environ, "SHMRING_FAULTS": "1", "SHMRING_SANITIZE": sanitizers, "LD_PRELOAD": ""},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         if done.returncode:
             raise RuntimeError(f"cannot build shmring with injection points:\n{done.stdout[-3000:]}")
         shutil.rmtree(Path(work, "tree", "build"), ignore_errors=True)
+        made = Path(work, "tree", "shmring")
+        for path in UNDER_TEST.glob(f"*{EXTENSION_SUFFIXES[0]}"):
+            if not (made / path.name).exists():
+                (made / path.name).symlink_to(path)
         for old in place.parent.glob("[0-9a-f]*"):  # of other states of the sources
             shutil.rmtree(old, ignore_errors=True)
         os.rename(Path(work, "tree"), place)
     return str(place)
+
+
+def has_points(path: Path) -> bool:
+    """Whether a module has injection points."""
+    return "fault_point(" in path.read_text()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Each is a generator over one communicator. What it does before its ``yield`` is preparation, after it comes the call,
 whose result it checks. So a rank that fails *before* the call stops at the ``yield``, one that fails *after* it runs to
-the end. ``n`` is a number of elements: `SMALL` is whispered, `LARGE` takes more rounds than the outboxes of the grid
-(`SETTINGS`) have slots.
+the end. What else it yields are errors after which it tries again. ``n`` is a number of elements: `SMALL` is whispered,
+`LARGE` takes more rounds than the outboxes of the grid (`SETTINGS`) have slots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from shmring.errors import BrokenError, CollectiveTimeoutError
+from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, MeetingError, PeerLostError
 
 SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "lane_nbytes": 16_384}
 SMALL, LARGE = 3, 40_000
@@ -237,7 +237,7 @@ def use(group):
         numbers = group.parent_ranks
         if isinstance(error, CollectiveTimeoutError):
             error.late = tuple(numbers[r] for r in error.late)
-        else:
+        elif isinstance(error, (AbortedError, PeerLostError)):
             error.rank = numbers[error.rank]
             error.args = (f"rank {error.rank}, in a new group: {error}",)
         raise
@@ -269,7 +269,13 @@ def close(comm):
 @call()
 def shrink(comm):
     yield
-    with comm.shrink(meeting_timeout=comm.config.timeout) as group:
+    while True:
+        try:
+            group = comm.shrink(meeting_timeout=comm.config.timeout)
+            break
+        except MeetingError as error:  # one gave it up, or did not come. All try again, or the next call meets this one
+            yield error
+    with group:
         use(group)
         # One who failed in the midst of it may be left out; nobody else may.
         assert set(range(comm.size)) - set(group.parent_ranks) <= set(comm.engine.gone_ranks())

@@ -40,8 +40,8 @@ DEATHS = {
     "sys.exit": lambda: sys.exit(5),
 }
 
-# Nothing but the clock tells a stopped process from a slow one.
-STOP_TIMEOUT_S = 0.4
+# Nothing but the clock tells a stopped process from a slow one, and these tests run on busy machines.
+STOP_TIMEOUT_S = 1.0
 
 ERRORS: dict[str, type[BrokenError]] = dict.fromkeys(DEATHS, PeerLostError) | {
     "SIGSTOP": CollectiveTimeoutError,
@@ -60,6 +60,9 @@ def check_error(error, death, victim, pid):
         return
     if "in a new group" in str(error) and ERRORS[death] is AbortedError and isinstance(error, PeerLostError):
         assert error.rank == victim, error  # it never had that group's communicator, through which it could abort
+        return
+    if death == "SIGSTOP" and isinstance(error, PeerLostError):
+        assert error.rank == victim, error  # another survivor has noticed, and ended it
         return
     assert isinstance(error, ERRORS[death]), error
     text = str(error)

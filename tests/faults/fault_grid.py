@@ -26,21 +26,40 @@ def cells(call, moments):
     return list(product([call], moments, DEATHS, WAITS))
 
 
+def draw(moments, dice):
+    """A case of every call, at some of its ``moments``, as descents; all ways to fail equally often."""
+    ways = [way for _ in range(len(CALLS) // len(DEATHS) + 1) for way in dice.sample(list(DEATHS), len(DEATHS))]
+    cases = [
+        Case(call, dice.choice(moments[call]), death, dice.choice(list(WAITS)), dice.choice(VICTIMS))
+        for call, death in zip(dice.sample(list(CALLS), len(CALLS)), ways, strict=False)
+    ]
+    return [tuple(cases[at : at + RANKS - 1]) for at in range(0, len(cases), RANKS - 1)]
+
+
+DRAWN = -(-len(CALLS) // (RANKS - 1))  # so many descents
+
+
 def deal(cells, dice):
     """Descents in which every cell meets every size of group once."""
     columns = [dice.sample(cells, len(cells)) for _ in range(RANKS - 1)]
     return [tuple(Case(*cell, victim=dice.choice(VICTIMS)) for cell in row) for row in zip(*columns, strict=True)]
 
 
-def play(cases):
+def play(cases, size=None):
     """Run a descent; how long each survivor of each case took to notice, and whether the victim died where it should.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+    size : int, optional
+        How many ranks begin it; by default one more than there are cases.
 
     Returns
     -------
     list of (Case, ranks, seconds or None, died_in_place)
         One for each survivor and case; None where the victim could not say when it died.
     """
-    size = len(cases) + 1
+    size = size or len(cases) + 1
     gang = start_processes(size, descend, secrets.token_hex(8), size, cases)
     outcomes = gang.outcomes()
     story = "\n".join([*map(str, cases), *map(str, outcomes)])

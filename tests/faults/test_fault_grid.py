@@ -1,6 +1,6 @@
 """Every call x every moment x every way to fail x spinning and sleeping peers x 4, 3 and 2 ranks.
 
-    pytest tests/faults                 some of each, drawn by the seed
+    pytest tests/faults                 one case of every call, drawn by the seed
     pytest tests/faults --long          all of it
     python tests/faults/report.py       all of it, with the times that survivors took to notice
 
@@ -11,13 +11,19 @@ import random
 
 import pytest
 from fault_calls import CALLS
-from fault_grid import MOMENTS, cells, deal, play
+from fault_grid import DRAWN, MOMENTS, cells, deal, draw, play
+
+pytestmark = pytest.mark.stress
 
 
-@pytest.mark.stress
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_survivors_of_a_failure_know_who_it_was_and_go_on(number, seed):
+    play(draw(MOMENTS, random.Random(f"{seed} grid"))[number])
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_survivors_of_every_failure_know_who_it_was_and_go_on(call, seed, long_run):
-    dice = random.Random(f"{seed} {call}")
-    descents = deal(cells(call, MOMENTS[call]), dice)
-    for cases in descents if long_run else descents[:4]:
+    if not long_run:
+        pytest.skip("takes an hour; --long")
+    for cases in deal(cells(call, MOMENTS[call]), random.Random(f"{seed} {call}")):
         play(cases)

@@ -1,6 +1,6 @@
 """Failures inside the steps of calls, in a build with injection points, which the first of these tests makes.
 
-    pytest tests/faults/test_fault_points.py            some of each call, drawn by the seed, and every point once
+    pytest tests/faults/test_fault_points.py            one case of every call, drawn by the seed, and every point once
     pytest tests/faults/test_fault_points.py --long     every point of every call x every way to fail x ...
 """
 
@@ -16,7 +16,7 @@ import pytest
 from descent import Case, disarm
 from fault_build import fault_build
 from fault_calls import CALLS
-from fault_grid import cells, deal, play
+from fault_grid import DRAWN, cells, deal, draw, play
 from harness import nursery_with, run_ranks, say, start_processes, start_ranks
 
 import shmring
@@ -42,11 +42,17 @@ def _in_that_build(injection_points):
 
 
 @pytest.mark.stress
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_survivors_of_a_failure_inside_a_step_know_who_it_was_and_go_on(number, seed):
+    play(draw(fault_points.MOMENTS, random.Random(f"{seed} inside"))[number])
+
+
+@pytest.mark.stress
 @pytest.mark.parametrize("call", CALLS)
-def test_survivors_of_a_failure_inside_a_step_know_who_it_was_and_go_on(call, seed, long_run):
-    dice = random.Random(f"{seed} {call} inside")
-    descents = deal(cells(call, fault_points.MOMENTS[call]), dice)
-    for cases in descents if long_run else descents[:3]:
+def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call, seed, long_run):
+    if not long_run:
+        pytest.skip("takes hours; --long")
+    for cases in deal(cells(call, fault_points.MOMENTS[call]), random.Random(f"{seed} {call} inside")):
         play(cases)
 
 
@@ -69,8 +75,7 @@ def test_every_point_is_on_a_list():
 
 @pytest.mark.parametrize(("call", "point"), [(call, point) for call in WHERE for point in WHERE[call].split()])
 def test_a_rank_is_killed_at_the_very_point(call, point):
-    last = Case("barrier", "before", "SIGKILL", "sleeping", 0)
-    found = play((Case(call, f"{point}@1", "SIGKILL", "sleeping", 1), last, last))
+    found = play([Case(call, f"{point}@1", "SIGKILL", "sleeping", 1)], size=4)
     assert all(in_place for *_, in_place in found), "it lived past the point"
 
 

@@ -88,7 +88,7 @@ def areas(comm, whose):
         "counters": [(4096, 4160), (4224, 4232)],
         # Of the semaphores only the count: over what else is in them libc itself aborts.
         "sleepers": [(4352, 4360), (4480, 4488), (4608, 4616), (4736, 4744)],
-        "trouble": [(4864, 4872), (5096, 5112), (5120, 5176)],
+        "trouble": [(4864, 4872), (5096, 5120), (5120, 5176)],
         "whispers": [(8192, 8192 + 16 * 64)],
         "lanes": [(lanes - 4096, lanes - 4096 + 176), (other, other + 64 * 16)],
     }

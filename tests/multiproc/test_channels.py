@@ -10,11 +10,11 @@ import stat
 import subprocess
 import sys
 import time
-import traceback
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from children import in_child, status_of
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError, segment
@@ -29,25 +29,6 @@ def unique(test):
 def path_of(name):
     """Where the name of a channel stands, if it does."""
     return "/dev/shm" + segment.segment_name(f"channel/{name}", "ring")
-
-
-def in_child(function, *args):
-    """Run a function in a forked child."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        function(*args)
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def status_of(pid):
-    """How a child ended."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def echo(receiver, sender):

@@ -84,8 +84,23 @@ def test_variable_counts_runs_under_the_launcher(size):
     assert f"{10 * size} words came" in said
 
 
+@pytest.mark.parametrize("loaders", [1, 3])
+def test_loaders_feed_a_trainer(loaders):
+    said = run(str(ROOT / "examples/data_loader.py"), str(loaders))
+    assert f"{40 * loaders} batches from {loaders} loaders" in said
+    assert float(re.search(r"off by (\S+)", said).group(1)) < 1e-3
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_actors_teach_a_learner(actors):
+    said = run(str(ROOT / "examples/actors_and_learner.py"), str(actors))
+    assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in said
+
+
 def test_every_example_is_run_here():
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} == {
+        "actors_and_learner.py",
+        "data_loader.py",
         "groups.py",
         "hello_all_reduce.py",
         "objects.py",

@@ -617,6 +617,30 @@ def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_
     assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]
 
 
+def submit_though_the_thread_is_not_noted(comm):
+    """A signal handler raises inside of `Thread.start`, when the thread runs already; as it does by chance above."""
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread):
+        start(thread)
+        started.append(thread)
+        if len(started) == 1:
+            raise EnoughError
+
+    threading.Thread.start = interrupted
+    with pytest.raises(EnoughError):
+        comm.barrier(async_op=True)
+    for _ in range(20):
+        comm.barrier(async_op=True).wait()
+    for thread in started:
+        thread.join(0.2)  # one that is not wanted ends at once
+    return sum(thread.is_alive() for thread in started)
+
+
+def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started():
+    assert run_ranks(1, submit_though_the_thread_is_not_noted) == [1]
+
+
 def hasten(comm):
     x = [np.full(5, float(comm.rank + k)) for k in range(6)]
     seen = []

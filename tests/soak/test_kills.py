@@ -1,4 +1,4 @@
-"""A few hundred of the jobs of kills.py; ten thousand with ``--long``."""
+"""Some of the jobs of kills.py; ten thousand with ``--long``."""
 
 import kills
 import pytest
@@ -6,7 +6,7 @@ import pytest
 
 @pytest.mark.stress
 def test_random_kills_cause_no_hang_no_leak_and_no_wrong_result(seed, long_run):
-    totals, stories = kills.soak(10_000 if long_run else 300, seed)
+    totals, stories = kills.soak(10_000 if long_run else 150, seed)
     print(dict(totals))
     assert not stories, f"{len(stories)} jobs failed\n" + "\n".join(stories[:5])
-    assert totals["survivors that named the dead"] > 50
+    assert totals["survivors that named the dead"] > 30

@@ -19,23 +19,24 @@ FLOORS = {
     "words": """
         errors dtypes contents version unraisable atomics layout faults
         _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h _c/team.h
-        _c/dlpack_abi.h _c/faults.h _c/numa.h
+        _c/dlpack_abi.h _c/faults.h _c/numa.h _c/robust.h
     """,
     "machine": """
         sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes
-        config blocks pages placing names header mapping lifeline segment wait reduce dlpack arrays
+        config blocks pages placing names header mapping lifeline segment wants wait reduce dlpack arrays
     """,
     "parts": """
-        packing lending ring ringwait ringlook frames overtaking channelmemory inspection
+        packing lending ring ringwait ringlook ringsets anywait alarm asynchronous
+        frames overtaking channelmemory branches queuememory inspection
         directory whisper signature rounds stores journey talk program team plan/ lanes
     """,
     "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
-        ends sender receiver recordends
+        ends sender receiver recordends fanning broadcasting queueing
         work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
         sharedarrays explaining locating
     """,
-    "face": "communicator channels joining launch run __init__",
+    "face": "communicator channels fans joining launch run __init__",
     "guests": "bench/ cli/ torch/ __main__",
 }
 

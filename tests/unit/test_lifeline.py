@@ -393,3 +393,29 @@ def test_a_lifeline_that_does_not_fit_is_refused(memory, offset):
 def test_a_read_only_buffer_is_refused():
     with pytest.raises(BufferError):
         hold(bytes(64))
+
+
+# Argument 1: a file of two pages. A signal handler that raises at the wrong moment has the same effect.
+FORGETFUL = """
+import mmap, sys
+from shmring.engine import prepare_outbox
+from shmring.lifeline import drop, hold, probe
+from shmring.mapping import Mapping
+with open(sys.argv[1], "r+b") as file:
+    elsewhere = Mapping(file.fileno(), 8192)
+    mapping = Mapping(file.fileno(), 8192)
+prepare_outbox(mapping)      # nobody keeps what would undo it
+assert probe(elsewhere, 384).state == "alive"
+del mapping
+assert probe(elsewhere, 384).state == "dead"
+hold(elsewhere, 384)         # the keeper goes on
+assert probe(elsewhere, 384).state == "alive"
+drop(elsewhere, 384)
+"""
+
+
+@each_method
+def test_a_life_whose_memory_is_unmapped_ends_and_costs_its_process_nothing(tmp_path, method):
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(8192))
+    subprocess.run([sys.executable, "-c", FORGETFUL, str(path)], env={**os.environ, **METHODS[method]}, check=True)

@@ -1,0 +1,9 @@
+from typing_extensions import Buffer
+
+CONTROL_NBYTES: int
+BELL_NBYTES: int
+QUEUE_NBYTES: int
+
+def format_bell(buffer: Buffer) -> None: ...
+def format_shared_slots(buffer: Buffer, count: int, nslots: int, slot_nbytes: int, drops: bool) -> None: ...
+def format_queue(buffer: Buffer) -> None: ...

@@ -1,0 +1,29 @@
+"""Forked children of a test that needs no ranks: a function in one, and how it ended."""
+
+import os
+import traceback
+
+
+def in_child(function, *args):
+    """Run a function in a forked child.
+
+    Returns
+    -------
+    int
+        Its process id, for `status_of`.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        function(*args)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def status_of(pid):
+    """How a child ended: its exit status, or its signal, negative."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

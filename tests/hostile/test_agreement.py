@@ -1,0 +1,45 @@
+"""What a peer says of its shared arrays is looked up in what this process has mapped, and is not followed out of it."""
+
+import numpy as np
+import pytest
+from harness import run_ranks
+
+from shmring.errors import MismatchError
+
+N = 200_000
+
+
+def place_beyond_the_end(comm):
+    """An array on each rank. Rank 1's lies where, to rank 0, there is nothing: it takes the allocation for longer."""
+    memory = comm.empty(4 * N, np.int64)
+    sharing = comm.engine.sharing
+    allocation, *_ = sharing.directory.locate(memory.ctypes.data)
+    forged = sharing.enlist(allocation.segments, memory.nbytes if comm.rank == 1 else memory.nbytes // 4)
+    assert forged.number == 2
+    x = memory[3 * N :] if comm.rank == 1 else memory[:N]
+    x[:] = comm.rank
+    comm.barrier()
+    return forged, x
+
+
+def reduce_it(comm):
+    forged, x = place_beyond_the_end(comm)
+    with pytest.raises(MismatchError, match="rank 1 named a place outside"):
+        comm.all_reduce(x)
+    del forged
+
+
+def test_a_place_outside_of_an_allocation_is_an_error_on_all_ranks():
+    run_ranks(2, reduce_it)
+
+
+def broadcast_it(comm):
+    forged, x = place_beyond_the_end(comm)
+    comm.broadcast(x, root=1)
+    assert (x == 1).all()
+    assert comm.engine.sharing.nmapped == 0
+    del forged
+
+
+def test_where_a_root_alone_speaks_such_a_place_is_not_used():
+    run_ranks(2, broadcast_it)
