@@ -7,10 +7,10 @@ made small enough for the stations to overlap (`nested.chunks_for`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .limits import Costs, Limits
-from .nest import Nest
+from .nest import Level, Nest
 from .nested import chunks_for, fits
 
 # Those whose operands are folded.
@@ -24,23 +24,29 @@ NESTED = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
     """What the best flat plan takes; ``nbytes``: of the vector, or of all blocks."""
     p = nest.size
-    # (bytes touched by the busiest rank, bytes into or out of a domain of m ranks, synchronisations), in vectors.
-    ways: dict[str, list[tuple[float, Callable[[int], float], int]]] = {
-        "all_reduce": [(p + 3, lambda m: m * (p - m), 1), (5 - 2 / p, lambda m: 2 * m * (p - m) / p, 2)],
-        "reduce": [(p + 1, lambda m: p - m, 1), (4, lambda m: (m + 1) * (p - m) / p, 2)],
-        "reduce_scatter": [(3 - 1 / p, lambda m: m * (p - m) / p, 1)],
-        "all_gather": [(2, lambda m: m * (p - m) / p, 1)],
-        "broadcast": [(2, lambda m: p - m, 1)],
-    }
+    # (bytes touched by the busiest rank, bytes over the fullest link, synchronisations), in vectors.
+    touched, syncs = {
+        "all_reduce": (5 - 2 / p, 2),
+        "reduce": (4.0, 2),
+        "reduce_scatter": (3 - 1 / p, 1),
+        "all_gather": (2.0, 1),
+        "broadcast": (2.0, 1),
+    }[kind]
+    ways = [(touched, _fullest(nest.levels, lambda m: _over(kind, p, m)), syncs)]
+    if kind == "all_reduce":
+        ways.append((p + 3, _fullest(nest.levels, lambda m: m * (p - m)), 1))
+    if kind == "reduce":
+        ways.append((p + 1, _fullest(nest.levels, lambda m: p - m), 1))
     return min(
-        nbytes * (touched / costs.bytes_per_second + _fullest(nest, crossing) / costs.link_bytes_per_second)
-        + syncs * costs.latency
-        for touched, crossing, syncs in ways[kind]
+        nbytes * (touched / costs.bytes_per_second + across / costs.link_bytes_per_second) + syncs * costs.latency
+        for touched, across, syncs in ways
     )
 
 
-def nested_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries: bool = True) -> float:
-    """What the nested plan takes."""
+def nested_seconds(
+    kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries: bool = True, within: Sequence[Level] = ()
+) -> float:
+    """What the nested plan takes. ``within``: finer levels, of which it does not know."""
     p, m = nest.size, min(map(len, nest.domains))
     fan = max(_siblings(nest))  # domains that get something from one and the same
     stations = len(nest.runs) if carries else 1
@@ -52,16 +58,15 @@ def nested_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries:
         "all_gather": 2 + 2 / m,
         "broadcast": 2 + 2 / m,
     }
-    crossing: dict[str, float] = {
-        "all_reduce": max(2, fan),
-        "reduce": 1,
-        "reduce_scatter": 2,
-        "all_gather": max(1.0, fan / (fan + 1)),
-        "broadcast": fan,
-    }
-    across = crossing[kind]
+    # The prefix comes over a link and the result, which goes out as often as there are siblings.
+    over = {"all_reduce": max(2, fan), "reduce": 1, "reduce_scatter": 2, "all_gather": 1, "broadcast": fan}
+    across: float = over[kind]
     if kind == "all_reduce" and not carries:
-        across = _fullest(nest, lambda m: m * (p - m) / p) + max(1, fan)
+        across = _fullest(nest.levels, lambda m: m * (p - m) / p) + max(1, fan)
+    if within:
+        # Inside a domain it does as a flat plan does among that many ranks.
+        ranks = max(map(len, nest.domains))
+        across = max(across, _fullest(within, lambda m: _over(kind, ranks, m)))
     seconds = nbytes * (touched[kind] / costs.bytes_per_second + across / costs.link_bytes_per_second)
     delay = (stations if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
     chunks = chunks_for(seconds, delay, costs)
@@ -90,15 +95,22 @@ def nest_for(
     for k in range(len(nest.levels)):
         coarser = Nest(nest.levels[k:])
         if fits(kind, coarser, limits):
-            seconds = nested_seconds(kind, coarser, nbytes, costs, carries=carries)
+            seconds = nested_seconds(kind, coarser, nbytes, costs, carries=carries, within=nest.levels[:k])
             if seconds < least:
                 found, least = coarser, seconds
     return found
 
 
-def _fullest(nest: Nest, crossing: Callable[[int], float]) -> float:
-    """The most that crosses the borders of any domain of any level."""
-    return max(crossing(level.count(number)) for level in nest.levels for number in set(level))
+def _over(kind: str, p: int, m: int) -> float:
+    """Vectors over the border of a domain of ``m`` among ``p`` ranks, one way, by a flat plan for large messages."""
+    if kind == "broadcast":
+        return p - m
+    return (m + 1 if kind == "reduce" else 2 * m if kind == "all_reduce" else m) * (p - m) / p
+
+
+def _fullest(levels: Sequence[Level], over: Callable[[int], float]) -> float:
+    """The most that crosses the border of any domain of any level."""
+    return max(over(level.count(number)) for level in levels for number in set(level))
 
 
 def _siblings(nest: Nest) -> list[int]:

@@ -45,17 +45,17 @@ def all_reduce(
         return alone(kind, rank, size, nbytes, folds=True)
     blocks = _slices(nest) if carries else size
     chain = _Chain(nest.runs if carries else (tuple(range(size)),))
-    spread = _Spread(nest, nest.domain_of[chain.owner(-1, 0)])
+    ends = [chain.owner(-1, b) for b in range(blocks)]
+    spreads = {d: _Spread(nest, d) for d in {nest.domain_of[end] for end in ends}}
     acts: list[Act] = []
-    for b in range(blocks):
+    for b, end in enumerate(ends):
         acts += chain.acts(rank, b, stages=True, keeps=True)
-        end = chain.owner(-1, b)
-        acts += (spread if carries else _Spread(nest, nest.domain_of[end])).acts(rank, b, end, FOLDED, chain.delay)
+        acts += spreads[nest.domain_of[end]].acts(rank, b, end, FOLDED, chain.delay)
 
     def place(r: int, block: int, role: Role) -> int:
         return blocks + block // len(nest.domains[nest.domain_of[r]]) if role is FETCHED else block
 
-    hops = spread.hops if carries else len(nest.levels)
+    hops = max(spread.hops for spread in spreads.values())
     relay = Relay(acts, place, blocks + _share(nest, blocks), chain.delay + hops)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 5))
     return relayed(kind, "nested" if carries else "half_nested", rank, size, relay, cut)
@@ -108,8 +108,8 @@ def all_gather(
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, rank * nbytes)
     acts = [Act(0, rank, SAID, ((rank, SAID),), stages=True, keeps=True)]
-    for start, ranks in enumerate(nest.domains):
-        spread = _Spread(nest, start)
+    spreads = [_Spread(nest, start) for start in range(len(nest.domains))]
+    for spread, ranks in zip(spreads, nest.domains, strict=True):
         for b in ranks:
             acts += spread.acts(rank, b, b, SAID, 0, nest.place_of[b])
     fetched = _fetched(nest)
@@ -117,7 +117,7 @@ def all_gather(
     def place(r: int, block: int, role: Role) -> int:
         return 1 + fetched[nest.domain_of[r]][block] if role is FETCHED else 0
 
-    relay = Relay(acts, place, 1 + _most_fetched(fetched), len(nest.levels))
+    relay = Relay(acts, place, 1 + _most_fetched(fetched), max(spread.hops for spread in spreads))
     places = [b * nbytes for b in range(size)]
     cut = cut_blocks(nbytes, [0] * size, places, _most(nbytes, relay, limits, costs, 4))
     return relayed(kind, "nested", rank, size, relay, cut, rank * nbytes)

@@ -97,7 +97,7 @@ def spaced(plan: Plan, nbytes: int, pitch: int) -> Plan:
     def parts(step: Step) -> Iterable[Step]:
         if isinstance(step, Reduce):
             also, sources = tuple(map(moved, step.also)), tuple(map(moved, step.sources))
-            yield Reduce(moved(step.dst), also, sources, step.nbytes)
+            yield step._replace(dst=moved(step.dst), also=also, sources=sources)
         elif isinstance(step, Copy):
             # One copy may take several whole blocks, which lie apart now; in a loop it never leaves its block.
             ends = [o.offset.start for o in (step.dst, step.src) if o.space in spaces]

@@ -64,6 +64,23 @@ def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name
         assert not any("nested" in algorithm for _, algorithm in made_flat)
 
 
+def split_among_threads(comm):
+    x = operand(comm.rank, 70_001, "float32")
+    blocks = np.stack([operand(comm.rank + 100 * k, 9000, "float32") for k in range(comm.size)])
+    results = [comm.all_reduce(x.copy()), comm.reduce_scatter(blocks), comm.all_gather(x), comm.broadcast(x, root=1)]
+    programs = comm.stats()["programs"]
+    return [y.tobytes() for y in results], {(p["threads"], p["algorithm"]) for p in programs if p["kind"] != "barrier"}
+
+
+def test_threads_make_nested_collectives_of_their_shares(run_ranks, tmp_path):
+    env = forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_NESTED_NBYTES": "0"}
+    nested = run_ranks(4, split_among_threads, env=env, init={"threads": 2, "split_nbytes": 0})
+    flat = run_ranks(4, split_among_threads, init={"threads": 1})
+    for (mine, made), (others, _) in zip(nested, flat, strict=True):
+        assert mine == others
+        assert made == {(2, "nested")}
+
+
 def explained(comm):
     return comm.explain("all_reduce", 1 << 20), comm.explain("gather", 1 << 20), comm.stats()["domains"]
 
