@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import shmring
-from shmring import DisconnectedError, EndOfStreamError
+from shmring import DisconnectedError, EndOfStreamError, PeerLostError
 
 SETTINGS = settings(max_examples=30, stateful_step_count=30, deadline=None)
 SIZES = st.sampled_from([0, 1, 8, 30, 100, 200])
@@ -231,6 +231,10 @@ class Broadcast(Machine):
         except queue.Full:
             assert self.when_slow == "wait"
             assert any(self.models)
+            return
+        except PeerLostError:  # this message would have had to cut off all that were left
+            assert self.when_slow == "disconnect"
+            self.is_on = [False] * 3
             return
         self.is_on = [look.state != "disconnected" for look in self.sender.receivers]
         assert reached == sum(self.is_on)
