@@ -153,7 +153,7 @@ class StandardPipe(Peer):
     def enter(self, side: int) -> None:
         self.ends[1 - side].close()
         self.end = self.ends[side]
-        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[method-assign]
+        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[assignment, method-assign]
 
     def send_records(self, records: np.ndarray) -> None:
         self.send(records.view("u1"))
