@@ -18,6 +18,7 @@ import numpy as np
 
 from shmring.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32, store_release_u64
 from shmring.ends cimport DISCONNECTED, End, is_gone, timeout_of
+from shmring.faults cimport fault_point
 from shmring.layout cimport shmring_ring
 from shmring.lifeline cimport drop_lifeline, fork_generation
 from shmring.mapping cimport Mapping
@@ -151,6 +152,7 @@ cdef class BroadcastSender:
                 c.is_over = True
                 continue
             going += 1
+            fault_point("relay")
             store_relaxed_u64(&c.p.ring.sent.messages, load_relaxed_u64(&self.end.ring.sent.messages))
             c.p.reserved = tail - c.p.tail
             ring_commit(&c.p, c.p.reserved)

@@ -351,7 +351,9 @@ cdef class FanInReceiver:
         while True:
             for i, receiver in enumerate(self.receivers):
                 if not self.over[i] and (<object>receiver).poll():
-                    return True
+                    if not (<object>receiver).ended:
+                        return True
+                    self.over[i] = True
             if all(self.over):
                 return True
             if self.wait(timeout_ns) == LATE:

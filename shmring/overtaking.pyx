@@ -8,6 +8,7 @@ producer never waits. Positions stay below 2^63 (`format_ring` begins at 0).
 from libc.stdint cimport uint32_t
 
 from shmring.atomics cimport compare_swap_u64, load_acquire_u64, store_release_u64
+from shmring.faults cimport fault_point
 from shmring.frames cimport FILLER, PIECE, kind_of, nwords_of
 from shmring.ring cimport RING_CORRUPT
 
@@ -38,6 +39,7 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil:
         # claim that stands already is our own.
         if head != c.head or compare_swap_u64(&c.ring.head, head, claimed(head)):
             break
+    fault_point("claimed")
     if c.cached_tail - c.head > c.capacity:
         return RING_CORRUPT
     return <int64_t> (c.cached_tail - c.head)
@@ -68,6 +70,7 @@ cdef inline bint move_head(producer_t *p, uint64_t nslots) noexcept nogil:
     # SYNC overtaken (meets: claim_next): if the consumer was first, it keeps what it claimed.
     if not compare_swap_u64(&p.ring.head, p.cached_head, p.cached_head + nslots):
         return False
+    fault_point("overtook")
     p.cached_head += nslots
     return True
 

@@ -6,7 +6,8 @@ where the thread runs that touches it first, and it may still tell where that wa
 
 import re
 
-from libc.errno cimport ENOSYS
+from libc.errno cimport EINVAL
+from libc.string cimport memset
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
 from shmring.mapping cimport Mapping
@@ -54,15 +55,16 @@ def lay(Mapping mapping, size_t offset, size_t nbytes, nodes):
     int
         0, or the error number with which the kernel refused.
     """
-    cdef shmring_nodes mask = shmring_nodes()
+    cdef shmring_nodes mask
     cdef size_t start = (offset + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
     cdef size_t end = min(offset + nbytes, mapping.nbytes)
     cdef int node
     if mapping.address == NULL or start >= end:
         return 0
+    memset(&mask, 0, sizeof(mask))
     for node in nodes:
         if not 0 <= node < SHMRING_NODES_MAX:
-            return ENOSYS
+            return EINVAL
         add_node(&mask, node)
     return set_policy(mapping.address + start, end - start,
                       SHMRING_MPOL_PREFERRED if len(nodes) == 1 else SHMRING_MPOL_INTERLEAVE, &mask)

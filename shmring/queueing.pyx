@@ -21,6 +21,7 @@ cimport numpy as cnp
 from shmring.atomics cimport (compare_swap_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32,
                               load_relaxed_u64, store_release_u64)
 from shmring.ends cimport End, timeout_of
+from shmring.faults cimport fault_point
 from shmring.layout cimport pthread_mutex_t, sem_t, shmring_queue, shmring_ring
 from shmring.mapping cimport Mapping
 from shmring.ringwait cimport LATE
@@ -163,6 +164,7 @@ cdef class Queue:
         # With both locks held, nobody else looks at the counters.
         if <int64_t>(self.q.began - load_relaxed_u64(&self.ring.head)) >= 0:
             store_release_u64(&self.ring.tail, self.q.began)
+            fault_point("retract")
             store_release_u64(&self.ring.sent.messages, self.q.sent)
         else:                          # its beginning was taken out, and nothing follows it
             store_release_u64(&self.ring.head, load_relaxed_u64(&self.ring.tail))
@@ -214,23 +216,26 @@ cdef class Queue:
         try:
             self.have_sender()
             self.await_place(timeout_ns, until)
+            fault_point("putting")
             self.q.began = load_relaxed_u64(&self.ring.tail)
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
             store_release_u64(&self.q.is_midway, 1)
             left = None if timeout_ns < 0 else nanoseconds_left(timeout_ns, until) / 1e9
             (sender.send if is_plain else sender._send_parcel)(item, left)
+            fault_point("put")
             store_release_u64(&self.q.is_midway, 0)
         finally:
             lock_release(&self.q.sending)
 
     cdef int await_place(self, int64_t timeout_ns, int64_t until) except -1:
         """Until fewer items than `maxsize` are in it."""
-        cdef uint64_t head
+        cdef uint64_t received
         while True:
-            head = load_acquire_u64(&self.ring.head)
+            received = load_acquire_u64(&self.ring.received.messages)
             if self.count() < self.maxsize:
                 return 0
-            if self.sender.wait_for(&self.ring.head, head + 1, head + 1, nanoseconds_left(timeout_ns, until)) == LATE:
+            if self.sender.wait_for(&self.ring.received.messages, received + 1, load_relaxed_u64(&self.ring.head),
+                                    nanoseconds_left(timeout_ns, until)) == LATE:
                 raise queue.Full
 
     def put_nowait(self, obj):
@@ -275,7 +280,9 @@ cdef class Queue:
             raise queue.Empty
         try:
             self.have_receiver()
+            fault_point("getting")
             item = self.next_item(timeout_ns, until)
+            fault_point("got")
         finally:
             lock_release(&self.q.receiving)
         return self.receiving._unpack(*item) if isinstance(item, Packed) else item
@@ -328,9 +335,13 @@ cdef class Queue:
     # ---- how it stands ----
 
     cdef uint64_t count(self) noexcept:
-        # The receiver's count first: there are never fewer than none, but who counted and then died.
+        # The receiver's count first: there are never fewer than none.
         cdef uint64_t received = load_acquire_u64(&self.ring.received.messages)
-        return max(<int64_t>0, <int64_t>(load_acquire_u64(&self.ring.sent.messages) - received))
+        cdef uint64_t sent = load_acquire_u64(&self.ring.sent.messages)
+        # Who was killed may have been about to count what he did; an empty ring has nothing in it.
+        if load_acquire_u64(&self.ring.tail) == load_acquire_u64(&self.ring.head):
+            return 0
+        return max(<int64_t>0, <int64_t>(sent - received))
 
     def qsize(self):
         """How many items are in it; a moment later it may be another number."""

@@ -17,13 +17,14 @@ cimport numpy as cnp
 
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, timeout_of
+from shmring.faults cimport fault_point
 from shmring.frames cimport (BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, frame_t, is_long,
                              kind_of, leave_frame, ndim_of, next_frame)
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport claim_next, give_up_claim
-from shmring.ring cimport (RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer, ring_release,
-                           ring_resume_consumer)
+from shmring.ring cimport (END_CLOSED, RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer,
+                           ring_end_state, ring_release, ring_resume_consumer)
 from shmring.ringwait cimport GONE, LATE, await_counter, ring_bell
 from shmring.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
 
@@ -338,6 +339,17 @@ cdef class Receiver(End):
             if outcome != READY:
                 return outcome == GONE
 
+    @property
+    def ended(self):
+        """Whether the sender has closed in good order and all was received, so that `recv` would say so."""
+        cdef frame_t f
+        self.require_idle()
+        if ring_end_state(self.watch.other) != END_CLOSED or self.assembled is not None or self.failure is not None:
+            return False
+        is_over = not self.look(&f)
+        self.unclaim()
+        return is_over
+
     def __iter__(self):
         return self
 
@@ -356,11 +368,22 @@ cdef class Receiver(End):
                 and self.generation == fork_generation())
 
     cdef inline void leave_message(self, frame_t *f) noexcept nogil:
+        if self.is_lent:               # who is killed in between must not have counted what others will find
+            self.give_frame_back(f)
+            self.count_message()
+        else:                          # the counter that is waited for last: one transfer of their line
+            self.count_message()
+            self.give_frame_back(f)
+
+    cdef inline void count_message(self) noexcept nogil:
         store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
-        self.give_frame_back(f)
+        if self.is_lent:               # a queue's putter may wait for this count
+            ring_bell(&self.watch, self.c.head)
 
     cdef inline void give_frame_back(self, frame_t *f) noexcept nogil:
+        fault_point("give")
         leave_frame(&self.c, f)
+        fault_point("given")
         ring_bell(&self.watch, self.c.head)
 
     cdef int look(self, frame_t *f) except -1:
@@ -586,7 +609,7 @@ cdef class Receiver(End):
             raise self.corrupt()
         if self.missing:
             return False
-        store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
+        self.count_message()
         self.assembled = (self.unpacked(target, self.letter_nbytes) if kind_of(self.word) == OBJECT else target,)
         return True
 

@@ -13,8 +13,9 @@ from shmring.atomics cimport store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, WAITS, End, is_gone, timeout_of
 from shmring.lending cimport lend
 from shmring.overtaking cimport claim_next, give_up_claim, overtake_slots
-from shmring.ring cimport (consumer_t, producer_t, ring_abort, ring_attach_consumer, ring_attach_producer,
-                           ring_close_consumer, ring_close_producer, ring_commit, ring_free, ring_peek,
+from shmring.ring cimport (END_CLOSED, consumer_t, producer_t, ring_abort, ring_attach_consumer,
+                           ring_attach_producer, ring_close_consumer, ring_close_producer, ring_commit,
+                           ring_end_state, ring_free, ring_peek,
                            ring_ready, ring_release, ring_reserve, ring_try_pop, ring_try_push)
 from shmring.ringwait cimport GONE, LATE, ring_bell
 from shmring.wait cimport READY, now_ns
@@ -537,6 +538,12 @@ cdef class RecordReceiver(End):
         """
         self.require_idle()
         return self.await_tail(timeout_of(timeout)) != LATE
+
+    @property
+    def ended(self):
+        """Whether the sender has closed in good order and all was received, so that `recv` would say so."""
+        self.require_idle()
+        return ring_end_state(self.watch.other) == END_CLOSED and self.await_tail(0) != READY
 
     def __iter__(self):
         return self

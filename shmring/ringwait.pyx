@@ -10,6 +10,7 @@ from libc.stdint cimport INT64_MAX
 from shmring.atomics cimport (compare_swap_u32, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
                               load_relaxed_u32, load_relaxed_u64, store_relaxed_u32, store_relaxed_u64,
                               store_release_u32)
+from shmring.faults cimport fault_point
 from shmring.layout cimport sem_t
 from shmring.ring cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.wait cimport READY, UNREADY, now_ns
@@ -44,6 +45,7 @@ cdef void rouse(watch_t *w, uint64_t value) noexcept nogil:
     # our counter. The swap makes one waker of two: one post per sleep, so tokens cannot pile up in the semaphore.
     if load_acquire_u32(&w.others.asleep) and <int64_t> (value - load_relaxed_u64(&w.others.until)) >= 0:
         if compare_swap_u32(&w.others.asleep, 1, 0):
+            fault_point("toll")
             sem_post(w.wake)
 
 
@@ -77,6 +79,7 @@ cdef void sleep_a_tick(watch_t *w, const uint64_t *counter, uint64_t until, uint
     store_release_u32(&w.bell.asleep, 1)
     # SYNC asleep (meets: ring_bell).
     full_fence()
+    fault_point("nap")
     if not has_come(counter, until):
         w.counts.sleeps += 1
         sleep_on(&w.bell.wake, ns)
@@ -118,12 +121,12 @@ cdef int await_counter(watch_t *w, const uint64_t *counter, uint64_t until, uint
             cpu_pause()
         if now_ns() >= patience.spin_until_ns:
             patience.stage = SLEEP
+            for _i in range(w.yields):
+                sched_yield()
+                if has_come(counter, until):
+                    return READY
         else:
             sched_yield()      # the awaited end may want this very processor
-    for _i in range(w.yields):
-        sched_yield()
-        if has_come(counter, until):
-            return READY
     outcome = look_again(w, counter, until, patience)
     if outcome == UNREADY:
         sleep_a_tick(w, counter, until, rouse_at, patience)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -77,15 +78,16 @@ def run(
     Notes
     -----
     Blocks; call it from the main thread. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
-    ``SHMRING_SESSION``; everything else, ``OMP_NUM_THREADS`` too, is passed on as it is. Rank 0 has this process's
-    standard input, the others have none. When a rank fails the others are ended; what they leave running is ended
-    with them. Signals that would end this process go to the ranks instead, and a second one kills them.
+    ``SHMRING_SESSION``, and for `torch.distributed` to meet ``MASTER_ADDR`` and ``MASTER_PORT``, unless one of these
+    is set; everything else, ``OMP_NUM_THREADS`` too, is passed on as it is. Rank 0 has this process's standard input, the
+    others have none. When a rank fails the others are ended; what they leave running is ended with them. Signals that
+    would end this process go to the ranks instead, and a second one kills them.
     """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")
     processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
-    variables = dict(env or {})
+    variables = {**_meeting_place(), **(env or {})}
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
@@ -108,6 +110,18 @@ def run(
             gang.close()
             sweep(session)
     return gang.status
+
+
+def _meeting_place() -> dict[str, str]:
+    """Where the ranks of `torch.distributed` meet: at a port that was free a moment ago, unless somebody chose one."""
+    if "MASTER_ADDR" in os.environ or "MASTER_PORT" in os.environ:
+        return {}
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    except OSError:  # no network here: torch programs will say so
+        return {}
 
 
 @contextlib.contextmanager

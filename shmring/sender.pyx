@@ -17,6 +17,7 @@ cimport numpy as cnp
 from shmring.arrays cimport array_t, fast_array, shape_of, source_array
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, is_gone, timeout_of
+from shmring.faults cimport fault_point
 from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, frame_needs,
                              kind_of, load_t, longest_frame, nwords_of, open_frame, part_t, put_load, word_of)
 from shmring.lending cimport Lease, lend
@@ -74,7 +75,7 @@ cdef class Sender(End):
             self.longest = longest_frame(self.p.capacity)
             # Several are under way at once, but where they would be so small that their words weigh as much.
             self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
-                             max(self.longest // 2 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
+                             max(self.longest // 4 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
             self.must_cut = self.p.tail != 0
         return code
 
@@ -300,8 +301,10 @@ cdef class Sender(End):
                 and self.generation == fork_generation())
 
     cdef inline void announce(self, uint64_t nmessages) noexcept nogil:
+        fault_point("announce")
         store_relaxed_u64(&self.ring.sent.messages, self.ring.sent.messages + nmessages)
         ring_commit(&self.p, self.p.reserved)
+        fault_point("announced")
         ring_bell(&self.watch, self.p.tail)
 
     cdef bint say_cut(self) noexcept:

@@ -6,6 +6,7 @@ ctypedef struct stores_t:
     uint64_t tries                 # calls to try each way in
     uint64_t calls                 # made with this program
     int64_t least_ns[2]            # least time in steps in this period's trials: through the cache, past it
+    int64_t before_ns[2]           # the same of the period before; 0 in the first
     bint streams                   # what was decided
 
 cdef enum verdict_t:

@@ -8,7 +8,9 @@ that was quicker.
 
 Which calls are trials follows from their number alone, so all ranks try the same at the same time: one rank that stored
 past its cache among others that do not would learn nothing. Only the time in copies and reductions counts, not that in
-waits: ranks that come late for reasons of their own must not decide it.
+waits: ranks that come late for reasons of their own must not decide it. Which way is tried first takes turns, and the
+trials of two periods count: a program that now and then does something else finds its caches cold after it, and that
+must not always meet the same way.
 """
 
 from libc.string cimport memset
@@ -17,6 +19,11 @@ from libc.string cimport memset
 cdef enum:             # in tries
     FIRST_PERIOD = 8   # each is twice as long as the one before: a first verdict may come from a cold start
     PERIOD = 128       # the last: where one way takes four times as long as the other, trials take 2 % of the time
+
+
+cdef struct place_t:
+    uint64_t period        # its number
+    uint64_t place         # of the call in it
 
 
 cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil:
@@ -33,7 +40,7 @@ cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:
     cdef uint64_t call = s.calls
     s.calls += 1
     if is_trial(s, call):
-        streams[0] = place_in_period(s, call) >= 2 * s.tries
+        streams[0] = tries_past_cache(s, call)
         return ON_TRIAL
     streams[0] = s.streams
     return SETTLED
@@ -41,29 +48,45 @@ cdef verdict_t next_call(stores_t *s, bint *streams) noexcept nogil:
 
 cdef bint is_trial(stores_t *s, uint64_t call) noexcept nogil:
     """Whether that call, counted from 0, is one to be timed: not the very first, those find the memory cold."""
-    return s.tries <= place_in_period(s, call) < 3 * s.tries
+    return s.tries <= place_in_period(s, call).place < 3 * s.tries
 
 
-cdef uint64_t place_in_period(stores_t *s, uint64_t call) noexcept nogil:
-    cdef uint64_t begin = 0, period = FIRST_PERIOD * s.tries
-    while period < PERIOD * s.tries and call - begin >= period:
-        begin += period
-        period *= 2
-    return (call - begin) % period
+cdef bint tries_past_cache(stores_t *s, uint64_t call) noexcept nogil:
+    cdef place_t at = place_in_period(s, call)
+    return (at.place >= 2 * s.tries) != (at.period & 1)
+
+
+cdef place_t place_in_period(stores_t *s, uint64_t call) noexcept nogil:
+    cdef uint64_t begin = 0, length = FIRST_PERIOD * s.tries
+    cdef place_t at
+    at.period = 0
+    while length < PERIOD * s.tries and call - begin >= length:
+        begin += length
+        length *= 2
+        at.period += 1
+    at.period += (call - begin) // length
+    at.place = (call - begin) % length
+    return at
 
 
 cdef bint judge(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil:
     """Take the time of a trial, in the order of the calls; True if it was the last of the period and `streams` is
     decided anew."""
-    cdef uint64_t place = place_in_period(s, call)
-    cdef bint streams = place >= 2 * s.tries
-    place %= s.tries
-    if place + 2 <= s.tries or busy_ns < s.least_ns[streams]:
+    cdef bint streams = tries_past_cache(s, call), is_second = place_in_period(s, call).place >= 2 * s.tries
+    cdef uint64_t number = place_in_period(s, call).place % s.tries
+    if number == 0:
+        s.before_ns[streams] = s.least_ns[streams]
+    if number + 2 <= s.tries or busy_ns < s.least_ns[streams]:
         s.least_ns[streams] = busy_ns
-    if not streams or place + 1 < s.tries:
+    if not is_second or number + 1 < s.tries:
         return False
-    s.streams = s.least_ns[1] < s.least_ns[0]
+    s.streams = least(s, True) < least(s, False)
     return True
+
+
+cdef int64_t least(stores_t *s, bint streams) noexcept nogil:
+    """Of this period's trials and of those of the one before."""
+    return min(s.least_ns[streams], s.before_ns[streams]) if s.before_ns[streams] else s.least_ns[streams]
 
 
 def replay(costs, uint64_t tries=2):

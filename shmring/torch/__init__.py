@@ -15,8 +15,15 @@ from _shmring_torch import register
 # Public name -> the module here that has it.
 _WHERE = {
     "ProcessGroup": "processgroup",
+    "all_gather": "direct",
+    "all_reduce_": "direct",
     "bf16_hook": "hooks",
+    "broadcast_": "direct",
+    "communicator": "direct",
     "monitored_barrier": "monitored",
+    "plan": "direct",
+    "reduce_scatter": "direct",
+    "set_communicator": "direct",
 }
 
 __all__ = ["register", *_WHERE]

@@ -20,6 +20,17 @@ MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "doze@1",
 LEAVING = ("leave@1", "left@1", "dropped@1")
 ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1", "concluded@2", "line@1", "line@2")
 
+# Those of channels, fans and queues, which know no ranks: test_fault_channels.py.
+IN_CHANNELS = {
+    "sender": "announce announced nap toll",
+    "receiver": "give given nap toll",
+    "overtaken receiver": "claimed give given",
+    "overtaking sender": "overtook announce announced",
+    "broadcast sender": "relay announce announced nap toll",
+    "putter": "putting announce announced put nap toll retract",
+    "getter": "getting give given got nap toll",
+}
+
 # Points that a call passes only in trouble or in a race, not in these; test_fault_points.py goes to them.
 IN_TROUBLE = ("report", "reported", "elsewhere")
 

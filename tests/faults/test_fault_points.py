@@ -70,6 +70,7 @@ WHERE = {
 
 def test_every_point_is_on_a_list():
     listed = {moment.partition("@")[0] for moments in fault_points.MOMENTS.values() for moment in moments}
+    listed |= {point for points in fault_points.IN_CHANNELS.values() for point in points.split()}
     assert listed | set(fault_points.IN_TROUBLE) == fault_points.points_in_sources()
 
 

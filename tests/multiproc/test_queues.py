@@ -168,7 +168,7 @@ def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
     for process in consumers:
         process.join()
         assert process.exitcode == 0
-    for got in everything:      # each consumer sees each producer's in order
+    for got in everything:  # each consumer sees each producer's in order
         for who in range(nproducers):
             numbers = [number for one, number in got if one == who]
             assert numbers == sorted(numbers)

@@ -3,6 +3,7 @@
 One rank on each node, bound there before it meets the others.
 """
 
+import hashlib
 import os
 
 import numpy as np
@@ -144,6 +145,40 @@ def test_ranks_know_their_nodes_and_distances(ranks):
     assert [found[0].distance(r, r) for r in range(len(NODES))] == [10] * len(NODES)
     assert all(found[0].distance(0, r) > 10 for r in range(1, len(NODES)))
     assert found[0].distances == tuple(node.distances for node in discover().nodes)
+
+
+def two_on_a_node(rank, session, nested_nbytes):
+    """Two ranks on each node, neighbours by number; sums of three sizes, how they were made, and their digest."""
+    import shmring
+
+    size = 2 * len(NODES)
+    os.sched_setaffinity(0, HOMES[NODES[rank // 2]])
+    settings = {"nested_nbytes": nested_nbytes, "whisper_nbytes": 0, "nearness": 0}
+    with shmring.init(rank=rank, size=size, session=session, **settings) as comm:
+        digest = hashlib.sha256()
+        for n in (1000, 100_003, N):
+            rng = np.random.default_rng([n, rank])
+            x = (rng.standard_normal(n) * 10.0 ** rng.integers(-20, 20, n)).astype(np.float32)
+            expected = np.zeros(n, np.float32)
+            for r, part in enumerate(comm.all_gather(x)):  # in rank order
+                expected = part.copy() if r == 0 else expected + part
+            comm.all_reduce(x)
+            assert (x.view(np.uint32) == expected.view(np.uint32)).all()
+            digest.update(x.tobytes())
+        ways = {row["algorithm"] for row in comm.stats()["programs"] if row["kind"] == "all_reduce"}
+        return digest.hexdigest(), ways, comm.engine.thresholds.levels
+
+
+def test_plans_by_domains_and_flat_ones_give_the_same_bits(run_processes):
+    def run(nested_nbytes):
+        session = f"numa-{os.getpid()}-bits-{nested_nbytes}"
+        return run_processes(2 * len(NODES), two_on_a_node, session, nested_nbytes, timeout=200)
+
+    nested, flat = run(0), run(1 << 40)
+    assert len({digest for digest, _, _ in nested + flat}) == 1
+    assert all("nested" in way for _, ways, _ in nested for way in ways)
+    assert not any("nested" in way for _, ways, _ in flat for way in ways)
+    assert {levels for _, _, levels in nested} == {(tuple(r // 2 for r in range(2 * len(NODES))),)}
 
 
 def test_a_program_with_a_memory_policy_of_its_own_keeps_it(ranks):

@@ -119,12 +119,13 @@ def test_the_future_of_a_message_gets_its_tensor():
 
 
 def in_vain(rank):
-    x = torch.zeros(LONG)
-    works = [dist.irecv(x, 1 - rank)]  # never sent
     if rank == 0:
-        works.append(dist.isend(torch.ones(LONG), 1, tag=1))  # and not waited for
+        vain = dist.irecv(torch.zeros(LONG), 1)  # never sent
+        sent = dist.isend(torch.ones(LONG), 1, tag=1)  # and not waited for
         dist.barrier()
         dist.destroy_process_group()
+        assert sent.is_success()
+        assert not vain.is_success()
     else:
         dist.barrier()
         y = torch.zeros(LONG)

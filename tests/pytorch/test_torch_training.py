@@ -73,7 +73,6 @@ def ddp(rank):
         (default_hooks.fp16_compress_hook, None, 1e-2),
         (shmring.torch.bf16_hook, None, 1e-1),
         (powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(None, 64, start_powerSGD_iter=2), 1e-1),
-        (powerSGD_hook.batched_powerSGD_hook, powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), 1.0),
     ]
     for hook, state, tolerance in hooks:
         model = DistributedDataParallel(small_model(), bucket_cap_mb=0.001)

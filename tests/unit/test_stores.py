@@ -12,12 +12,25 @@ def test_after_warming_up_both_ways_are_tried_and_the_quicker_is_kept():
     assert replay([NEAR] * 100)[6:16] == [(False, False)] * 10
 
 
-def test_a_change_of_placement_is_noticed_in_the_next_period():
+def test_a_change_of_placement_is_noticed_within_two_periods():
     first, period = 240, 256  # the first of full length begins when 8 + 16 + 32 + 64 tries have been made
     for before, after, better in ((NEAR, FAR, True), (FAR, NEAR, False)):
-        made = replay([before] * (first + 100) + [after] * 500)
+        made = replay([before] * (first + 100) + [after] * 800)
         assert made[first + period + 1] == (not better, False)
-        assert made[first + period + 6 : first + 2 * period] == [(better, False)] * (period - 6)
+        assert made[first + 2 * period + 6 : first + 3 * period] == [(better, False)] * (period - 6)
+
+
+def test_which_way_is_tried_first_takes_turns():
+    made = [way for way, is_trial in replay([NEAR] * 500) if is_trial]
+    assert made == [False, False, True, True, True, True, False, False] * 2 + [False, False, True, True]
+
+
+def test_caches_that_are_cold_wherever_trials_begin_decide_nothing_for_long():
+    costs = [NEAR] * 500
+    for start in (2, 18, 50, 114, 242):
+        costs[start : start + 2] = [(50, 50)] * 2
+    made = replay(costs)
+    assert made[22:] == [(is_trial and way, is_trial) for way, is_trial in made[22:]]
 
 
 def test_early_verdicts_are_soon_looked_into_again():

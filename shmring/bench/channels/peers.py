@@ -153,7 +153,7 @@ class StandardPipe(Peer):
     def enter(self, side: int) -> None:
         self.ends[1 - side].close()
         self.end = self.ends[side]
-        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[method-assign, assignment]
+        self.send, self.recv = self.end.send_bytes, self.end.recv_bytes  # type: ignore[method-assign]
 
     def send_records(self, records: np.ndarray) -> None:
         self.send(records.view("u1"))
@@ -223,7 +223,7 @@ class ZeroMQ(Peer):
         self.socket = zmq.Context().socket(zmq.PAIR)
         self.socket.setsockopt(zmq.LINGER, 0)
         (self.socket.bind if side == 0 else self.socket.connect)(f"ipc://{self.path}")
-        self.send, self.recv = self.socket.send, self.socket.recv  # type: ignore[method-assign, assignment]
+        self.send, self.recv = self.socket.send, self.socket.recv  # type: ignore[method-assign]
 
     def hears_of_death(self, seconds: float) -> bool:
         return self.socket.poll(int(seconds * 1000)) != 0

@@ -12,7 +12,7 @@ def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 6), layout="constrained")
     sizes = [row for row in rows if row["scene"] == "throughput"]
     for name, title in titles.items():
         points = [(_nbytes(row["row"]), row["results"][name]["per_s"]) for row in sizes if name in row["results"]]
@@ -20,7 +20,7 @@ def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
             left.loglog(*zip(*points, strict=True), "o-", label=title)
     left.set(xlabel="bytes of a message", ylabel="messages a second", title="one way, one message at a time")
     left.grid(True, alpha=0.3)
-    left.legend()
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     trips = [row for row in rows if row["scene"] in ("round_trip", "think")]
     for offset, row in enumerate(trips):
         found = row["results"]
@@ -35,7 +35,8 @@ def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
     right.set(ylabel="microseconds", title="64 bytes there and back")
     right.grid(True, axis="y", alpha=0.3)
     if trips:
-        right.legend()
+        right.set_ylim(top=10 * right.get_ylim()[1])  # room for the legend above the slowest
+        right.legend(loc="upper left", ncols=2)
     figure.savefig(file, dpi=120)
 
 

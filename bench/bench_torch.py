@@ -1,0 +1,228 @@
+"""PyTorch over shmring beside gloo (and DeepSpeed's operator): calls, a training step, a decoding step.
+
+    OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py
+    OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py --deepspeed ~/DeepSpeed      its sources; needs ninja
+
+All contenders live in the same processes and take turns of some milliseconds, in an order drawn anew in each cycle. A
+figure is the median over the cycles of the slowest rank's time per call, in microseconds; in brackets the median over
+cycles of how many times as long as the row's first contender of shmring it took. ``trip`` is what two barriers took
+beside the row: there and back between the ranks. That answers are right is for ``tests/``, but for one look here.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from glob import glob
+
+import pytest
+
+GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
+SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+TURN_S, WARMING = 0.01, 0.3
+
+
+class Arena:
+    """Where contenders take turns: their groups, and the clock."""
+
+    def __init__(self, args):
+        import torch.distributed as dist
+
+        import shmring.torch
+
+        dist.init_process_group("shmring")
+        self.shmring, self.gloo = dist.group.WORLD, dist.new_group(backend="gloo")
+        self.comm = shmring.torch.communicator()
+        self.random = random.Random(0)
+        self.args = args
+        self.deepspeed = self._load_deepspeed() if args.deepspeed else None
+
+    def _load_deepspeed(self):
+        import torch
+        from torch.utils import cpp_extension
+
+        from shmring.bench.worker.deepspeed import NAME, build
+
+        os.environ["LOCAL_SIZE"] = str(self.comm.size)
+        library = build(os.path.join(self.args.deepspeed, "csrc")) if self.comm.rank == 0 else None
+        module = cpp_extension._import_module_from_library(
+            NAME, os.path.dirname(self.comm.broadcast_object(library)), is_python_module=True
+        )
+        module.initialize(self.comm.size, self.comm.rank)
+        return torch.ops.deepspeed.inference_all_reduce_
+
+    def reducers(self):
+        """Contender -> a function that sums a tensor over the ranks, in place."""
+        import torch
+        import torch.distributed as dist
+
+        import shmring.torch
+        from shmring.torch import ops  # noqa: F401  makes the operators known
+
+        found = {
+            DIRECT: shmring.torch.all_reduce_,
+            OPERATOR: torch.ops.shmring.all_reduce_.default,
+            GROUP: lambda x: dist.all_reduce(x, group=self.shmring),
+            GLOO: lambda x: dist.all_reduce(x, group=self.gloo),
+        }
+        if self.deepspeed is not None:
+            found[DEEPSPEED] = self.deepspeed
+        return found
+
+    def row(self, name, calls):
+        """Time some contenders, name -> call without arguments, and print the row."""
+        times = {who: self._calls_in_a_turn(call) for who, call in calls.items()}
+        found = {who: [] for who in calls}
+        trips = []
+        deadline = time.monotonic() + self.args.seconds
+        while not self.comm.broadcast_object(len(trips) >= self.args.cycles or time.monotonic() > deadline):
+            trips.append(2 * self._turn(self.comm.barrier, 2000))
+            for who in self.random.sample(sorted(calls), len(calls)):
+                self._turn(calls[who], 1 + int(WARMING * times[who]))
+                found[who].append(self._turn(calls[who], times[who]))
+        if self.comm.rank == 0:
+            us = {who: statistics.median(each) for who, each in found.items()}
+            first = found[next(iter(calls))]
+            ratio = {
+                who: statistics.median(a / b for a, b in zip(each, first, strict=True)) for who, each in found.items()
+            }
+            cells = "  ".join(f"{who} {us[who]:.{1 if us[who] >= 10 else 2}f} ({ratio[who]:.2f})" for who in calls)
+            print(f"{name:<22} trip {statistics.median(trips) * 1e3:4.0f} ns  {cells}", flush=True)
+
+    def _calls_in_a_turn(self, call):
+        self._turn(call, 2)
+        return max(1, int(TURN_S * 1e6 / self._turn(call, 3)))
+
+    def _turn(self, call, times):
+        """Microseconds per call of the slowest rank."""
+        self.comm.barrier()
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        return max(self.comm.all_gather_object(time.perf_counter() - start)) / times * 1e6
+
+
+def all_reduce(arena):
+    """Sums of float32, from one element up."""
+    import torch
+
+    import shmring.torch
+
+    for nbytes in arena.args.sizes:
+        calls = {}
+        for who, reduce in arena.reducers().items():
+            x = torch.zeros(nbytes // 4)
+            x[0] = arena.comm.rank + 1
+            reduce(x)
+            assert x[0] == arena.comm.size * (arena.comm.size + 1) / 2, f"{who} is wrong"
+            x.zero_()
+            calls[who] = lambda reduce=reduce, x=x: reduce(x)
+        calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
+        arena.row(f"all_reduce {nbytes} B", calls)
+
+
+def training_step(arena):
+    """DistributedDataParallel: forward, backward and an optimizer step of a small network."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    def network():
+        torch.manual_seed(0)
+        layers = [torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(6)]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))
+
+    def step_of(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        x = torch.randn(16, 256)
+
+        def step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    arena.row(
+        "training step",
+        {
+            GROUP: step_of(DistributedDataParallel(network(), process_group=arena.shmring)),
+            GLOO: step_of(DistributedDataParallel(network(), process_group=arena.gloo)),
+            "alone": step_of(network()),
+        },
+    )
+
+
+def decoding_step(arena):
+    """One token through one transformer layer, its heads and feed-forward shared out: two sums of 4 KiB."""
+    import torch
+    from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+
+    width, head, past = 1024, 64, 128
+    part = width // arena.comm.size
+    torch.manual_seed(arena.comm.rank)
+    qkv, mix = torch.randn(3 * part, width) / 32, torch.randn(width, part) / 32
+    up, down = torch.randn(4 * part, width) / 32, torch.randn(width, 4 * part) / 64
+    keys, values = torch.randn(2, part // head, past, head)
+    token = torch.randn(1, width)
+
+    def step_of(total):
+        def step():
+            with torch.inference_mode():
+                x = layer_norm(token, (width,))
+                q, k, v = linear(x, qkv).view(3, part // head, 1, head)
+                mixed = linear(scaled_dot_product_attention(q + k, keys, values + v).view(1, part), mix)
+                total(mixed)
+                y = linear(gelu(linear(layer_norm(token + mixed, (width,)), up)), down)
+                total(y)
+                return y
+
+        return step
+
+    arena.row(
+        "decoding step",
+        {**{who: step_of(reduce) for who, reduce in arena.reducers().items()}, "no sums": step_of(lambda x: None)},
+    )
+
+
+def main():
+    """Run the rows asked for, on every rank."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="*", default=["all_reduce", "training_step", "decoding_step"])
+    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes of the all_reduce")
+    parser.add_argument("--seconds", type=float, default=4, help="for each row")
+    parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
+    parser.add_argument("--deepspeed", default="", metavar="FOLDER", help="DeepSpeed's sources")
+    args = parser.parse_args()
+    import torch.distributed as dist
+
+    arena = Arena(args)
+    try:
+        for row in args.rows:
+            globals()[row](arena)
+    finally:
+        arena.comm.barrier()
+        if arena.deepspeed is not None and arena.comm.rank == 0:  # which leaves its names behind
+            for name in glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
+                os.unlink(name)
+        dist.destroy_process_group()
+
+
+@pytest.mark.torch
+def test_torch_beside_gloo(benchmark):
+    """The whole program once, with one cycle."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "shmring", "run", "-n", "2", __file__, "--cycles", "1", "--sizes", "4", "1048576"]
+
+    def run():
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "decoding step" in benchmark.pedantic(run, rounds=1)
+
+
+if __name__ == "__main__":
+    main()

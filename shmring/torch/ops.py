@@ -1,0 +1,316 @@
+"""Custom operators: collectives that `torch.compile` and `torch.export` keep in their graphs.
+
+    from shmring.torch import ops
+    y = ops.all_reduce(x)               # a new tensor, with gradients
+    ops.all_reduce_(x)                  # in place, without
+    torch.ops.shmring.all_reduce(x)     # what stands in graphs
+
+A graph holds names, not objects: ``comm`` is the name of a communicator (`shmring.torch.set_communicator`), ``""`` the
+default one. They are defined by `torch.library.Library` and not by its decorators, which take ten times as long in
+each call. Where they are called eagerly and time is short, `shmring.torch.all_reduce_` is the quicker call.
+
+Gradients are those of the sum of all ranks' losses: the backward pass makes the transposed collective.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.library import Library, register_autograd, register_fake
+
+from shmring.torch import direct
+
+__all__ = ["all_gather", "all_gather_into", "all_reduce", "all_reduce_", "reduce_scatter", "reduce_scatter_into"]
+
+LINEAR = ("sum", "avg", "mean")
+
+_library = Library("shmring", "DEF")
+_ops = torch.ops.shmring
+
+
+# ---- what users call -------------------------------------------------------------------------------------------------
+
+
+def all_reduce(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
+    """Combine ``x`` element by element over all ranks into a new tensor; every rank gets the same bits.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        On the CPU; shape and dtype equal on all ranks.
+    op : str
+        As in `shmring.Communicator.all_reduce`, but no callable. ``sum`` and ``avg`` have gradients.
+    comm : str
+        The name of the communicator.
+
+    Returns
+    -------
+    torch.Tensor
+        Contiguous, of the shape of ``x``.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `shmring.Communicator.all_reduce`; `KeyError` for a name that nobody was given.
+
+    Notes
+    -----
+    Collective, and so is the backward pass: all ranks run it, or none.
+    """
+    return _ops.all_reduce.default(x, op, comm)
+
+
+def all_reduce_(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
+    """Combine ``x`` element by element over all ranks, in place, without gradients.
+
+    Parameters
+    ----------
+    x, op, comm
+        As in `all_reduce`.
+
+    Returns
+    -------
+    torch.Tensor
+        ``x``.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `all_reduce`.
+
+    Notes
+    -----
+    Collective. For inference, where graphs are made without gradients.
+    """
+    _ops.all_reduce_.default(x, op, comm)
+    return x
+
+
+def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
+    """Collect the tensors of all ranks, in rank order, on every rank, with gradients.
+
+    Parameters
+    ----------
+    x, comm
+        As in `all_reduce`.
+
+    Returns
+    -------
+    torch.Tensor of shape (size, *x.shape)
+        ``.flatten(0, 1)`` of it is the concatenation.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `all_reduce`.
+
+    Notes
+    -----
+    Collective, and so is the backward pass, which is a `reduce_scatter`: what all ranks did with a part adds
+    up on the rank that it came from.
+    """
+    return _ops.all_gather.default(x, comm)
+
+
+def all_gather_into(x: torch.Tensor, out: torch.Tensor, comm: str = "") -> torch.Tensor:
+    """Collect the tensors of all ranks in ``out``, without gradients.
+
+    Parameters
+    ----------
+    x, comm
+        As in `all_reduce`.
+    out : torch.Tensor of shape (size, *x.shape)
+
+    Returns
+    -------
+    torch.Tensor
+        ``out``.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `all_reduce`.
+
+    Notes
+    -----
+    Collective.
+    """
+    _ops.all_gather_into.default(x, out, comm)
+    return out
+
+
+def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
+    """Combine the tensors of all ranks; rank i gets ``x[i]`` of the result, with gradients.
+
+    Parameters
+    ----------
+    x : torch.Tensor of shape (size, *S)
+        Shape and dtype equal on all ranks.
+    op, comm
+        As in `all_reduce`.
+
+    Returns
+    -------
+    torch.Tensor of shape S
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `all_reduce`.
+
+    Notes
+    -----
+    Collective, and so is the backward pass, which is an `all_gather`.
+    """
+    return _ops.reduce_scatter.default(x, op, comm)
+
+
+def reduce_scatter_into(x: torch.Tensor, out: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
+    """Combine the tensors of all ranks; rank i gets ``x[i]`` of the result in ``out``, without gradients.
+
+    Parameters
+    ----------
+    x, op, comm
+        As in `reduce_scatter`.
+    out : torch.Tensor of shape S
+
+    Returns
+    -------
+    torch.Tensor
+        ``out``.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+        As in `all_reduce`.
+
+    Notes
+    -----
+    Collective.
+    """
+    _ops.reduce_scatter_into.default(x, out, op, comm)
+    return out
+
+
+# ---- what they do ----------------------------------------------------------------------------------------------------
+
+
+def _all_reduce(x, op="sum", comm=""):
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return direct.communicator(comm).all_reduce(x, out, op=op)
+
+
+def _all_reduce_(x, op="sum", comm=""):
+    direct.all_reduce_(x, op, comm=comm)
+
+
+def _all_gather(x, comm=""):
+    return direct.all_gather(x, comm=comm)
+
+
+def _all_gather_into(x, out, comm=""):
+    direct.all_gather(x, out, comm=comm)
+
+
+def _reduce_scatter(x, op="sum", comm=""):
+    return direct.reduce_scatter(x, op=op, comm=comm)
+
+
+def _reduce_scatter_into(x, out, op="sum", comm=""):
+    direct.reduce_scatter(x, out, op, comm=comm)
+
+
+# ---- shapes, for those who trace -------------------------------------------------------------------------------------
+
+
+def _nothing(*args: Any) -> None:
+    """Where the schema says all."""
+
+
+def _like(x, op="sum", comm=""):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _gathered(x, comm=""):
+    return x.new_empty((direct.communicator(comm).size, *x.shape))
+
+
+def _scattered(x, op="sum", comm=""):
+    size = direct.communicator(comm).size
+    torch._check(
+        x.dim() > 0 and x.shape[0] == size, lambda: f"x has shape {x.shape}; its first dimension must be {size}"
+    )
+    return x.new_empty(x.shape[1:])
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def _keep_call(ctx, inputs, output):
+    *_, ctx.op, ctx.comm = inputs
+
+
+def _keep_gather(ctx, inputs, output):
+    _, ctx.comm = inputs
+
+
+def _transposed_all_reduce(ctx, gradient):
+    _check_linear("all_reduce", ctx.op)
+    return all_reduce(gradient, ctx.op, ctx.comm), None, None
+
+
+def _transposed_all_gather(ctx, gradient):
+    return reduce_scatter(gradient, "sum", ctx.comm), None
+
+
+def _transposed_reduce_scatter(ctx, gradient):
+    _check_linear("reduce_scatter", ctx.op)
+    gathered = all_gather(gradient, ctx.comm)
+    return (gathered if ctx.op == "sum" else gathered / gathered.shape[0]), None, None
+
+
+def _check_linear(name: str, op: str) -> None:
+    if op not in LINEAR:
+        raise NotImplementedError(f"{name}(op={op!r}) has no gradient; {', '.join(LINEAR)} have")
+
+
+# ---- the definitions -------------------------------------------------------------------------------------------------
+
+_OPERATORS = (
+    # schema, what it does, its shapes, and for those with gradients what to keep and the transposed
+    ("all_reduce_(Tensor(a!) x, str op='sum', str comm='') -> ()", _all_reduce_, _nothing, None),
+    (
+        "all_reduce(Tensor x, str op='sum', str comm='') -> Tensor",
+        _all_reduce,
+        _like,
+        (_keep_call, _transposed_all_reduce),
+    ),
+    (
+        "all_gather(Tensor x, str comm='') -> Tensor",
+        _all_gather,
+        _gathered,
+        (_keep_gather, _transposed_all_gather),
+    ),
+    ("all_gather_into(Tensor x, Tensor(a!) out, str comm='') -> ()", _all_gather_into, _nothing, None),
+    (
+        "reduce_scatter(Tensor x, str op='sum', str comm='') -> Tensor",
+        _reduce_scatter,
+        _scattered,
+        (_keep_call, _transposed_reduce_scatter),
+    ),
+    (
+        "reduce_scatter_into(Tensor x, Tensor(a!) out, str op='sum', str comm='') -> ()",
+        _reduce_scatter_into,
+        _nothing,
+        None,
+    ),
+)
+
+for _schema, _do, _shape, _gradient in _OPERATORS:
+    _name = _schema.partition("(")[0]
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(_name, _do, "CPU")
+    register_fake(f"shmring::{_name}", _shape, lib=_library)
+    if _gradient is not None:
+        register_autograd(f"shmring::{_name}", _gradient[1], setup_context=_gradient[0], lib=_library)

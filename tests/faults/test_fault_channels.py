@@ -1,0 +1,317 @@
+"""Ends of channels, fans and queues killed at every step, in the build with injection points: nothing is torn, whoever
+is left knows and goes on.
+
+All of one kind run in one process of that build, which forks those that die.
+"""
+
+import os
+import queue
+import random
+import time
+
+import numpy as np
+import pytest
+from children import in_child, status_of
+from fault_build import fault_build
+from fault_points import IN_CHANNELS
+from harness import nursery_with, run_processes
+
+import shmring
+from shmring import EndOfStreamError, PeerLostError
+
+pytestmark = pytest.mark.faults
+
+PASSES = (1, 2, 5, 12)
+ENOUGH = 2000  # messages, after which a point was surely passed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _injection_points():
+    try:
+        path = fault_build()
+    except (RuntimeError, OSError) as error:
+        pytest.skip(str(error))
+    with nursery_with(path):
+        yield
+
+
+def in_that_build(function):
+    """Run in one process, whose waits sleep at once, so that they come to the points of sleeping and waking."""
+    run_processes(1, function, env={"SHMRING_SPIN_US": "0"})
+
+
+def doomed(moment, function):
+    """Run in a child that is killed at that moment."""
+
+    def run():
+        os.environ["SHMRING_FAULT"] = f"{moment}:9"
+        function()
+
+    return in_child(run)
+
+
+def moments(who):
+    """Each point of theirs, at several passes."""
+    return [f"{point}@{n}" for point in IN_CHANNELS[who].split() for n in PASSES]
+
+
+def assert_killed(pid, moment):
+    assert status_of(pid) == -9, f"it lived past {moment}"
+
+
+def content(number):
+    """Short, middling and longer than the ring, by turns."""
+    return number.to_bytes(8, "little") * (1, 20, 1, 1000)[number % 4]
+
+
+def pause(number):
+    """Each end is sometimes ahead of the other and sometimes behind."""
+    if number % 5 == 0:
+        time.sleep(0.001 * random.random())
+
+
+def send_all(send):
+    for number in range(ENOUGH):
+        send(content(number))
+        pause(number)
+
+
+def receive_prefix(receiver):
+    """All that a lost sender had said."""
+    got = 0
+    with pytest.raises(PeerLostError):
+        while True:
+            assert receiver.recv(60) == content(got)
+            pause(got + 2)
+            got += 1
+    return got
+
+
+def senders_die(_rank):
+    for moment in moments("sender"):
+        sender, receiver = shmring.channel(1 << 12)
+        pid = doomed(moment, lambda sender=sender: send_all(sender.send))
+        receive_prefix(receiver)
+        assert_killed(pid, moment)
+
+
+def test_a_sender_killed_at_any_step_has_said_whole_messages():
+    in_that_build(senders_die)
+
+
+def short_messages_are_said_by_one_store(_rank):
+    for moment, said in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
+        sender, receiver = shmring.channel()
+        pid = doomed(moment, lambda sender=sender: [sender.send_object(i) for i in range(10)])
+        assert_killed(pid, moment)
+        assert [receiver.recv(60) for _ in range(said)] == list(range(said))
+        with pytest.raises(PeerLostError):
+            receiver.recv(60)
+
+
+def test_a_message_is_said_by_one_store_and_not_before():
+    in_that_build(short_messages_are_said_by_one_store)
+
+
+def receivers_die(_rank):
+    for moment in moments("receiver"):
+        sender, receiver = shmring.channel(1 << 12)
+
+        def listen(receiver=receiver):
+            for number, _ in enumerate(receiver):
+                pause(number + 2)
+
+        pid = doomed(moment, listen)
+        with pytest.raises(PeerLostError):
+            send_all(lambda message, sender=sender: sender.send(message, 60))
+        assert_killed(pid, moment)
+
+
+def test_a_receiver_killed_at_any_step_is_lost_to_its_sender():
+    in_that_build(receivers_die)
+
+
+def receivers_come_again(_rank):
+    for moment, first in (("give@1", 0), ("give@3", 2), ("given@1", 1), ("given@3", 3)):
+        name = f"{moment}-{os.getpid()}-{random.random()}"
+        with shmring.open_channel(name, "sender") as sender:
+            for number in range(6):
+                sender.send_object(number)
+            pid = doomed(moment, lambda name=name: list(shmring.open_channel(name, "receiver")))
+            assert_killed(pid, moment)
+            with shmring.open_channel(name, "receiver") as receiver:
+                sender.send_object(6)
+                assert [receiver.recv(60) for _ in range(7 - first)] == list(range(first, 7))
+
+
+def test_whoever_comes_after_a_killed_receiver_goes_on_with_what_it_had_not_given_back():
+    in_that_build(receivers_come_again)
+
+
+def overtaken_receivers_die(_rank):
+    for moment in moments("overtaken receiver"):
+        sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
+        pid = doomed(moment, lambda receiver=receiver: list(receiver))
+        with pytest.raises(PeerLostError):
+            while True:
+                sender.send(bytes(40))
+        assert_killed(pid, moment)
+
+
+def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender():
+    in_that_build(overtaken_receivers_die)
+
+
+def overtaking_senders_die(_rank):
+    for moment in moments("overtaking sender"):
+        sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
+        pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in range(ENOUGH)])
+        assert_killed(pid, moment)
+        got = []
+        with pytest.raises(PeerLostError):
+            while True:
+                array = receiver.recv(60)
+                assert (array == array[0]).all()
+                got.append(int(array[0]))
+        assert got == list(range(got[0], got[0] + len(got))) if got else moment == "announce@1"
+
+
+def test_a_sender_killed_while_overtaking_leaves_whole_messages():
+    in_that_build(overtaking_senders_die)
+
+
+def count_to_fifty(sender):
+    with sender:
+        for number in range(50):
+            sender.send_object(number)
+
+
+def senders_of_fans_die(_rank):
+    for moment in moments("sender"):
+        senders, receiver = shmring.fan_in(2, 1 << 12)
+        healthy = in_child(count_to_fifty, senders[1])
+        pid = doomed(moment, lambda senders=senders: send_all(senders[0].send))
+        seen, lost = [0, 0], []
+        with pytest.raises(EndOfStreamError):
+            while True:
+                try:
+                    index, message = receiver.recv_from(60)
+                except PeerLostError as error:
+                    lost.append(error.rank)
+                    continue
+                assert message == (seen[1] if index else content(seen[0]))
+                pause(seen[0] + 2)
+                seen[index] += 1
+        assert lost == [0]
+        assert seen[1] == 50
+        assert status_of(healthy) == 0
+        assert_killed(pid, moment)
+
+
+def test_one_sender_of_a_fan_in_killed_at_any_step_takes_nothing_from_the_others():
+    in_that_build(senders_of_fans_die)
+
+
+def broadcast_senders_die(_rank):
+    for moment in moments("broadcast sender"):
+        sender, receivers = shmring.broadcast_channel(2, 1 << 12)
+        other = in_child(lambda receivers=receivers: receive_prefix(receivers[1]))
+        pid = doomed(moment, lambda sender=sender: send_all(sender.send))
+        receive_prefix(receivers[0])
+        assert status_of(other) == 0
+        assert_killed(pid, moment)
+
+
+def test_the_sender_of_a_broadcast_killed_at_any_step_has_said_whole_messages_to_each():
+    in_that_build(broadcast_senders_die)
+
+
+# ---- queues ----------------------------------------------------------------------------------------------------------
+
+
+def assert_queue_goes_on(q, rest):
+    """It is empty, knows so, and takes and gives."""
+    q.put("on", timeout=60)
+    while (item := q.get(timeout=60)) != "on":
+        rest.append(item)
+    assert q.empty()
+    assert q.qsize() == 0
+    q.put(bytes(20_000) if q.full() else "once more", timeout=60)
+    assert q.get(timeout=60) == "once more"
+
+
+def putters_die(_rank):
+    for moment in moments("putter"):
+        if moment.startswith("retract"):
+            continue
+        q = shmring.Queue(capacity_nbytes=1 << 12)
+        pid = doomed(moment, lambda q=q: send_all(q.put))
+        got, is_over = [], False
+        while not is_over:
+            is_over = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            try:
+                while True:
+                    got.append(q.get(timeout=0.02))
+                    pause(len(got) + 2)
+            except queue.Empty:
+                pass
+        assert_killed(pid, moment)
+        assert_queue_goes_on(q, got)
+        assert got == [content(number) for number in range(len(got))]
+
+
+def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it():
+    in_that_build(putters_die)
+
+
+def putters_die_over_what_was_given_up(_rank):
+    for n in (1, 2):
+        q = shmring.Queue(capacity_nbytes=1 << 10)
+        q.put("first")
+
+        def give_up(q=q):
+            while True:
+                with pytest.raises(queue.Full):
+                    q.put(bytes(10_000), timeout=0.01)
+                q.put("short", timeout=60)
+
+        assert_killed(doomed(f"retract@{n}", give_up), f"retract@{n}")
+        got = []
+        assert_queue_goes_on(q, got)
+        assert got == ["first"] + ["short"] * (n - 1)
+
+
+def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_with_it():
+    in_that_build(putters_die_over_what_was_given_up)
+
+
+def getters_die(_rank):
+    for moment in moments("getter"):
+        q = shmring.Queue(capacity_nbytes=1 << 12)
+
+        def listen(q=q):
+            for number in range(ENOUGH):
+                assert len(q.get()) >= 8
+                pause(number + 2)
+
+        pid = doomed(moment, listen)
+        put, is_over = 0, False
+        while not is_over:
+            is_over = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            try:
+                while True:
+                    q.put(content(put), timeout=0.02)
+                    put += 1
+                    pause(put)
+            except queue.Full:
+                pass
+        assert_killed(pid, moment)
+        rest = []
+        while not q.empty():
+            rest.append(q.get(timeout=60))
+        assert rest == [content(number) for number in range(put - len(rest), put)]
+        assert_queue_goes_on(q, rest)
+
+
+def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order():
+    in_that_build(getters_die)

@@ -1,0 +1,113 @@
+"""Collectives on tensors straight on the core: exact answers of every dtype, default and named communicators, plans."""
+
+import pytest
+from harness import run_ranks
+
+torch = pytest.importorskip("torch")
+
+from shmring.torch import (  # noqa: E402
+    all_gather,
+    all_reduce_,
+    broadcast_,
+    communicator,
+    plan,
+    reduce_scatter,
+    set_communicator,
+)
+
+pytestmark = pytest.mark.torch
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "uint8", "complex64")
+
+
+def given(rank, shape, dtype):
+    """Small integers, whose sums are exact in every dtype and tell the ranks apart."""
+    return (torch.arange(torch.Size(shape).numel()) % 5 + 5 * rank).reshape(shape).to(dtype)
+
+
+def make_all(comm, count):
+    set_communicator(comm)
+    wrong = []
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        inputs = [given(rank, (count,), dtype) for rank in range(comm.size)]
+        rows = [given(rank, (comm.size, count), dtype) for rank in range(comm.size)]
+        x = inputs[comm.rank].clone()
+        out = torch.empty(comm.size, count, dtype=dtype)
+        share = torch.empty(count, dtype=dtype)
+        found = {
+            "all_reduce_": (all_reduce_(x), sum(inputs)),
+            "is x": (x, sum(inputs)),
+            "broadcast_": (broadcast_(inputs[comm.rank].clone(), comm.size - 1), inputs[-1]),
+            "all_gather": (all_gather(inputs[comm.rank]), torch.stack(inputs)),
+            "all_gather into": (all_gather(inputs[comm.rank], out), torch.stack(inputs)),
+            "out": (out, torch.stack(inputs)),
+            "reduce_scatter": (reduce_scatter(rows[comm.rank]), sum(rows)[comm.rank]),
+            "reduce_scatter into": (reduce_scatter(rows[comm.rank], share), sum(rows)[comm.rank]),
+            "share": (share, sum(rows)[comm.rank]),
+        }
+        wrong += [(name, what) for what, (is_, should) in found.items() if not torch.equal(is_, should)]
+    return wrong
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 40_000])
+def test_every_call_gives_the_exact_answer_for_every_dtype(size, count):
+    assert run_ranks(size, make_all, count) == [[]] * size
+
+
+def reduce_tensors_of_other_forms(comm):
+    strided = torch.zeros(4, 6)
+    strided[:, ::2] = comm.rank + 1
+    all_reduce_(strided[:, ::2], comm=comm)
+    parameter = torch.nn.Parameter(torch.full((3,), comm.rank + 1.0))
+    assert all_reduce_(parameter, "max", comm=comm) is parameter
+    scalar = all_reduce_(torch.tensor(comm.rank + 1.0), "prod", comm=comm)
+    with pytest.raises(TypeError, match="cannot lend its memory"):
+        all_reduce_(torch.zeros(3).to_sparse(), comm=comm)
+    with pytest.raises(TypeError, match="cannot lend its memory"):
+        all_reduce_(torch.zeros(3, device="meta"), comm=comm)
+    with pytest.raises(ValueError, match="share memory"):
+        all_reduce_(torch.zeros(1).expand(4), comm=comm)
+    comm.barrier()  # what was refused was not sent
+    return strided[1].tolist(), parameter.tolist(), parameter.requires_grad, scalar.item()
+
+
+def test_strided_tensors_parameters_and_scalars_are_reduced_and_what_has_no_memory_is_refused():
+    assert run_ranks(2, reduce_tensors_of_other_forms) == [([3.0, 0.0] * 3, [2.0] * 3, True, 2.0)] * 2
+
+
+def use_names(comm):
+    half = comm.split(comm.rank % 2)
+    set_communicator(comm)
+    set_communicator(half, "half")
+    assert communicator() is comm
+    assert communicator("half") is half
+    with pytest.raises(KeyError, match=r"set_communicator\(comm, 'third'\)"):
+        all_reduce_(torch.ones(1), comm="third")
+    with pytest.raises(TypeError):
+        set_communicator("half")
+    return [all_reduce_(torch.ones(2), comm=comm)[0].item() for comm in (None, "", comm, "half", half)]
+
+
+def test_the_communicator_is_the_default_one_a_named_one_or_the_one_given():
+    assert run_ranks(4, use_names) == [[4.0, 4.0, 4.0, 2.0, 2.0]] * 4
+
+
+def repeat_plans(comm):
+    x = torch.zeros(5)
+    call = plan("all_reduce", x, comm=comm)
+    seen = []
+    for step in range(3):
+        x.fill_(comm.rank + step)
+        assert call() is x
+        seen.append(x[0].item())
+    with pytest.raises(ValueError, match="C-contiguous"):
+        plan("all_reduce", torch.zeros(6)[::2], comm=comm)
+    x.fill_(comm.rank)
+    assert call.start().result() is x
+    return [*seen, x[-1].item()]
+
+
+def test_a_plan_reduces_what_the_tensor_holds_at_each_call():
+    assert run_ranks(2, repeat_plans) == [[1.0, 3.0, 5.0, 1.0]] * 2

