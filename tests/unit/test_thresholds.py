@@ -74,12 +74,12 @@ def test_outputs_are_never_stored_past_a_cache_that_is_not_known():
 
 @given(st.floats(0.1, 1e3) | st.just(float("inf")), st.frozensets(st.integers(0, 4095)))
 def test_an_account_arrives_as_it_was_said(quota, processors):
-    account = Account(quota, (1.0, -1.0, 128.0, 0.5, 2.0), processors)
+    account = Account(quota, tuple(k / 2 - 1 for k in range(len(SAID))), processors)
     assert Account.unpack(account.pack()) == account
 
 
 def test_processors_past_the_mask_are_left_out():
-    account = Account(1.0, (0.0,) * 5, frozenset({1, 4096, 10**6}))
+    account = Account(1.0, (0.0,) * len(SAID), frozenset({1, 4096, 10**6}))
     assert Account.unpack(account.pack()).processors == {1}
 
 
