@@ -23,9 +23,11 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
-    # Shells start background jobs with SIGINT ignored, and that is inherited: ranks could not be interrupted.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and that is inherited: ranks could not be
+    # interrupted, nor be sent away.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")
 
 
