@@ -21,7 +21,7 @@ def test_a_change_of_placement_is_noticed_within_two_periods():
 
 
 def test_which_way_is_tried_first_takes_turns():
-    made = [way for way, is_trial in replay([NEAR] * 500) if is_trial]
+    made = [way for way, is_trial in replay([NEAR] * 450) if is_trial]
     assert made == [False, False, True, True, True, True, False, False] * 2 + [False, False, True, True]
 
 
