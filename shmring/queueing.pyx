@@ -344,7 +344,10 @@ cdef class Queue:
         return max(<int64_t>0, <int64_t>(sent - received))
 
     def qsize(self):
-        """How many items are in it; a moment later it may be another number."""
+        """How many items are in it; a moment later it may be another number.
+
+        One too many if a consumer was killed before it had counted the item it took, until the queue is next empty.
+        """
         return min(self.count(), <uint64_t>sys.maxsize)
 
     def empty(self):

@@ -7,7 +7,7 @@ more than the minimum costs less than waiting twice.
 
 from libc.string cimport memcpy
 
-from shmring.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
+from shmring.atomics cimport cpu_pause, load_acquire_u64, store_relaxed_u64, store_release_u64
 from shmring.faults cimport fault_point
 from shmring.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
 from shmring.rounds cimport claim, disagree, finish, publish, remember_call
@@ -40,6 +40,9 @@ cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
     if not has_arrived(slot, t.round):
         return UNREADY
     if slot.first.signature != t.signature ^ e.history:
+        # SYNC published (meets: publish). A line may arrive before the word that tells what it is about.
+        if load_acquire_u64(&e.circle.outbox[who].published) <= t.round:
+            return UNREADY
         disagree(e, who, t.round, t.signature)
         return TROUBLE
     e.sources[who] = read_whisper(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
