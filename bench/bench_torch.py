@@ -17,8 +17,11 @@ import subprocess
 import sys
 import time
 from glob import glob
+from pathlib import Path
 
 import pytest
+
+import shmring
 
 GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -211,13 +214,15 @@ def main():
 
 
 @pytest.mark.torch
-def test_torch_beside_gloo(benchmark):
+def test_torch_beside_gloo(benchmark, tmp_path):
     """The whole program once, with one cycle."""
     pytest.importorskip("torch")
+    # Elsewhere than in the checkout, which need not be compiled, with the shmring that this process has.
+    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent)}
     command = [sys.executable, "-m", "shmring", "run", "-n", "2", __file__, "--cycles", "1", "--sizes", "4", "1048576"]
 
     def run():
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
