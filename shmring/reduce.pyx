@@ -31,6 +31,7 @@ cdef extern from "dispatch.h" nogil:
 
     ctypedef struct kernel_set:
         const char *name
+        void copy(void *dst, const void *src, size_t nbytes) noexcept nogil
         bint runs() noexcept
 
     const kernel_set kernel_sets[]
@@ -55,7 +56,7 @@ cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) 
         copy_streaming(dst, src, nbytes)
         stream_fence()
     else:
-        memcpy(dst, src, nbytes)
+        kernel_sets[chosen_set].copy(dst, src, nbytes)
 
 
 cdef void reduce_into(
@@ -94,7 +95,7 @@ cdef void reduce_into(
             if also_streaming:
                 copy_streaming(<uint8_t *> also + at, block, n)
             else:
-                memcpy(<uint8_t *> also + at, block, n)
+                kernel_sets[chosen_set].copy(<uint8_t *> also + at, block, n)
         at += n
         n = BLOCK_NBYTES
     if dst_streaming or also_streaming:

@@ -29,6 +29,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit lanes and comp
 #endif
 
 typedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count);
+typedef void (*copy_kernel)(void *dst, const void *src, size_t nbytes);
 
 /* The numbers of dtypes.py, in its order (tests/unit/test_dtypes.py compares). */
 #define SHMRING_DTYPES(DO)                                                                                             \
@@ -138,14 +139,15 @@ static int runs_avx512(void) {
 typedef struct {
     const char *name;
     kernel_table kernels;
+    copy_kernel copy;
     int (*runs)(void);
 } kernel_set;
 
 static const kernel_set kernel_sets[] = {
-    {"baseline", kernels_baseline, runs_baseline},
+    {"baseline", kernels_baseline, copy_baseline, runs_baseline},
 #if defined(__x86_64__)
-    {"avx2", kernels_avx2, runs_avx2},
-    {"avx512", kernels_avx512, runs_avx512},
+    {"avx2", kernels_avx2, copy_avx2, runs_avx2},
+    {"avx512", kernels_avx512, copy_avx512, runs_avx512},
 #endif
 };
 

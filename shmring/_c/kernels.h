@@ -7,6 +7,22 @@
  * What a fold is made of: WIDEN (a vector as it lies in memory -> accumulator), OP, NARROW (back; knows nsrc).
  */
 
+/* A copy that is a loop: what memcpy makes of large copies on some processors (`rep movsb`) is several times slower
+ * where both ends lie alike in their pages, and takes lines from the core that wrote them in a way that makes its next
+ * writes dear (docs/kernels.md). */
+static void ISA(copy)(void *dst, const void *src, size_t nbytes) {
+    char *to = (char *)dst;
+    const char *from = (const char *)src;
+    for (; nbytes >= 4 * VB; to += 4 * VB, from += 4 * VB, nbytes -= 4 * VB) {
+        VU8 a = ISA(load)(from), b = ISA(load)(from + VB), c = ISA(load)(from + 2 * VB), d = ISA(load)(from + 3 * VB);
+        ISA(store)(to, a);
+        ISA(store)(to + VB, b);
+        ISA(store)(to + 2 * VB, c);
+        ISA(store)(to + 3 * VB, d);
+    }
+    memcpy(to, from, nbytes); /* less than four vectors */
+}
+
 /* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop
  * disappears; otherwise a step of it costs one pointer load per tile. */
 #define FOLD(NAME, ITEM, ACC, WIDEN, OP, NARROW)                                                                       \
