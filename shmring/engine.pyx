@@ -338,6 +338,7 @@ cdef class Engine:
 
     cdef object remember(self, tuple key, Program program):
         program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
+        program.stores.streams = self.c.outbox_streaming          # until it knows better by trials of its own
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program

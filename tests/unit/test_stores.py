@@ -13,21 +13,21 @@ def test_after_warming_up_both_ways_are_tried_and_the_quicker_is_kept():
 
 
 def test_a_change_of_placement_is_noticed_within_two_periods():
-    first, period = 240, 256  # the first of full length begins when 8 + 16 + 32 + 64 tries have been made
+    first, period = 112, 128  # the first of full length begins when 8 + 16 + 32 tries have been made
     for before, after, better in ((NEAR, FAR, True), (FAR, NEAR, False)):
-        made = replay([before] * (first + 100) + [after] * 800)
+        made = replay([before] * (first + 100) + [after] * 500)
         assert made[first + period + 1] == (not better, False)
         assert made[first + 2 * period + 6 : first + 3 * period] == [(better, False)] * (period - 6)
 
 
 def test_which_way_is_tried_first_takes_turns():
-    made = [way for way, is_trial in replay([NEAR] * 450) if is_trial]
+    made = [way for way, is_trial in replay([NEAR] * 300) if is_trial]
     assert made == [False, False, True, True, True, True, False, False] * 2 + [False, False, True, True]
 
 
 def test_caches_that_are_cold_wherever_trials_begin_decide_nothing_for_long():
     costs = [NEAR] * 500
-    for start in (2, 18, 50, 114, 242):
+    for start in (2, 18, 50, 114, 242, 370):
         costs[start : start + 2] = [(50, 50)] * 2
     made = replay(costs)
     assert made[22:] == [(is_trial and way, is_trial) for way, is_trial in made[22:]]
@@ -35,7 +35,7 @@ def test_caches_that_are_cold_wherever_trials_begin_decide_nothing_for_long():
 
 def test_early_verdicts_are_soon_looked_into_again():
     trials = [i for i, (_, is_trial) in enumerate(replay([NEAR] * 1000)) if is_trial]
-    assert trials[::4] == [2, 18, 50, 114, 242, 498, 754]
+    assert trials[::4] == [2, 18, 50, 114, 242, 370, 498, 626, 754, 882]
     made = replay([FAR] * 10 + [NEAR] * 90)      # a cold start
     assert made[10:16] == [(True, False)] * 6
     assert made[22:48] == [(False, False)] * 26
@@ -58,4 +58,4 @@ def test_only_the_last_two_tries_of_each_way_count():
 def test_trials_come_by_number_so_that_all_ranks_try_alike():
     trials = [[i for i, (_, is_trial) in enumerate(replay([cost] * 1000)) if is_trial] for cost in (NEAR, FAR)]
     assert trials[0] == trials[1]
-    assert len(trials[0]) == 7 * 4
+    assert len(trials[0]) == 10 * 4
