@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shmring.processes import adopting_orphans, children
@@ -77,6 +77,21 @@ class Row:
         """The median of a competitor, if it was timed."""
         us = self.results[name].us
         return figures.summary(us)["median"] if us else None
+
+    def by_placement(self) -> list[Row]:
+        """This row; or a row for each place where the processors were meanwhile, the nearest first."""
+        groups = figures.placements(self.trip_ns)
+        return [self] if len(groups) == 1 else [self._of(cycles) for cycles in groups]
+
+    def _of(self, cycles: Sequence[int]) -> Row:
+        def chosen(times: list[float]) -> list[float]:
+            return [times[i] for i in cycles] if times else []
+
+        results = {
+            name: replace(one, us=chosen(one.us), rewrite_us=chosen(one.rewrite_us))
+            for name, one in self.results.items()
+        }
+        return replace(self, trip_ns=chosen(self.trip_ns), copy_us=chosen(self.copy_us), results=results)
 
 
 def run(

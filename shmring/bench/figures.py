@@ -92,3 +92,30 @@ def summary(us: Sequence[float]) -> dict[str, float]:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The median of the ratios cycle by cycle: what changes between cycles, such as placement, cancels out."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def placements(trip_ns: Sequence[float], least: int = 5) -> list[list[int]]:
+    """The cycles in which the processors lay alike, the nearest first, where trips fall into two groups.
+
+    They are divided at the widest gap, in proportion, that leaves ``least`` cycles on either side, if the median of the
+    farther is twice that of the nearer. A trip is measured at the beginning of a cycle: one that ends otherwise, as
+    the next begins, belongs to no group.
+
+    Returns
+    -------
+    list of list of int
+        Numbers of cycles. One group with all of them where they cannot be told apart.
+    """
+    everything = list(range(len(trip_ns)))
+    ordered = sorted(trip_ns)
+    gaps = [(ordered[i] / ordered[i - 1], ordered[i]) for i in range(least, len(ordered) - least + 1)]
+    if not gaps:
+        return [everything]
+    _, border = max(gaps)
+    is_far = [ns >= border for ns in trip_ns]
+    steady = [i for i in everything if is_far[i] == is_far[min(i + 1, everything[-1])]]
+    groups = [[i for i in steady if is_far[i] == far] for far in (False, True)]
+    if any(len(one) < least for one in groups):
+        return [everything]
+    near_ns, far_ns = (statistics.median(trip_ns[i] for i in one) for one in groups)
+    return groups if far_ns >= 2 * near_ns else [everything]

@@ -14,11 +14,13 @@ CELL = 14
 
 
 class Table:
-    """Lines for a terminal. ``is_long`` gives a block for each row instead, with every figure."""
+    """Lines for a terminal. ``is_long`` gives a block for each row instead, with every figure; ``is_split`` two where
+    the processors were moved."""
 
-    def __init__(self, competitors: Sequence[Competitor], is_long: bool = False) -> None:
+    def __init__(self, competitors: Sequence[Competitor], is_long: bool = False, is_split: bool = False) -> None:
         self.competitors = competitors
         self.is_long = is_long
+        self.is_split = is_split
         self._op = ""
         self._told: set[tuple[str, str, str]] = set()
 
@@ -26,7 +28,9 @@ class Table:
         """What a new row adds: its head when the collective is another one, then itself."""
         head = [] if row.op == self._op else self._head(row)
         self._op = row.op
-        return head + (self._block(row) if self.is_long else [self._line(row)]) + self._problems(row)
+        for one in row.by_placement() if self.is_split else [row]:
+            head += self._block(one) if self.is_long else [self._line(one)]
+        return head + self._problems(row)
 
     def _head(self, row: Row) -> list[str]:
         what = "" if row.op == "barrier" else f", {row.dtype}"

@@ -78,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, metavar="N", help="of the order of turns (default: 0)")
     add("--long", action="store_true", help="all figures of each competitor, instead of one line for each size")
+    add("--split", action="store_true", help="two lines for a size where the processors were moved: near, and far")
     add("--json", metavar="FILE", help="write everything there (-: to standard output, and no table)")
     add("--plot", metavar="FILE", help="draw latency and bandwidth (.png, .svg, .pdf); needs matplotlib")
     add("--list", action="store_true", help="only say who can take part")
@@ -120,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
         patience=args.patience,
         seed=args.seed,
     )
-    table = Table(taking_part, args.long)
+    table = Table(taking_part, args.long, args.split)
     rows: list[Row] = []
 
     def show(row: Row) -> None:

@@ -80,6 +80,15 @@ def test_a_ratio_compares_cycle_by_cycle():
     assert figures.ratio(near_then_far, [2 * us for us in near_then_far]) == 0.5
 
 
+def test_cycles_are_told_apart_by_where_the_processors_were():
+    near, far = [100.0, 110.0, 90.0, 105.0, 95.0, 140.0], [380.0, 1000.0, 350.0, 400.0, 390.0, 360.0]
+    # The sixth begins near and ends far: it belongs to neither.
+    assert figures.placements(near + far) == [[0, 1, 2, 3, 4], [6, 7, 8, 9, 10, 11]]
+    assert figures.placements(far + near) == [[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]
+    for together in ([], [100.0], near, far, [*near, 1000.0], [100.0, 150.0] * 9, [100.0, 400.0] * 9):
+        assert figures.placements(together) == [list(range(len(together)))]
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [
@@ -167,6 +176,19 @@ def test_a_block_has_all_figures_of_each():
     lines = Table(FIELD, is_long=True).lines(a_row())
     assert any("quick" in line and "42.0" in line and "3 cycles" in line for line in lines)
     assert any("takes 0.50 of the time of quick" in line for line in lines)
+
+
+def test_a_row_whose_processors_were_moved_is_split_on_request():
+    row = a_row()
+    row.trip_ns = [100.0] * 6 + [400.0] * 6
+    row.copy_us = [18.0] * 12
+    row.results = {"shmring": Result(us=[20.0] * 6 + [50.0] * 6), "quick": Result(us=[40.0] * 12), "off": Result()}
+    field = [competitor(name) for name in row.results]
+    assert len(Table(field).lines(row)) == 4
+    near, far = (line.split() for line in Table(field, is_split=True).lines(row)[3:])
+    assert (near[2], near[4], near[-3]) == ("0.100", "20.0", "0.50")
+    assert (far[2], far[4], far[-3]) == ("0.400", "50.0", "1.25")
+    assert len(Table(field, is_long=True, is_split=True).lines(row)) == 2 * len(Table(field, True).lines(row)) - 2
 
 
 def test_json_keeps_every_time_of_every_cycle():
