@@ -157,7 +157,7 @@ cdef class Calls:
         -----
         Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than
         about a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the
-        message; float16 and bfloat16 in float32, rounded once. Up to ``config.whisper_limit`` bytes: one round of
+        message; float16 and bfloat16 in float32, rounded once. Up to ``stats()["whisper_nbytes"]`` bytes: one round of
         whispers. Above: slices, each reduced by its owner from all sources at once;
         (5 * size - 2) * x.nbytes bytes touched in all.
         """

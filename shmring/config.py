@@ -26,7 +26,8 @@ class Config:
     nslots: int = 8
     """Slots in the outbox: a power of two from 4 to 8."""
     whisper_nbytes: int = -1
-    """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks."""
+    """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks and
+    their distance."""
     lane_nbytes: int = -1
     """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
     derived from the number of ranks."""
@@ -148,7 +149,7 @@ class Config:
         return self
 
     def whisper_limit(self, size: int) -> int:
-        """The largest whisper among ``size`` ranks: every rank reads all of them, so it shrinks with their number."""
+        """The largest whisper for which ``size`` ranks have room: everyone reads all, so it shrinks with them."""
         if self.whisper_nbytes >= 0:
             return self.whisper_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)

@@ -209,6 +209,7 @@ cdef class Engine:
     def go_by(self, thresholds):
         """Take up what the survey has led to (`shmring.thresholds`): before the first call, on all ranks alike."""
         self.thresholds = thresholds
+        self.whisper_limit = thresholds.whisper_nbytes
         self.limits = thresholds.limits
         self.nest = thresholds.nest
         self.nests_barriers = self.nest is not None and nests_barriers(self.nest, self.limits)

@@ -64,7 +64,7 @@ class Explaining:
             raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
         if not 0 <= root < self.size:
             raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
-        limit = self.config.whisper_limit(self.size)
+        limit = self.engine.thresholds.whisper_nbytes
         whispers = nbytes <= limit
         limits, costs = self.engine.limits, self.engine.thresholds.costs
         whole = nbytes * self.size if collective == "all_gather" else nbytes

@@ -41,6 +41,9 @@ PATIENCE_S = 1.0
 # ranks that did so for the moment; a communicator must not go by that for all its life.
 FARTHEST_S = 2e-6
 
+# A barrier of two ranks whose processors share a cache takes half of this, of others twice.
+NEAR_S = 2.5e-7
+
 MASK_NBYTES = 512  # bits of an affinity mask that are told
 MOST_TIMED = 512  # ranks of which each can tell all its times in one whisper
 NO_LIMIT = 1 << 62
@@ -100,6 +103,8 @@ class Thresholds:
     past_cache_nbytes : int
         Outputs are stored past the cache if the arrays and outboxes of all ranks take half of this; in place, where
         their lines have just been read, if each array has this size. Each rank's own affair.
+    whisper_nbytes : int
+        Payloads up to this size travel as whispers; equal on all ranks.
     why : dict of str to str
         For each setting where its value comes from.
     threads : int
@@ -122,6 +127,7 @@ class Thresholds:
     processors: float
     barrier_us: float
     past_cache_nbytes: int
+    whisper_nbytes: int
     why: dict[str, str]
     threads: int = 1
     split_nbytes: float = float("inf")
@@ -267,8 +273,13 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
         nested_nbytes=None if config.nested_nbytes < 0 else config.nested_nbytes,
     )
+    whisper, is_far = config.whisper_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
     if config.whisper_nbytes < 0:
         why["whisper_nbytes"] = f"derived: everyone reads the words of all {size} ranks"
+        if is_far and size <= processors:  # else ranks take turns, which is no distance
+            # Every line of it has to be fetched from a far core before it can be written; rounds need not.
+            whisper //= 2
+            why["whisper_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
     if config.spin_us < 0:
         why["spin_us"] = f"derived: {size} ranks on {processors:g} processors"
     past_cache = given_or(
@@ -276,7 +287,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         cache_nbytes or NO_LIMIT,
         "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known",
     )
-    return Thresholds(limits, costs, processors, barrier_us, past_cache, why)
+    return Thresholds(limits, costs, processors, barrier_us, past_cache, whisper, why)
 
 
 def _costs(config: Config, size: int, processors: float, barrier_us: float, why: dict[str, str]) -> Costs:

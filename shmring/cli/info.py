@@ -134,7 +134,7 @@ def _thresholds(processors: float) -> dict[str, Any]:
         "slot_nbytes": config.slot_nbytes,
         "nslots": config.nslots,
         "lane_nbytes": config.lane_nbytes,
-        "whisper_nbytes": config.whisper_limit(2),
+        "whisper_nbytes": found.whisper_nbytes,
         "past_cache_nbytes": found.past_cache_nbytes,
         "spin_us": config.spin_ns(2, processors) / 1e3,
         "touch_gbs": found.costs.bytes_per_second / 1e9,

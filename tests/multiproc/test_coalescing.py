@@ -71,7 +71,7 @@ def rounds_of(comm):
 
 
 def test_a_hundred_small_arrays_make_one_round():
-    for described, mixed, shown in run_ranks(2, rounds_of):
+    for described, mixed, shown in run_ranks(2, rounds_of, init={"whisper_nbytes": 4096}):
         assert described.splitlines()[0] == "all_reduce_many(100 arrays)"
         assert described.count("one round of whispers") == 1
         assert "whisper 4000 bytes" in described
