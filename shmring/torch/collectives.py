@@ -23,6 +23,8 @@ _REDUCE_SCATTER = c10d.ReduceScatterOptions()
 _ALL_TO_ALL = c10d.AllToAllOptions()
 _BARRIER = c10d.BarrierOptions()
 
+_DENSE = torch.strided
+
 
 class Collectives(Calls):
     """The collective calls of `shmring.torch.ProcessGroup`, under all names that torch has for them.
@@ -120,17 +122,17 @@ class Collectives(Calls):
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:
-    name = name_of(op)
-    if x.layout is not torch.strided:
-        if name != "sum":
-            raise RuntimeError(f"{name} of sparse tensors: only sums are possible")
-        with torch.inference_mode():
-            return all_reduce_sparse(comm, x, timeout_s)
-    if name == "premul_sum":
+    if x.layout is _DENSE and isinstance(op, str):
+        all_reduce_(x, op, comm=comm, timeout=timeout_s)
+    elif x.layout is _DENSE:
         with torch.inference_mode():
             x.copy_(multiplied(x, op))
-        name = "sum"
-    all_reduce_(x, name, comm=comm, timeout=timeout_s)
+        all_reduce_(x, comm=comm, timeout=timeout_s)
+    elif op == "sum":
+        with torch.inference_mode():
+            all_reduce_sparse(comm, x, timeout_s)
+    else:
+        raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
 
 
 def _all_reduce_many(comm, timeout_s, tensors, op) -> None:

@@ -48,14 +48,16 @@ def pipeline(rank, kind, nstages):
     loss = nn.functional.mse_loss
     schedule = kind(stages if nstages > n else stages[0], n_microbatches=4, loss_fn=loss)
     for step in range(2):
+        for module in (alone, *layers):
+            module.zero_grad()
         x, y = batch(step)
         out = schedule.step(*((x,) if rank == 0 else ()), **({"target": y} if own[-1] == nstages - 1 else {}))
         wanted = alone(x)
         loss(wanted, y).backward()
         if own[-1] == nstages - 1:
             close([out.detach()], [wanted.detach()])
-    for k in own:
-        close([p.grad for p in layers[k].parameters()], [p.grad for p in alone[k].parameters()])
+        for k in own:
+            close([p.grad for p in layers[k].parameters()], [p.grad for p in alone[k].parameters()])
 
 
 @pytest.mark.parametrize(
