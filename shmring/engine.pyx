@@ -363,7 +363,7 @@ cdef class Engine:
                     "trial_us": tuple(ns / 1e3 for ns in program.stores.least_ns[:2]) if program.learns else None,
                 })
         return {
-            "rounds": self.c.next_round,
+            "rounds": self.rounds,
             "whisper_nbytes": self.whisper_limit,
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
@@ -372,6 +372,7 @@ cdef class Engine:
             "threads": 1 if self.team is None else self.team.nthreads(),
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
+            "mapped_calls": 0 if self.sharing is None else self.sharing.nmapped,
             "programs": programs,
             **self.thresholds.report(),
         }
@@ -417,6 +418,11 @@ cdef class Engine:
     def is_broken(self):
         """Whether trouble was met here, or a peer has reported some."""
         return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
+
+    @property
+    def rounds(self):
+        """How many rounds of collectives there have been."""
+        return self.c.next_round
 
     @property
     def nonce(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,10 @@ import torch.distributed as dist
 
 from shmring.errors import ShmringError
 from shmring.torch.errors import torch_form
+from shmring.torch.options import manner
 from shmring.torch.profiles import is_profiled, recording
 from shmring.torch.works import FINISHED, DoneWork, PendingWork, SeveralWorks, Tensors
 from shmring.work import submit
-
-_NO_TIME = timedelta(0)
 
 
 class _Call(partial):
@@ -37,9 +35,10 @@ class Calls(dist.ProcessGroup):
         if is_profiled() and not seen:
             with recording(f"{self._recorded_as}:{name}", arguments):
                 return self._perform(name, function, arguments, results, opts, True)
-        timeout = opts.timeout
-        timeout_s = timeout.total_seconds() if timeout > _NO_TIME else self._timeout_s
-        if opts.asyncOp:
+        in_background, timeout_s = manner(opts)
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        if in_background:
             return self._perform_later(name, _Call(function, self._comm, timeout_s, *arguments), results, timeout_s)
         try:
             function(self._comm, timeout_s, *arguments)

@@ -7,6 +7,8 @@ import torch.distributed.distributed_c10d as c10d
 
 from shmring.torch.blocks import Block, movable
 from shmring.torch.calls import Calls
+from shmring.torch.direct import all_reduce_
+from shmring.torch.options import reduction
 from shmring.torch.reductions import multiplied, name_of
 from shmring.torch.sparse import all_reduce_sparse
 
@@ -20,6 +22,8 @@ _SCATTER = c10d.ScatterOptions()
 _REDUCE_SCATTER = c10d.ReduceScatterOptions()
 _ALL_TO_ALL = c10d.AllToAllOptions()
 _BARRIER = c10d.BarrierOptions()
+
+_DENSE = torch.strided
 
 
 class Collectives(Calls):
@@ -35,19 +39,19 @@ class Collectives(Calls):
         """Reduce one tensor, dense or sparse, in place."""
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
-        return self._perform("all_reduce", _all_reduce, (tensors[0], opts.reduceOp), tensors, opts)
+        return self._perform("all_reduce", _all_reduce, (tensors[0], reduction(opts)), tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=_ALL_REDUCE):
         """Reduce several tensors in place, the small ones together."""
-        return self._perform("all_reduce_coalesced", _all_reduce_many, (tensors, opts.reduceOp), tensors, opts)
+        return self._perform("all_reduce_coalesced", _all_reduce_many, (tensors, reduction(opts)), tensors, opts)
 
     def reduce(self, tensors, opts=_REDUCE):
         """Reduce into the root's tensor; those of the others stay as they are."""
-        return self._perform("reduce", _reduce, (tensors[0], opts.rootRank, opts.reduceOp), tensors, opts)
+        return self._perform("reduce", _reduce, (tensors[0], opts.rootRank, reduction(opts)), tensors, opts)
 
     def reduce_scatter(self, outputs, inputs, opts=_REDUCE_SCATTER):
         """Reduce lists of tensors; rank i gets the i-th."""
-        return self._perform("reduce_scatter", _reduce_scatter, (outputs, inputs, opts.reduceOp), outputs, opts)
+        return self._perform("reduce_scatter", _reduce_scatter, (outputs, inputs, reduction(opts)), outputs, opts)
 
     def reduce_scatter_single(self, output, input, opts=_REDUCE_SCATTER):
         """Reduce one tensor, of which rank i gets the i-th part."""
@@ -55,7 +59,7 @@ class Collectives(Calls):
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_REDUCE_SCATTER):
         """The same for several tensors."""
-        arguments = (outputs, inputs, opts.reduceOp)
+        arguments = (outputs, inputs, reduction(opts))
         return self._perform("reduce_scatter_single", _reduce_scatter_singles, arguments, outputs, opts)
 
     # ---- movement ----
@@ -118,17 +122,17 @@ class Collectives(Calls):
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:
-    name = name_of(op)
-    if x.layout is not torch.strided:
-        if name != "sum":
-            raise RuntimeError(f"{name} of sparse tensors: only sums are possible")
-        with torch.inference_mode():
-            return all_reduce_sparse(comm, x, timeout_s)
-    if name == "premul_sum":
+    if x.layout is _DENSE and isinstance(op, str):
+        all_reduce_(x, op, comm=comm, timeout=timeout_s)
+    elif x.layout is _DENSE:
         with torch.inference_mode():
             x.copy_(multiplied(x, op))
-        name = "sum"
-    comm.all_reduce(x, op=name, timeout=timeout_s)
+        all_reduce_(x, comm=comm, timeout=timeout_s)
+    elif op == "sum":
+        with torch.inference_mode():
+            all_reduce_sparse(comm, x, timeout_s)
+    else:
+        raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
 
 
 def _all_reduce_many(comm, timeout_s, tensors, op) -> None:
@@ -230,9 +234,7 @@ def _all_to_all_single(comm, timeout_s, out, x, out_counts, counts) -> None:
 def _all_to_all(comm, timeout_s, outputs, inputs) -> None:
     source, target = Block(inputs), Block(outputs)
     source.load()
-    comm.all_to_all(
-        source.memory, target.memory, counts=source.counts, out_counts=target.counts, timeout=timeout_s
-    )
+    comm.all_to_all(source.memory, target.memory, counts=source.counts, out_counts=target.counts, timeout=timeout_s)
     target.store()
 
 

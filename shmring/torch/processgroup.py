@@ -8,7 +8,10 @@ from datetime import timedelta
 import torch
 
 import shmring
+from shmring.errors import ShmringError
+from shmring.torch.buffers import Buffers
 from shmring.torch.collectives import Collectives
+from shmring.torch.errors import torch_form
 from shmring.torch.messages import Messages, Mover
 from shmring.torch.monitored import come_together
 from shmring.torch.neighbours import nodes
@@ -37,6 +40,7 @@ class ProcessGroup(Collectives, Messages):
         self._store = store
         self._timeout_s = seconds(timeout)
         self._mover = Mover(comm)
+        self._buffers = Buffers(comm)
         self._name = self._desc = ""
         self._nmonitored = 0
 
@@ -96,7 +100,7 @@ class ProcessGroup(Collectives, Messages):
         return self
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._comm.stats()["rounds"]
+        return self._comm.engine.rounds
 
     def _set_sequence_number_for_group(self) -> None:
         """Rounds count themselves."""
@@ -110,9 +114,12 @@ class ProcessGroup(Collectives, Messages):
         """Whether `allocate_tensor` makes tensors on this device."""
         return torch.device(device).type == "cpu"
 
-    def allocate_tensor(self, size, *, dtype=None, device=None) -> torch.Tensor:
-        """Make a tensor for the group's collectives, in ordinary memory; contents undefined."""
-        return torch.empty(size, dtype=dtype, device=device)
+    def allocate_tensor(self, size: int, *, dtype=None, device=None) -> torch.Tensor:
+        """Make a tensor of one dimension in shared memory, contents undefined. All ranks call; see `Buffers`."""
+        try:
+            return self._buffers.tensor(size, dtype or torch.get_default_dtype())
+        except ShmringError as error:
+            raise torch_form(error, self._timeout_s) from error
 
     # ---- time and end ----
 

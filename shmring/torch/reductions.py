@@ -19,13 +19,10 @@ NAMES = {
     _KINDS.PREMUL_SUM: "premul_sum",
 }
 
-# Torch's enumerations take a microsecond to hash and compare, so they are looked up by number.
-_BY_NUMBER = [NAMES[kind] for kind in sorted(NAMES, key=int)]
 
-
-def name_of(op: ReduceOp) -> str:
-    """The core's name of a torch operation, or ``premul_sum``, which the core has not."""
-    return _BY_NUMBER[op.op]
+def name_of(op: ReduceOp | str) -> str:
+    """The core's name of an operation as `shmring.torch.options.reduction` gives it, or ``premul_sum``."""
+    return op if isinstance(op, str) else NAMES[op.op]
 
 
 def multiplied(x: torch.Tensor, op: ReduceOp) -> torch.Tensor:

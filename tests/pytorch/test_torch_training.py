@@ -138,10 +138,8 @@ def fsdp(rank):
         mesh = init_device_mesh("cpu", (n,))
         for layer in second:
             if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
+                fully_shard(layer, mesh=mesh).set_allocate_memory_from_process_group_for_comm(zero_copy)
         fully_shard(second, mesh=mesh)
-        if zero_copy:
-            second.set_allocate_memory_from_process_group_for_comm(True)
         train(second, own)
         close([p.full_tensor().detach() for p in second.parameters()], alone(n))
 
