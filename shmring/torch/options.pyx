@@ -7,6 +7,7 @@ C++'s, and where in that each field is, is found out by setting it and looking w
 as expected, and in other versions, attributes serve.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -38,7 +39,7 @@ cdef class Fields:
 
 
 cdef inline char *content(options) noexcept:
-    return (<char **> <void *> options)[2]      # after the reference count and the type
+    return (<char **> (<char *> <void *> options + sizeof(PyObject)))[0]
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
