@@ -21,9 +21,15 @@ MOMENTS = {
 }
 
 
-def cells(call, moments):
-    """All cases of one call, but for the victim."""
+def cells(call, *moments):
+    """All cases of one call at these moments, but for the victim."""
     return list(product([call], moments, DEATHS, WAITS))
+
+
+def cross(metafunc, moments):
+    """Give a test every call with every moment of it, so that parts can be chosen with ``-k``; none but with --long."""
+    pairs = [(call, moment) for call in CALLS for moment in moments[call]] if metafunc.config.getoption("--long") else []
+    metafunc.parametrize(("call", "moment"), pairs)
 
 
 def draw(moments, dice):
