@@ -66,6 +66,10 @@ def call(name: str, function: Callable, *args: Any) -> Any:
     return function(*args)
 
 
+class NameHeldError(SegmentError):
+    """A name is in the hands of a process that has stopped while it was creating or unlinking it."""
+
+
 @contextmanager
 def refusals(task: str) -> Iterator[None]:
     """Turn what the kernel refuses, and nobody has a better word for, into a `SegmentError`."""
@@ -249,7 +253,7 @@ def _name_locked(name: str, fd: int) -> Iterator[None]:
     deadline = time.monotonic() + NAME_PATIENCE_S
     while not _lock(fd, NAME):
         if time.monotonic() > deadline:
-            raise SegmentError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
+            raise NameHeldError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
         time.sleep(0.0002)
     try:
         yield
@@ -312,7 +316,8 @@ class Claim:
 
         A second call, or one in a fork, does nothing.
 
-        If the kernel refuses, the claim stands and `release` may be called again.
+        If the kernel refuses, or a process has stopped with the name in its hands (`NameHeldError`), the claim stands
+        and `release` may be called again.
         """
         if self.fd < 0 or self._pid != os.getpid():
             return
@@ -328,7 +333,7 @@ class Claim:
             os.close(fd)
 
     def abandon(self) -> None:
-        """Close what holds nothing; the name stays as it is."""
+        """Hold nothing any more; the name stays as it is."""
         fd, self.fd = self.fd, -1
         _claims.discard(self)
         os.close(fd)

@@ -15,10 +15,8 @@ VICTIMS = (0, 1, -1)  # who keeps the record of trouble and is the root of most;
 
 # Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
 MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")
-MOMENTS = {
-    name: ("before", "waiting", "after", *(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36) if name in MAKERS))
-    for name in CALLS
-}
+IN_KERNEL = (*(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36)), "shm_unlink@1", "shm_unlink@2")
+MOMENTS = {name: ("before", "waiting", "after", *(IN_KERNEL if name in MAKERS else ())) for name in CALLS}
 
 
 def cells(call, *moments):
@@ -27,9 +25,9 @@ def cells(call, *moments):
 
 
 def cross(metafunc, moments):
-    """Give a test every call with every moment of it, so that parts can be chosen with ``-k``; none but with --long."""
-    pairs = [(call, moment) for call in CALLS for moment in moments[call]] if metafunc.config.getoption("--long") else []
-    metafunc.parametrize(("call", "moment"), pairs)
+    """Give a test every call with every moment of it, so that ``-k`` can choose parts; without ``--long`` none."""
+    calls = CALLS if metafunc.config.getoption("--long") else ()
+    metafunc.parametrize(("call", "moment"), [(call, moment) for call in calls for moment in moments[call]])
 
 
 def draw(moments, dice):
