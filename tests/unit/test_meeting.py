@@ -389,7 +389,7 @@ def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
 
 
 def disagree_impatiently(rank, session):
-    meeting.LINGER_S = 0.2
+    meeting.LINGER_S = 2.0
     return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
 
 
