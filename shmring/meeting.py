@@ -9,9 +9,10 @@ Every rank passes the same stations, and nobody waits for a rank to pass one bef
 3. wait until everybody's fingerprint is one's own: the meeting is complete, all mappings stand;
 4. take all names away, one's own first. From here on any death, of all ranks at once too, leaves nothing.
 
-A rank that gives up says so in the same word before it goes, for those who have it mapped already. One that cannot make
-its segment, for want of memory above all, comes with a header alone, its *regrets*, and stays until all have seen them;
-likewise one that cannot map the others' segments. It maps no more than headers then. So nobody waits for it in vain.
+A rank that gives up before the third says so in the same word, for those who have it mapped already. One that cannot
+make its segment, for want of memory above all, comes with a header alone, its *regrets*, and stays until all have seen
+them; likewise one that cannot map the others' segments. It maps no more than headers then. So nobody waits for it in
+vain.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def meet(
         meeting.run()
         return [meeting.present[r] for r in range(size)]
     except BaseException as error:
-        meeting.say(TIRED if isinstance(error, MeetingTimeoutError) else LEFT)
+        if not meeting.is_complete():  # else others may have seen it so, and all must: they find this rank gone
+            meeting.say(TIRED if isinstance(error, MeetingTimeoutError) else LEFT)
         try:
             if undo is not None:
                 undo()

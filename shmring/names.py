@@ -52,6 +52,9 @@ BIRTH_GRACE_S = 0.1
 # How long to wait for NAME. It is held for microseconds, so running out of patience means that its holder is stopped.
 NAME_PATIENCE_S = 1.0
 
+# How long to unlink what others unlink as well: whoever is stopped with the name in his hands was about to.
+UNLINK_PATIENCE_S = 0.2
+
 # How long to try to get a name while others keep taking it away.
 CLAIM_PATIENCE_S = 5.0
 
@@ -64,6 +67,10 @@ def call(name: str, function: Callable, *args: Any) -> Any:
     if fault is not None:
         fault(name)
     return function(*args)
+
+
+class NameHeldError(SegmentError):
+    """A name is in the hands of a process that has stopped while it was creating or unlinking it."""
 
 
 @contextmanager
@@ -245,11 +252,11 @@ def is_alive(fd: int) -> bool:
 
 
 @contextmanager
-def _name_locked(name: str, fd: int) -> Iterator[None]:
-    deadline = time.monotonic() + NAME_PATIENCE_S
+def _name_locked(name: str, fd: int, patience_s: float) -> Iterator[None]:
+    deadline = time.monotonic() + patience_s
     while not _lock(fd, NAME):
         if time.monotonic() > deadline:
-            raise SegmentError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
+            raise NameHeldError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
         time.sleep(0.0002)
     try:
         yield
@@ -273,7 +280,7 @@ def remove_stale(name: str) -> bool:
 
 
 def _unlink(name: str, fd: int, inode: tuple[int, int], *, only_stale: bool = False) -> bool:
-    with _name_locked(name, fd):
+    with _name_locked(name, fd, NAME_PATIENCE_S if only_stale else UNLINK_PATIENCE_S):
         # Under the lock nobody comes alive here, and nobody else takes the name away and reuses it.
         if (only_stale and is_alive(fd)) or not refers_to(name, inode):
             return False
@@ -312,7 +319,8 @@ class Claim:
 
         A second call, or one in a fork, does nothing.
 
-        If the kernel refuses, the claim stands and `release` may be called again.
+        If the kernel refuses, or a process has stopped with the name in its hands (`NameHeldError`), the claim stands
+        and `release` may be called again.
         """
         if self.fd < 0 or self._pid != os.getpid():
             return
@@ -328,7 +336,7 @@ class Claim:
             os.close(fd)
 
     def abandon(self) -> None:
-        """Close what holds nothing; the name stays as it is."""
+        """Hold nothing any more; the name stays as it is."""
         fd, self.fd = self.fd, -1
         _claims.discard(self)
         os.close(fd)
@@ -340,7 +348,7 @@ class Claim:
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """A block in which no other holder of this name is in one; for microseconds, as it holds ``NAME``."""
-        return _name_locked(self.name, self.fd)
+        return _name_locked(self.name, self.fd, NAME_PATIENCE_S)
 
 
 _claims: set[Claim] = set()
@@ -424,7 +432,7 @@ def join(name: str) -> Claim | None:
 
 def _come_alive(claimed: Claim) -> bool:
     """Take ``LIFE``; False if the newborn was taken for stale meanwhile and its name is gone."""
-    with _name_locked(claimed.name, claimed.fd):
+    with _name_locked(claimed.name, claimed.fd, NAME_PATIENCE_S):
         return _lock(claimed.fd, LIFE) and refers_to(claimed.name, claimed.inode)
 
 

@@ -87,7 +87,7 @@ class Segment:
         self._pid = os.getpid()
         self._claim = claim
         if claim is not None:
-            weakref.finalize(self, claim.release)
+            weakref.finalize(self, _let_go, claim)
         self._spare = spare  # a descriptor for `reserve`, if there is anything left to reserve, or for others
         self._place = place
         self._close_spare = weakref.finalize(self, os.close, spare) if spare >= 0 else None
@@ -153,18 +153,20 @@ class Segment:
     def unlink(self) -> None:
         """Take the name away if it still refers to this segment. Whoever has the segment mapped keeps it.
 
-        Anyone attached may do it, and twice is fine; a name that meanwhile means another segment stays.
+        Anyone attached may do it, and twice is fine; a name that meanwhile means another segment stays. So does one
+        that a stopped process has in its hands: it takes it away when it goes on, or the creator's `close` does.
         """
-        if self._claim is not None:
-            self._claim.release()
-        elif self._pid == os.getpid():
-            with names.refusals(f"unlink {self.name}"):
-                names.remove(self.name, self._inode)
+        with suppress(names.NameHeldError):
+            if self._claim is not None:
+                self._claim.release()
+            elif self._pid == os.getpid():
+                with names.refusals(f"unlink {self.name}"):
+                    names.remove(self.name, self._inode)
 
     def close(self) -> None:
         """Unmap; the creator also unlinks. Twice is fine; ``BufferError`` while views look at the memory."""
         if self._claim is not None:
-            self._claim.release()
+            _let_go(self._claim)
         if self._close_spare is not None:
             self._close_spare()
             self._spare = -1
@@ -181,6 +183,14 @@ class Segment:
     def __repr__(self) -> str:
         state = ", closed" if self.mapping.closed else ""
         return f"<Segment {self.name}, {KIND_NAMES[self.header.kind]} of {self.nbytes} bytes{state}>"
+
+
+def _let_go(claim: names.Claim) -> None:
+    """Take the name away, or leave it, stale, to who has stopped with it in his hands, or to a sweep if he dies."""
+    try:
+        claim.release()
+    except names.NameHeldError:
+        claim.abandon()
 
 
 def create(

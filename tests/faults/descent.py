@@ -30,7 +30,8 @@ class Case:
     call: str
     moment: str
     """``before`` the call, ``waiting`` in it for a rank that comes late, at the ``kernel@n``-th system call that it
-    makes, at the n-th pass of the injection point ``name@n``, or ``after`` it. Who is not reached there dies after."""
+    makes, or the ``shm_unlink@n``-th of that name, at the n-th pass of the injection point ``name@n``, or ``after`` it.
+    Who is not reached there dies after."""
     death: str
     wait: str
     victim: int
@@ -79,10 +80,10 @@ def fail(comm, case, number):
     if case.moment == "before":
         stamped()
     elif case.moment == "waiting":
-        signal.signal(signal.SIGALRM, stamped)
+        signal.signal(signal.SIGALRM, unless_packing(stamped))
         signal.setitimer(signal.ITIMER_REAL, 0.015)
-    elif point == "kernel":
-        names.fault = at_call(int(count), stamped)
+    elif point in ("kernel", "shm_unlink"):
+        names.fault = at_call(point, int(count), stamped)
     elif count:
         arm(case)
     for _ in call:
@@ -94,15 +95,30 @@ def fail(comm, case, number):
     stamped()
 
 
-def at_call(count, act):
-    """A fault for `names.fault`: acts at that many system calls from now."""
+def unless_packing(act):
+    """A signal handler that acts; later, if an object is being pickled, which would take what it raises for its own."""
+
+    def handler(_, frame):
+        while frame is not None:
+            if frame.f_globals["__name__"] == "shmring.packing":
+                signal.setitimer(signal.ITIMER_REAL, 0.005)
+                return
+            frame = frame.f_back
+        act()
+
+    return handler
+
+
+def at_call(point, count, act):
+    """A fault for `names.fault`: acts at that many system calls from now, of any name if the point is ``kernel``."""
     left = count
 
-    def fault(_):
+    def fault(call):
         nonlocal left
-        left -= 1
-        if left == 0:
-            act()
+        if point in ("kernel", call):
+            left -= 1
+            if left == 0:
+                act()
 
     return fault
 

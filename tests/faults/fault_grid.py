@@ -15,15 +15,19 @@ VICTIMS = (0, 1, -1)  # who keeps the record of trouble and is the root of most;
 
 # Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
 MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")
-MOMENTS = {
-    name: ("before", "waiting", "after", *(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36) if name in MAKERS))
-    for name in CALLS
-}
+IN_KERNEL = (*(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36)), "shm_unlink@1", "shm_unlink@2")
+MOMENTS = {name: ("before", "waiting", "after", *(IN_KERNEL if name in MAKERS else ())) for name in CALLS}
 
 
-def cells(call, moments):
-    """All cases of one call, but for the victim."""
+def cells(call, *moments):
+    """All cases of one call at these moments, but for the victim."""
     return list(product([call], moments, DEATHS, WAITS))
+
+
+def cross(metafunc, moments):
+    """Give a test every call with every moment of it, so that ``-k`` can choose parts; without ``--long`` none."""
+    calls = CALLS if metafunc.config.getoption("--long") else ()
+    metafunc.parametrize(("call", "moment"), [(call, moment) for call in calls for moment in moments[call]])
 
 
 def draw(moments, dice):

@@ -38,7 +38,7 @@ def main() -> int:
     with nursery_with(fault_build()) if options.inside else contextlib.nullcontext():
         for call in CALLS:
             dice = random.Random(f"{options.seed} {call}{' inside' if options.inside else ''}")
-            for cases in deal(cells(call, moments[call]), dice)[: options.descents]:
+            for cases in deal(cells(call, *moments[call]), dice)[: options.descents]:
                 try:
                     found = play(cases)
                 except AssertionError as error:

@@ -1,7 +1,7 @@
 """Every call x every moment x every way to fail x spinning and sleeping peers x 4, 3 and 2 ranks.
 
     pytest tests/faults                 one case of every call, drawn by the seed
-    pytest tests/faults --long          all of it
+    pytest tests/faults --long          all of it; a part of it with, say, -k 'split and kernel'
     python tests/faults/report.py       all of it, with the times that survivors took to notice
 
 A failure tells its case; `Case` in descent.py says what the words mean.
@@ -10,10 +10,14 @@ A failure tells its case; `Case` in descent.py says what the words mean.
 import random
 
 import pytest
-from fault_calls import CALLS
-from fault_grid import DRAWN, MOMENTS, cells, deal, draw, play
+from fault_grid import DRAWN, MOMENTS, cells, cross, deal, draw, play
 
 pytestmark = pytest.mark.stress
+
+
+def pytest_generate_tests(metafunc):
+    if "moment" in metafunc.fixturenames:
+        cross(metafunc, MOMENTS)
 
 
 @pytest.mark.parametrize("number", range(DRAWN))
@@ -21,9 +25,6 @@ def test_survivors_of_a_failure_know_who_it_was_and_go_on(number, seed):
     play(draw(MOMENTS, random.Random(f"{seed} grid"))[number])
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_survivors_of_every_failure_know_who_it_was_and_go_on(call, seed, long_run):
-    if not long_run:
-        pytest.skip("takes an hour; --long")
-    for cases in deal(cells(call, MOMENTS[call]), random.Random(f"{seed} {call}")):
+def test_survivors_of_every_failure_know_who_it_was_and_go_on(call, moment, seed):
+    for cases in deal(cells(call, moment), random.Random(f"{seed} {call} {moment}")):
         play(cases)

@@ -15,14 +15,18 @@ import numpy as np
 import pytest
 from descent import Case, disarm
 from fault_build import fault_build
-from fault_calls import CALLS
-from fault_grid import DRAWN, cells, deal, draw, play
+from fault_grid import DRAWN, cells, cross, deal, draw, play
 from harness import nursery_with, run_ranks, say, start_processes, start_ranks
 
 import shmring
 from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
 
 pytestmark = pytest.mark.faults
+
+
+def pytest_generate_tests(metafunc):
+    if "moment" in metafunc.fixturenames:
+        cross(metafunc, fault_points.MOMENTS)
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +52,8 @@ def test_survivors_of_a_failure_inside_a_step_know_who_it_was_and_go_on(number, 
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("call", CALLS)
-def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call, seed, long_run):
-    if not long_run:
-        pytest.skip("takes hours; --long")
-    for cases in deal(cells(call, fault_points.MOMENTS[call]), random.Random(f"{seed} {call} inside")):
+def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call, moment, seed):
+    for cases in deal(cells(call, moment), random.Random(f"{seed} {call} {moment} inside")):
         play(cases)
 
 

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from harness import run_processes, say, start_processes
@@ -12,7 +13,7 @@ from harness import run_processes, say, start_processes
 from shmring import meeting, names
 from shmring.errors import MeetingError, MeetingTimeoutError, PeerLostError, SegmentError
 from shmring.meeting import meet
-from shmring.segment import ARRAY, OUTBOX, create, segment_name
+from shmring.segment import ARRAY, OUTBOX, create, segment_name, sweep
 
 NBYTES = 16 << 10
 
@@ -243,6 +244,85 @@ def test_once_one_rank_has_met_nothing_is_left_whatever_happens_to_the_others(se
     assert standing(session) == []
 
 
+def is_stopped(pid):
+    """Whether a process, which may be a zombie but not gone, stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def stop_while_unlinking(rank, session, count):
+    """Meet; rank 2 stops as it takes away the name that it comes to as number ``count``, before the others take any."""
+    left = count
+
+    def fault(call):
+        nonlocal left
+        left -= call == "shm_unlink"
+        if left == 0:
+            names.fault = None
+            signal.raise_signal(signal.SIGSTOP)
+
+    def is_complete(self):
+        complete = really_complete(self)
+        while complete and not is_stopped(self.present[2].header.pid):
+            time.sleep(0.001)
+        return complete
+
+    really_complete = meeting._Meeting.is_complete
+    if rank == 2:
+        names.fault = fault
+    else:
+        meeting._Meeting.is_complete = is_complete
+    segments = meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+    say("met")
+    while rank != 2 and is_stopped(segments[2].header.pid):
+        time.sleep(0.001)
+    for segment in segments:
+        segment.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("end", ["resume", "kill"])
+def test_a_rank_that_stops_while_it_takes_names_away_stops_nobody_else(session, count, end):
+    gang = start_processes(3, stop_while_unlinking, session, count)
+    gang.heard("met", ranks=[0, 1])
+    getattr(gang, end)(2)
+    outcomes = gang.outcomes()
+    assert all(outcome.ok for outcome in outcomes[:2]), outcomes
+    # The first name it came to was its own, which is left to whoever sweeps after the dead.
+    assert sweep(session) == ([segment_name(session, "r2")] if (end, count) == ("kill", 1) else [])
+    assert standing(session) == []
+
+
+def fail_while_unlinking(rank, session):
+    """Meet; rank 2 sees that all have met, and fails. Rank 0 has seen it, too; rank 1 only looks when it is gone."""
+
+    def fault(call):
+        if call == "shm_unlink":
+            names.fault = None
+            raise OSError(errno.EIO, "no luck")
+
+    def is_complete(self):
+        complete = really_complete(self)
+        while complete and names.refers_to(self.present[2].name, self.present[2]._inode):
+            time.sleep(0.001)
+        return complete and (rank == 0 or really_complete(self))
+
+    really_complete = meeting._Meeting.is_complete
+    if rank == 2:
+        names.fault = fault
+    else:
+        meeting._Meeting.is_complete = is_complete
+    meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+
+
+def test_who_fails_when_all_have_met_does_not_undo_the_meeting(session):
+    # Some may have seen it complete. Others that now did not would leave, and be taken for the ones who failed.
+    zero, one, two = start_processes(3, fail_while_unlinking, session).outcomes()
+    assert zero.ok, zero
+    assert one.ok, one
+    assert isinstance(two.error, SegmentError), two
+    assert standing(session) == []
+
+
 def test_ctrl_c_while_waiting_leaves_nothing(session):
     gang = start_processes(1, announce_and_wait, session, 2)
     gang.heard("here")
@@ -309,7 +389,7 @@ def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
 
 
 def disagree_impatiently(rank, session):
-    meeting.LINGER_S = 0.2
+    meeting.LINGER_S = 2.0
     return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
 
 
