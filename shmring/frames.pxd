@@ -6,6 +6,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from shmring.reduce cimport copy_bytes
 from shmring.ring cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
 
 cdef enum:
@@ -93,12 +94,21 @@ cdef inline char *open_frame(producer_t *p, uint64_t word, uint64_t nbytes, int6
     return <char *> (words + index + 1)
 
 
+# Payload, in or out. What is short costs no call into another module; the rest goes by a loop that no processor makes
+# slow (docs/kernels.md).
+cdef inline void copy_payload(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    if nbytes < ALIGNED_NBYTES:
+        memcpy(to, source, nbytes)
+    else:
+        copy_bytes(to, source, nbytes, False)
+
+
 # Copy the next `nbytes` of what is in hand.
 cdef inline void put_load(char *to, load_t *m, uint64_t nbytes) noexcept nogil:
     cdef uint64_t n
     while nbytes:
         n = min(nbytes, m.parts[m.part].nbytes - m.offset)
-        memcpy(to, m.parts[m.part].address + m.offset, n)
+        copy_payload(to, m.parts[m.part].address + m.offset, n)
         to += n
         nbytes -= n
         m.offset += n

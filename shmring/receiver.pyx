@@ -18,8 +18,8 @@ cimport numpy as cnp
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, timeout_of
 from shmring.faults cimport fault_point
-from shmring.frames cimport (BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, frame_t, is_long,
-                             kind_of, leave_frame, ndim_of, next_frame)
+from shmring.frames cimport (ALIGNED_NBYTES, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of,
+                             copy_payload, frame_t, is_long, kind_of, leave_frame, ndim_of, next_frame)
 from shmring.lending cimport borrow, borrowed_t, give_back, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport claim_next, give_up_claim
@@ -127,7 +127,7 @@ cdef class Receiver(End):
         cdef int64_t timeout_ns = -1 if timeout is None else timeout_of(timeout)
         # The way of most messages: nothing is in the way, and one is there that is bytes and lies in one piece.
         if self.is_clear() and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
-            message = PyBytes_FromStringAndSize(f.bytes, f.nbytes)
+            message = bytes_of(&f)
             self.leave_message(&f)
             return message
         self.require_idle()
@@ -249,7 +249,7 @@ cdef class Receiver(End):
         cdef uint64_t count = 0
         try:
             while <Py_ssize_t>count < most and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
-                messages.append(PyBytes_FromStringAndSize(f.bytes, f.nbytes))
+                messages.append(bytes_of(&f))
                 self.c.head += f.nwords
                 count += 1
         finally:
@@ -508,11 +508,11 @@ cdef class Receiver(End):
 
     cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1:
         if nbytes < LONG_COPY_NBYTES:
-            memcpy(to, source, nbytes)
+            copy_payload(to, source, nbytes)
             return 0
         self.is_busy = True
         with nogil:
-            memcpy(to, source, nbytes)
+            copy_payload(to, source, nbytes)
         self.is_busy = False
         return 0
 
@@ -553,7 +553,7 @@ cdef class Receiver(End):
             self.require_room(self.content_nbytes, self.into)
             self.target, self.to = THEIRS, self.into.address
         self.missing = self.content_nbytes - here
-        memcpy(self.to, f.bytes + WORD_NBYTES + skipped, here)
+        copy_payload(self.to, f.bytes + WORD_NBYTES + skipped, here)
         self.to += here
         self.give_frame_back(f)
         return 0
@@ -596,7 +596,7 @@ cdef class Receiver(End):
                 return RING_CORRUPT
             if kind_of(f.word) != PIECE:
                 return READY
-            memcpy(self.to, f.bytes, f.nbytes)
+            copy_payload(self.to, f.bytes, f.nbytes)
             self.to += f.nbytes
             self.missing -= f.nbytes
             self.give_frame_back(&f)
@@ -690,6 +690,14 @@ cdef class Receiver(End):
 
     def __repr__(self):
         return f"<shmring.Receiver of {self.channel.title}{', closed' if self.is_closed else ''}>"
+
+
+cdef inline object bytes_of(frame_t *f):
+    if f.nbytes < ALIGNED_NBYTES:
+        return PyBytes_FromStringAndSize(f.bytes, f.nbytes)
+    message = PyBytes_FromStringAndSize(NULL, f.nbytes)
+    copy_payload(PyBytes_AS_STRING(message), f.bytes, f.nbytes)
+    return message
 
 
 cdef object numbered_dtype(int code):

@@ -18,8 +18,9 @@ from shmring.arrays cimport array_t, fast_array, shape_of, source_array
 from shmring.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.ends cimport DROPS_OLDEST, End, is_gone, timeout_of
 from shmring.faults cimport fault_point
-from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, frame_needs,
-                             kind_of, load_t, longest_frame, nwords_of, open_frame, part_t, put_load, word_of)
+from shmring.frames cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of,
+                             copy_payload, frame_needs, kind_of, load_t, longest_frame, nwords_of, open_frame, part_t,
+                             put_load, word_of)
 from shmring.lending cimport Lease, lend
 from shmring.lifeline cimport fork_generation
 from shmring.overtaking cimport overtake_frames
@@ -129,7 +130,7 @@ cdef class Sender(End):
             if <uint64_t>PyBytes_GET_SIZE(x) <= self.piece and not is_gone(self.watch.other):
                 to = open_frame(&self.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
                 if to != NULL:
-                    memcpy(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
+                    copy_payload(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
                     self.announce(1)
                     return True
         self.require_idle()
@@ -526,7 +527,7 @@ cdef class Sender(End):
                     if quiet < QUIET_MAX and not self.drops:
                         to = open_frame(&self.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
                 if to != NULL:
-                    memcpy(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
+                    copy_payload(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
                     self.p.tail += self.p.reserved      # only here: all of them are announced by one store
                     self.p.reserved = 0
                     quiet += 1
