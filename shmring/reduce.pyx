@@ -9,7 +9,6 @@ import os
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
-from libc.string cimport memcpy
 
 from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
 
