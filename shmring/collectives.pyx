@@ -10,10 +10,11 @@ The caller has checked the arguments.
 from libc.string cimport memset
 
 from shmring.agreement cimport refuse_result, travel_shared
+from shmring.reduce cimport find_carrier
 from shmring.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
-from shmring.dtypes import carries
+from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.shares import cut, spaced
 from shmring.signature import MAX_COUNT
@@ -21,8 +22,8 @@ from shmring.signature import MAX_COUNT
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
 
-# By the bits of a signature that hold operation and dtype: folds that may be carried from domain to domain.
-cdef frozenset CARRIED = frozenset(word for word in range(256) if carries(word >> 4, word & 15))
+# By the bits of a signature that hold operation and dtype: how wide a prefix is that goes from domain to domain.
+cdef tuple WIDENINGS = tuple(widening(word >> 4, word & 15) for word in range(256))
 
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
@@ -77,13 +78,13 @@ cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *
     return program
 
 
-cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, bint carried):
+cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
     """The program of this rank: of its whole part, or of the shares of a team's threads."""
     cdef int rank = e.c.circle.rank, size = e.c.circle.size
     cdef Program first
     cdef dict domains = {}
     if e.nest is not None:
-        domains = {"nest": e.nest, "costs": e.thresholds.costs, "carries": carried}
+        domains = {"nest": e.nest, "costs": e.thresholds.costs, "wide": wide}
     shares = None
     if e.team is not None and isinstance(nbytes, int):
         shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
@@ -101,14 +102,16 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
     cdef journey_t *j = &errand.journey
     cdef Program program
-    cdef bint carried = True
+    cdef int wide = 1, word
     key = (name, nbytes, x.itemsize, root)
     if e.nest is not None:
-        carried = <int> (signature >> 50 & 255) in CARRIED
-        key = (name, nbytes, x.itemsize, root, carried)
+        word = signature >> 50 & 255
+        wide = WIDENINGS[word]
+        key = (name, nbytes, x.itemsize, root, wide)
+        j.carrier = find_carrier(word >> 4, word & 15)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), carried))
+        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), wide))
     program = found
     j.signature = signature
     j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about

@@ -66,15 +66,15 @@ def is_defined(op: str, dtype: str) -> bool:
     return DTYPES[DTYPE_CODES[dtype]].family in _FAMILIES[op]
 
 
-def carries(op: int, dtype: int) -> bool:
-    """Whether a fold may be carried on from a prefix that was stored, to the same bits; both by their numbers.
+def widening(op: int, dtype: int) -> int:
+    """How many times the bytes of an operand a prefix of its fold takes; both by their numbers.
 
-    Not sums and products of 16-bit floats, which are rounded once, at the end; nor averages, which divide there.
+    Twice with sums, products and averages of 16-bit floats, which are float32 until they are rounded, once, at the end.
     """
     if op >= len(OPS) or dtype >= len(DTYPES):
-        return False
+        return 1
     rounds = DTYPES[dtype].family == "f" and DTYPES[dtype].itemsize == 2
-    return OPS[op] != "avg" and not (rounds and OPS[op] in ("sum", "prod"))
+    return 2 if rounds and OPS[op] in ("sum", "prod", "avg") else 1
 
 
 def op_code(op: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
 from shmring.plan.crossing import NESTED, flat_seconds, nest_for, nested_seconds
@@ -28,7 +29,7 @@ class Explaining:
     config: Config
     engine: Any
 
-    def explain(self, collective: str, nbytes: int, *, root: int = 0) -> str:
+    def explain(self, collective: str, nbytes: int, *, root: int = 0, op: str = "sum", dtype: str = "float32") -> str:
         """Tell which way a collective takes, and what the cost model says of that way and the others.
 
         Parameters
@@ -39,6 +40,9 @@ class Explaining:
             Bytes of the array ``x`` that the method takes.
         root : int, default 0
             Where the method has a root.
+        op, dtype : str
+            The operation, of those with names, and the name of the dtype. They matter where ranks live in several
+            domains: 16-bit floats are summed in float32 from domain to domain.
 
         Returns
         -------
@@ -49,7 +53,8 @@ class Explaining:
         Raises
         ------
         TypeError, ValueError
-            No such collective or root, or ``nbytes`` is negative or no multiple of what the method takes.
+            No such collective, root, operation or dtype, or ``nbytes`` is negative or no multiple of what the method
+            takes.
 
         Notes
         -----
@@ -64,11 +69,14 @@ class Explaining:
             raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
         if not 0 <= root < self.size:
             raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
+        if dtype not in DTYPE_CODES:
+            raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
+        wide = widening(op_code(op), DTYPE_CODES[dtype])
         limit = self.engine.thresholds.whisper_nbytes
         whispers = nbytes <= limit
         limits, costs = self.engine.limits, self.engine.thresholds.costs
         whole = nbytes * self.size if collective == "all_gather" else nbytes
-        domains = nest_for(collective, self.engine.nest, whole, limits, costs)
+        domains = nest_for(collective, self.engine.nest, whole, limits, costs, wide=wide)
         planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "nested"
         lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'whispered' if whispers else planned}"]
         why = self.engine.thresholds.why
@@ -82,7 +90,8 @@ class Explaining:
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
         if self.engine.nest is not None and collective in NESTED:
             domains = domains or self.engine.nest
-            flat, nested = (f(collective, domains, whole, costs) for f in (flat_seconds, nested_seconds))
+            flat = flat_seconds(collective, domains, whole, costs)
+            nested = nested_seconds(collective, domains, whole, costs, wide=wide)
             taken = "taken" if planned == "nested" and not whispers else "no"
             lines.append(
                 f"  nested: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "

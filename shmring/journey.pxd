@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.program cimport program_t
-from shmring.reduce cimport reduce_kernel
+from shmring.reduce cimport carrier_t, reduce_kernel
 from shmring.rounds cimport engine_t
 from shmring.wait cimport patience_t
 
@@ -23,6 +23,7 @@ ctypedef struct journey_t:
     char **ins                     # by rank: the others' buffers as they lie here; read by mapped plans only
     char **outs
     reduce_kernel kernel
+    const carrier_t *carrier       # read by nested plans only
     size_t itemsize
     bint out_streaming
     bint outbox_streaming

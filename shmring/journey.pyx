@@ -2,7 +2,7 @@
 
 from shmring.faults cimport fault_point
 from shmring.program cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
-from shmring.reduce cimport copy_bytes, reduce_into
+from shmring.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
 from shmring.rounds cimport await_round, claim, finish, publish, release
 from shmring.wait cimport READY, now_ns
 
@@ -34,7 +34,22 @@ cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
         copy_bytes(dst, src, s.nbytes, streams(e, j, &s.operands[0]))
 
 
+cdef inline fold_t fold_of(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef fold_t f = whole_fold(j.kernel, j.itemsize)
+    if (s.opens and s.closes) or j.carrier == NULL:
+        return f
+    if s.closes:
+        f.kernel, f.closes, f.total = NULL, j.carrier.closes, e.circle.size
+    else:
+        f.kernel = j.carrier.opens if s.opens else j.carrier.carries
+        f.dst_itemsize *= s.wide
+    if not s.opens:
+        f.first_itemsize *= s.wide
+    return f
+
+
 cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef fold_t f = fold_of(e, j, s)
     cdef operand_t *also = s.operands + 1
     cdef operand_t *sources = also + s.nalso
     cdef char *dst = address(e, j, &s.operands[0])
@@ -42,16 +57,16 @@ cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
     cdef int64_t done = 0, part = s.nbytes
     cdef int i
     if s.nalso > 1:
-        part = HOT_NBYTES      # several further destinations: block by block, from the cache
+        part = HOT_NBYTES      # several further destinations (none of a prefix): block by block, from the cache
     while done < s.nbytes:
         part = min(part, s.nbytes - done)
         for i in range(s.nsources):
             e.sources[i] = address(e, j, &sources[i]) + done
         if s.nalso == 1:
-            reduce_into(j.kernel, dst + done, address(e, j, also) + done, e.sources, s.nsources, part // j.itemsize,
-                        j.itemsize, dst_streams, streams(e, j, also))
+            reduce_into(&f, dst + done, address(e, j, also) + done, e.sources, s.nsources, part // j.itemsize,
+                        dst_streams, streams(e, j, also))
         else:
-            reduce_into(j.kernel, dst + done, NULL, e.sources, s.nsources, part // j.itemsize, j.itemsize,
+            reduce_into(&f, dst + done, NULL, e.sources, s.nsources, part // j.itemsize,
                         dst_streams and s.nalso == 0, False)
             for i in range(s.nalso):
                 copy_bytes(address(e, j, &also[i]) + done, dst + done, part, streams(e, j, &also[i]))

@@ -1,5 +1,5 @@
 # Programs: plans compiled to structs that the engine executes without the interpreter.
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
 from shmring.stores cimport stores_t
 
@@ -29,6 +29,9 @@ ctypedef struct step_t:
     int32_t whom
     int32_t nsources
     int32_t nalso
+    int8_t opens                   # a REDUCE: from operands only, or else the first source is a prefix
+    int8_t closes                  # ... to a result, or else to a prefix
+    int8_t wide                    # bytes of a prefix for each byte of an operand
     int64_t round
     int64_t round_step
     int64_t nbytes

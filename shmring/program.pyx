@@ -41,6 +41,7 @@ cdef class Program:
             s.code, s.nbytes, operands = COPY, step.nbytes, [step.dst, step.src]
         elif isinstance(step, Reduce):
             s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
+            s.opens, s.closes, s.wide = step.opens, step.closes, step.wide
             operands = [step.dst, *step.also, *step.sources]
         else:
             s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]

@@ -1,17 +1,45 @@
 # The kernels and copies, for the engine.
 
-# dst[i] = src[0][i] op src[1][i] op ... in that order; dst may be any one of the sources. Any address, any count.
-ctypedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count) noexcept nogil
+cdef extern from "folds.h" nogil:
+    # dst[i] = src[0][i] op src[1][i] op ... in that order; dst may be any one of the sources. Any address, any count.
+    ctypedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count) noexcept nogil
+    ctypedef void (*closing_kernel)(void *dst, const void *const *src, int nsrc, size_t count, int total) noexcept nogil
+
+    # The parts of a fold: from operands to a prefix, from a prefix (src[0]) and operands to a further one, and to the
+    # result of ``total`` operands.
+    ctypedef struct carrier_t:
+        reduce_kernel opens
+        reduce_kernel carries
+        closing_kernel closes
 
 # The kernel of the chosen instruction set; NULL if the operation is not defined on the dtype.
 # Numbers as in dtypes.py.
 cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil
 
+# NULL where the kernel makes the parts, too: a prefix is a value like all others.
+cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil
+
 # streaming: past the cache, complete (fenced) on return.
 cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil
 
+# What is done to operands: a whole fold, or a part of one, in which the first source or the result may be a prefix with
+# elements of its own size.
+ctypedef struct fold_t:
+    reduce_kernel kernel           # NULL: closes
+    closing_kernel closes
+    int total
+    size_t itemsize
+    size_t first_itemsize
+    size_t dst_itemsize
+
+cdef inline fold_t whole_fold(reduce_kernel kernel, size_t itemsize) noexcept nogil:
+    cdef fold_t f
+    f.kernel = kernel
+    f.itemsize = f.first_itemsize = f.dst_itemsize = itemsize
+    return f
+
 # Reduce into dst and, while it is hot, copy to also (NULL: nowhere). Either may be any one of the sources.
 cdef void reduce_into(
-    reduce_kernel kernel, void *dst, void *also, const void *const *src, int nsrc, size_t count, size_t itemsize,
+    const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
     bint dst_streaming, bint also_streaming,
 ) noexcept nogil

@@ -10,9 +10,9 @@ import os
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
 
-from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
+from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code, widening
 
-__all__ = ["copy_array", "kernels", "reduce_arrays", "use_kernel"]
+__all__ = ["copy_array", "kernels", "reduce_arrays", "reduce_part", "use_kernel"]
 
 
 cdef extern from "copy.h" nogil:
@@ -35,6 +35,7 @@ cdef extern from "dispatch.h" nogil:
 
     const kernel_set kernel_sets[]
     reduce_kernel kernel_of(int which, int op, int dtype)
+    const carrier_t *carrier_of(int which, int op, int dtype)
 
 
 # A block is written and read again while it is in the first-level cache, beside what streams through from the sources.
@@ -50,6 +51,10 @@ cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil:
     return kernel_of(chosen_set, op, dtype)
 
 
+cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil:
+    return carrier_of(chosen_set, op, dtype)
+
+
 cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil:
     if streaming:
         copy_streaming(dst, src, nbytes)
@@ -58,8 +63,17 @@ cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) 
         kernel_sets[chosen_set].copy(dst, src, nbytes)
 
 
+cdef inline void apply(
+    const fold_t *f, void *dst, const void *const *src, int nsrc, size_t count
+) noexcept nogil:
+    if f.kernel != NULL:
+        f.kernel(dst, src, nsrc, count)
+    else:
+        f.closes(dst, src, nsrc, count, f.total)
+
+
 cdef void reduce_into(
-    reduce_kernel kernel, void *dst, void *also, const void *const *src, int nsrc, size_t count, size_t itemsize,
+    const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
     bint dst_streaming, bint also_streaming,
 ) noexcept nogil:
     cdef const void *block_src[MAX_BLOCK_SOURCES]
@@ -67,36 +81,38 @@ cdef void reduce_into(
     cdef uint8_t *scratch = room + (-<uintptr_t> room & (LINE_NBYTES - 1))
     cdef uint8_t *streamed = <uint8_t *> dst if dst_streaming else <uint8_t *> also if also_streaming else NULL
     cdef uint8_t *block
-    cdef size_t nbytes = count * itemsize, at = 0, n
+    cdef size_t at = 0, n, begins, nbytes
     cdef int j
 
     if also == NULL and not dst_streaming:
-        kernel(dst, src, nsrc, count)
+        apply(f, dst, src, nsrc, count)
         return
     if nsrc > MAX_BLOCK_SOURCES:
         # So many streams leave nothing of a block in the first-level cache: two plain passes.
-        kernel(dst, src, nsrc, count)
+        apply(f, dst, src, nsrc, count)
         if also != NULL:
-            copy_bytes(also, dst, nbytes, also_streaming)
+            copy_bytes(also, dst, count * f.dst_itemsize, also_streaming)
         return
 
     # The first block is cut short so that all later ones start on a line of what is streamed.
-    n = (BLOCK_NBYTES - (<uintptr_t> streamed & (LINE_NBYTES - 1))) // itemsize * itemsize
-    while at < nbytes:
-        n = min(n, nbytes - at)
-        for j in range(nsrc):
-            block_src[j] = <const uint8_t *> src[j] + at
-        block = scratch if dst_streaming else <uint8_t *> dst + at
-        kernel(block, block_src, nsrc, n // itemsize)
+    n = (BLOCK_NBYTES - (<uintptr_t> streamed & (LINE_NBYTES - 1))) // f.dst_itemsize
+    while at < count:
+        n = min(n, count - at)
+        block_src[0] = <const uint8_t *> src[0] + at * f.first_itemsize
+        for j in range(1, nsrc):
+            block_src[j] = <const uint8_t *> src[j] + at * f.itemsize
+        begins, nbytes = at * f.dst_itemsize, n * f.dst_itemsize
+        block = scratch if dst_streaming else <uint8_t *> dst + begins
+        apply(f, block, block_src, nsrc, n)
         if dst_streaming:
-            copy_streaming(<uint8_t *> dst + at, block, n)
+            copy_streaming(<uint8_t *> dst + begins, block, nbytes)
         if also != NULL:
             if also_streaming:
-                copy_streaming(<uint8_t *> also + at, block, n)
+                copy_streaming(<uint8_t *> also + begins, block, nbytes)
             else:
-                kernel_sets[chosen_set].copy(<uint8_t *> also + at, block, n)
+                kernel_sets[chosen_set].copy(<uint8_t *> also + begins, block, nbytes)
         at += n
-        n = BLOCK_NBYTES
+        n = BLOCK_NBYTES // f.dst_itemsize
     if dst_streaming or also_streaming:
         stream_fence()
 
@@ -205,6 +221,8 @@ cdef class _Reduction:
     cdef object out
     cdef _Span dst, also
     cdef reduce_kernel kernel
+    cdef const carrier_t *carrier
+    cdef int wide
     cdef const void **src
     cdef size_t count, itemsize
     cdef bint dst_streaming, also_streaming
@@ -234,7 +252,9 @@ cdef class _Reduction:
         if dtype is None or not first.dtype.isnative:
             raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
         code = op_code(op)
-        self.kernel = kernel_of(chosen_set if kernel is None else _set_named(kernel), code, dtype)
+        which = chosen_set if kernel is None else _set_named(kernel)
+        self.kernel, self.carrier = kernel_of(which, code, dtype), carrier_of(which, code, dtype)
+        self.wide = widening(code, dtype)
         if self.kernel == NULL:
             raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
 
@@ -252,9 +272,9 @@ cdef class _Reduction:
     def __call__(self):
         cdef void *also = NULL if self.also is None else self.also.start
         cdef int nsrc = len(self.spans)
+        cdef fold_t f = whole_fold(self.kernel, self.itemsize)
         with nogil:
-            reduce_into(self.kernel, self.dst.start, also, self.src, nsrc, self.count, self.itemsize,
-                        self.dst_streaming, self.also_streaming)
+            reduce_into(&f, self.dst.start, also, self.src, nsrc, self.count, self.dst_streaming, self.also_streaming)
         return self.out
 
 
@@ -288,6 +308,57 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
         Bad argument; nothing was written.
     """
     return _Reduction(sources, op, out, also, kernel, streaming)()
+
+
+def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=False):
+    """Make one part of a reduction, as the engine does where it goes from domain to domain; for tests and benchmarks.
+
+    Parameters
+    ----------
+    sources, op, kernel
+        As in `reduce_arrays`.
+    prefix : ndarray, optional
+        What the part before returned. None: this is the first.
+    total : int, optional
+        How many operands all parts have; this is the last. None: it is not.
+    streaming : bool, optional
+        Store past the cache.
+
+    Returns
+    -------
+    ndarray
+        The result, or a prefix for the next part: of float32 where 16-bit floats are summed.
+    """
+    import numpy
+
+    cdef _Reduction checked = _Reduction(sources, op, kernel=kernel)
+    cdef fold_t f = whole_fold(checked.kernel, checked.itemsize)
+    cdef const void *src[MAX_BLOCK_SOURCES]
+    cdef int nsrc = 0
+    cdef bint past_cache = streaming
+    first = (<_Span> checked.spans[0]).array
+    form = numpy.dtype("float32") if checked.wide > 1 else first.dtype
+    if prefix is not None and (prefix.shape != first.shape or prefix.dtype != form):
+        raise ValueError(f"prefix is {prefix.dtype}{list(prefix.shape)}, of these sources it is "
+                         f"{form}{list(first.shape)}")
+    spans = [*([] if prefix is None else [_Span(prefix, "prefix", False)]), *checked.spans]
+    if len(spans) > MAX_BLOCK_SOURCES:
+        raise ValueError(f"{len(spans)} arrays in one part; at most {MAX_BLOCK_SOURCES}")
+    for span in spans:
+        src[nsrc] = (<_Span> span).start
+        nsrc += 1
+    if prefix is not None:
+        f.first_itemsize = prefix.itemsize
+    if total is None:
+        f.dst_itemsize = form.itemsize
+        if checked.carrier != NULL:
+            f.kernel = checked.carrier.opens if prefix is None else checked.carrier.carries
+    elif checked.carrier != NULL and prefix is not None:
+        f.kernel, f.closes, f.total = NULL, checked.carrier.closes, total
+    cdef _Span dst = _Span(numpy.empty(first.shape, form if total is None else first.dtype), "the result", True)
+    with nogil:
+        reduce_into(&f, dst.start, NULL, src, nsrc, checked.count, past_cache, False)
+    return dst.array
 
 
 def copy_array(dst, src, *, streaming=False):

@@ -42,6 +42,8 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 RANKS = (1, 2, 3, 4, 7)
 
 TIMEOUT_S = 60.0
+# How many times as long to wait for ranks: more than 1 where every instruction is emulated (tests/labs).
+PATIENCE = float(os.environ.get("SHMRING_PATIENCE", "1"))
 
 
 @dataclass
@@ -169,7 +171,7 @@ class Gang:
     def heard(self, word: str, ranks=None, timeout: float = TIMEOUT_S) -> None:
         """Wait until the ranks (all unless given) have each called ``say(word)``, and forget that they did."""
         awaited = set(range(len(self._outcomes)) if ranks is None else ranks)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         while missing := {rank for rank in awaited if word not in self._words[rank]}:
             silent = [rank for rank in missing if rank not in self._sockets.values()]  # all it said has been read
             if silent or time.monotonic() > deadline:
@@ -190,7 +192,7 @@ class Gang:
         """
         if self._finished:
             return self._outcomes
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE * timeout
         while self._running and time.monotonic() < deadline:
             self._listen(deadline)
         if stuck := self._running:

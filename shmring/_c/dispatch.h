@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "folds.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -28,7 +30,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit lanes and comp
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-typedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count);
 typedef void (*copy_kernel)(void *dst, const void *src, size_t nbytes);
 
 /* The numbers of dtypes.py, in its order (tests/unit/test_dtypes.py compares). */
@@ -122,6 +123,7 @@ INLINE void store_word_part(char *p, uint64_t w, size_t nbytes) {
 #endif
 
 typedef const reduce_kernel (*kernel_table)[NDTYPES];
+typedef const carrier_t (*carrier_table)[NDTYPES];
 
 /* The built-ins ask the processor and whether the system saves the registers; "f16c" they know only of late. */
 static int runs_baseline(void) { return 1; }
@@ -139,15 +141,16 @@ static int runs_avx512(void) {
 typedef struct {
     const char *name;
     kernel_table kernels;
+    carrier_table carriers;
     copy_kernel copy;
     int (*runs)(void);
 } kernel_set;
 
 static const kernel_set kernel_sets[] = {
-    {"baseline", kernels_baseline, copy_baseline, runs_baseline},
+    {"baseline", kernels_baseline, carriers_baseline, copy_baseline, runs_baseline},
 #if defined(__x86_64__)
-    {"avx2", kernels_avx2, copy_avx2, runs_avx2},
-    {"avx512", kernels_avx512, copy_avx512, runs_avx512},
+    {"avx2", kernels_avx2, carriers_avx2, copy_avx2, runs_avx2},
+    {"avx512", kernels_avx512, carriers_avx512, copy_avx512, runs_avx512},
 #endif
 };
 
@@ -156,6 +159,13 @@ enum { NKERNEL_SETS = sizeof kernel_sets / sizeof kernel_sets[0] };
 static reduce_kernel kernel_of(int set, int op, int dtype) {
     if (op < 0 || op >= NOPS || dtype < 0 || dtype >= NDTYPES) return NULL;
     return kernel_sets[set].kernels[op][dtype];
+}
+
+/* NULL: the kernel of the whole makes the parts. */
+static const carrier_t *carrier_of(int set, int op, int dtype) {
+    if (op < 0 || op >= NOPS || dtype < 0 || dtype >= NDTYPES) return NULL;
+    const carrier_t *found = &kernel_sets[set].carriers[op][dtype];
+    return found->opens ? found : NULL;
 }
 
 #endif

@@ -4,7 +4,11 @@
  * registers until all sources are in, so each source byte is read once and each result byte written once. All loads
  * of a tile precede its stores: dst may be any one of the sources.
  *
- * What a fold is made of: WIDEN (a vector as it lies in memory -> accumulator), OP, NARROW (back; knows nsrc).
+ * What a fold is made of: WIDEN (a vector as it lies in memory -> accumulator), OP, NARROW (back; knows how many
+ * operands the whole fold has).
+ *
+ * A fold may be made in parts: one opens it, each further one carries it on from the prefix that the one before stored,
+ * src[0] here, and the last one closes it. All parts together do to an element what one kernel does, in the same order.
  */
 
 /* A copy that is a loop: what memcpy makes of large copies on some processors (`rep movsb`) is several times slower
@@ -26,7 +30,8 @@ static void ISA(copy)(void *dst, const void *src, size_t nbytes) {
 /* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop
  * disappears; otherwise a step of it costs one pointer load per tile. */
 #define FOLD(NAME, ITEM, ACC, WIDEN, OP, NARROW)                                                                       \
-    INLINE void ISA(NAME##_fold)(char *dst, const char *const *src, int nsrc, size_t nbytes) {                         \
+    INLINE void ISA(NAME##_fold)(char *dst, const char *const *src, int nsrc, size_t nbytes, int total) {              \
+        (void)total;                                                                                                   \
         size_t at = 0;                                                                                                 \
         for (; nbytes - at >= 4 * VB; at += 4 * VB) {                                                                  \
             const char *s = src[0] + at;                                                                               \
@@ -39,30 +44,30 @@ static void ISA(copy)(void *dst, const void *src, size_t nbytes) {
                 a2 = OP(a2, WIDEN(ISA(load)(s + 2 * VB)));                                                             \
                 a3 = OP(a3, WIDEN(ISA(load)(s + 3 * VB)));                                                             \
             }                                                                                                          \
-            ISA(store)(dst + at, (VU8)NARROW(a0, nsrc));                                                               \
-            ISA(store)(dst + at + VB, (VU8)NARROW(a1, nsrc));                                                          \
-            ISA(store)(dst + at + 2 * VB, (VU8)NARROW(a2, nsrc));                                                      \
-            ISA(store)(dst + at + 3 * VB, (VU8)NARROW(a3, nsrc));                                                      \
+            ISA(store)(dst + at, (VU8)NARROW(a0, total));                                                              \
+            ISA(store)(dst + at + VB, (VU8)NARROW(a1, total));                                                         \
+            ISA(store)(dst + at + 2 * VB, (VU8)NARROW(a2, total));                                                     \
+            ISA(store)(dst + at + 3 * VB, (VU8)NARROW(a3, total));                                                     \
         }                                                                                                              \
         for (; nbytes - at >= VB; at += VB) {                                                                          \
             ACC acc = WIDEN(ISA(load)(src[0] + at));                                                                   \
             for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load)(src[j] + at)));                               \
-            ISA(store)(dst + at, (VU8)NARROW(acc, nsrc));                                                              \
+            ISA(store)(dst + at, (VU8)NARROW(acc, total));                                                             \
         }                                                                                                              \
         if (at < nbytes) {                                                                                             \
             size_t rest = nbytes - at;                                                                                 \
             ACC acc = WIDEN(ISA(load_part)(src[0] + at, rest));                                                        \
             for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load_part)(src[j] + at, rest)));                    \
-            ISA(store_part)(dst + at, (VU8)NARROW(acc, nsrc), rest);                                                   \
+            ISA(store_part)(dst + at, (VU8)NARROW(acc, total), rest);                                                  \
         }                                                                                                              \
     }                                                                                                                  \
     static void ISA(NAME)(void *dst, const void *const *src, int nsrc, size_t count) {                                 \
         const char *const *from = (const char *const *)src;                                                            \
         switch (nsrc) {                                                                                                \
-            case 2: ISA(NAME##_fold)(dst, from, 2, count * sizeof(ITEM)); break;                                       \
-            case 3: ISA(NAME##_fold)(dst, from, 3, count * sizeof(ITEM)); break;                                       \
-            case 4: ISA(NAME##_fold)(dst, from, 4, count * sizeof(ITEM)); break;                                       \
-            default: ISA(NAME##_fold)(dst, from, nsrc, count * sizeof(ITEM));                                          \
+            case 2: ISA(NAME##_fold)(dst, from, 2, count * sizeof(ITEM), 2); break;                                    \
+            case 3: ISA(NAME##_fold)(dst, from, 3, count * sizeof(ITEM), 3); break;                                    \
+            case 4: ISA(NAME##_fold)(dst, from, 4, count * sizeof(ITEM), 4); break;                                    \
+            default: ISA(NAME##_fold)(dst, from, nsrc, count * sizeof(ITEM), nsrc);                                    \
         }                                                                                                              \
     }
 
@@ -77,13 +82,13 @@ static void ISA(copy)(void *dst, const void *src, size_t nbytes) {
 #define AND(a, b) ((a) & (b))
 #define OR(a, b) ((a) | (b))
 #define XOR(a, b) ((a) ^ (b))
-#define AS_IS(acc, nsrc) (acc)
+#define AS_IS(acc, total) (acc)
 
 /* Floats. */
-#define MEAN_F32(acc, nsrc) ISA(canonical_f32)((acc) / (float)(nsrc))
-#define MEAN_F64(acc, nsrc) ISA(canonical_f64)((acc) / (double)(nsrc))
-#define CANONICAL_F32(acc, nsrc) ISA(canonical_f32)(acc)
-#define CANONICAL_F64(acc, nsrc) ISA(canonical_f64)(acc)
+#define MEAN_F32(acc, total) ISA(canonical_f32)((acc) / (float)(total))
+#define MEAN_F64(acc, total) ISA(canonical_f64)((acc) / (double)(total))
+#define CANONICAL_F32(acc, total) ISA(canonical_f32)(acc)
+#define CANONICAL_F64(acc, total) ISA(canonical_f64)(acc)
 
 FOLD(sum_f32, float, VF32, (VF32), ADD, CANONICAL_F32)
 FOLD(sum_f64, double, VF64, (VF64), ADD, CANONICAL_F64)
@@ -97,10 +102,10 @@ INLINE PAIR ISA(add_pair)(PAIR a, PAIR b) { return (PAIR){a.one + b.one, a.two +
 INLINE PAIR ISA(multiply_pair)(PAIR a, PAIR b) { return (PAIR){a.one * b.one, a.two * b.two}; }
 INLINE PAIR ISA(mean_pair)(PAIR a, float nsrc) { return (PAIR){a.one / nsrc, a.two / nsrc}; }
 
-#define NARROW_F16(acc, nsrc) ISA(narrow_f16)(acc)
-#define NARROW_BF16(acc, nsrc) ISA(narrow_bf16)(acc)
-#define MEAN_F16(acc, nsrc) ISA(narrow_f16)(ISA(mean_pair)(acc, (float)(nsrc)))
-#define MEAN_BF16(acc, nsrc) ISA(narrow_bf16)(ISA(mean_pair)(acc, (float)(nsrc)))
+#define NARROW_F16(acc, total) ISA(narrow_f16)(acc)
+#define NARROW_BF16(acc, total) ISA(narrow_bf16)(acc)
+#define MEAN_F16(acc, total) ISA(narrow_f16)(ISA(mean_pair)(acc, (float)(total)))
+#define MEAN_BF16(acc, total) ISA(narrow_bf16)(ISA(mean_pair)(acc, (float)(total)))
 
 FOLD(sum_f16, uint16_t, PAIR, ISA(widen_f16), ISA(add_pair), NARROW_F16)
 FOLD(sum_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(add_pair), NARROW_BF16)
@@ -108,6 +113,61 @@ FOLD(prod_f16, uint16_t, PAIR, ISA(widen_f16), ISA(multiply_pair), NARROW_F16)
 FOLD(prod_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(multiply_pair), NARROW_BF16)
 FOLD(avg_f16, uint16_t, PAIR, ISA(widen_f16), ISA(add_pair), MEAN_F16)
 FOLD(avg_bf16, uint16_t, PAIR, ISA(widen_bf16), ISA(add_pair), MEAN_BF16)
+
+/* Their parts: a prefix is float32, in the order of the elements. */
+#define PARTS(NAME, FORM, OP)                                                                                          \
+    INLINE void ISA(NAME##_part)(char *dst, const char *const *src, int nsrc, size_t nbytes, int opens, int closes,    \
+                                 float divisor) {                                                                      \
+        size_t at = 0;                                                                                                 \
+        for (; nbytes - at >= 2 * VB; at += 2 * VB) {                                                                  \
+            const char *s = src[0] + (opens ? at : 2 * at);                                                            \
+            PAIR a0 = opens ? ISA(widen_##FORM)(ISA(load)(s)) : ISA(load_wide_##FORM)(s);                              \
+            PAIR a1 = opens ? ISA(widen_##FORM)(ISA(load)(s + VB)) : ISA(load_wide_##FORM)(s + 2 * VB);                \
+            for (int j = 1; j < nsrc; j++) {                                                                           \
+                s = src[j] + at;                                                                                       \
+                a0 = OP(a0, ISA(widen_##FORM)(ISA(load)(s)));                                                          \
+                a1 = OP(a1, ISA(widen_##FORM)(ISA(load)(s + VB)));                                                     \
+            }                                                                                                          \
+            if (closes) {                                                                                              \
+                ISA(store)(dst + at, ISA(narrow_##FORM)(divisor ? ISA(mean_pair)(a0, divisor) : a0));                  \
+                ISA(store)(dst + at + VB, ISA(narrow_##FORM)(divisor ? ISA(mean_pair)(a1, divisor) : a1));             \
+            } else {                                                                                                   \
+                ISA(store_wide_##FORM)(dst + 2 * at, a0);                                                              \
+                ISA(store_wide_##FORM)(dst + 2 * at + 2 * VB, a1);                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+        while (at < nbytes) {                                                                                          \
+            char room[2 * VB] = {0};                                                                                   \
+            size_t rest = nbytes - at < VB ? nbytes - at : VB;                                                         \
+            memcpy(room, src[0] + (opens ? at : 2 * at), opens ? rest : 2 * rest);                                     \
+            PAIR acc = opens ? ISA(widen_##FORM)(ISA(load)(room)) : ISA(load_wide_##FORM)(room);                       \
+            for (int j = 1; j < nsrc; j++) {                                                                           \
+                memcpy(room, src[j] + at, rest);                                                                       \
+                acc = OP(acc, ISA(widen_##FORM)(ISA(load)(room)));                                                     \
+            }                                                                                                          \
+            if (closes)                                                                                                \
+                ISA(store)(room, ISA(narrow_##FORM)(divisor ? ISA(mean_pair)(acc, divisor) : acc));                    \
+            else                                                                                                       \
+                ISA(store_wide_##FORM)(room, acc);                                                                     \
+            memcpy(dst + (closes ? at : 2 * at), room, closes ? rest : 2 * rest);                                      \
+            at += rest;                                                                                                \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void ISA(NAME##_opens)(void *dst, const void *const *src, int nsrc, size_t count) {                         \
+        ISA(NAME##_part)(dst, (const char *const *)src, nsrc, 2 * count, 1, 0, 0);                                     \
+    }                                                                                                                  \
+    static void ISA(NAME##_carries)(void *dst, const void *const *src, int nsrc, size_t count) {                       \
+        ISA(NAME##_part)(dst, (const char *const *)src, nsrc, 2 * count, 0, 0, 0);                                     \
+    }                                                                                                                  \
+    static void ISA(NAME##_closes)(void *dst, const void *const *src, int nsrc, size_t count, int total) {             \
+        (void)total;                                                                                                   \
+        ISA(NAME##_part)(dst, (const char *const *)src, nsrc, 2 * count, 0, 1, 0);                                     \
+    }
+
+PARTS(sum_f16, f16, ISA(add_pair))
+PARTS(sum_bf16, bf16, ISA(add_pair))
+PARTS(prod_f16, f16, ISA(multiply_pair))
+PARTS(prod_bf16, bf16, ISA(multiply_pair))
 
 /* Complex: sums and averages by parts; products need the neighbour. With x = a + bi and y = c + di: x*y holds ac and
  * bd, x*swap(y) holds ad and bc. */
@@ -127,8 +187,8 @@ INLINE VU64 ISA(multiply_c128)(VU64 x, VU64 y) {
     return ISA(pick)(REAL_64, real, imag);
 }
 
-#define CANONICAL_C64(acc, nsrc) ISA(canonical_f32)((VF32)(acc))
-#define CANONICAL_C128(acc, nsrc) ISA(canonical_f64)((VF64)(acc))
+#define CANONICAL_C64(acc, total) ISA(canonical_f32)((VF32)(acc))
+#define CANONICAL_C128(acc, total) ISA(canonical_f64)((VF64)(acc))
 
 SHARE(sum_c64, sum_f32, 2)
 SHARE(sum_c128, sum_f64, 2)
@@ -136,6 +196,23 @@ SHARE(avg_c64, avg_f32, 2)
 SHARE(avg_c128, avg_f64, 2)
 FOLD(prod_c64, uint64_t, VU64, (VU64), ISA(multiply_c64), CANONICAL_C64)
 FOLD(prod_c128, uint64_t[2], VU64, (VU64), ISA(multiply_c128), CANONICAL_C128)
+
+/* A prefix of an average is a sum; who closes it divides. */
+#define MEAN_16(NAME, OF)                                                                                              \
+    static void ISA(NAME##_closes)(void *dst, const void *const *src, int nsrc, size_t count, int total) {             \
+        ISA(OF##_part)(dst, (const char *const *)src, nsrc, 2 * count, 0, 1, (float)total);                            \
+    }
+#define MEAN(NAME, OF, NBYTES)                                                                                         \
+    static void ISA(NAME##_closes)(void *dst, const void *const *src, int nsrc, size_t count, int total) {             \
+        ISA(OF##_fold)(dst, (const char *const *)src, nsrc, count * (NBYTES), total);                                  \
+    }
+
+MEAN_16(avg_f16, sum_f16)
+MEAN_16(avg_bf16, sum_bf16)
+MEAN(avg_f32, avg_f32, 4)
+MEAN(avg_f64, avg_f64, 8)
+MEAN(avg_c64, avg_f32, 8)
+MEAN(avg_c128, avg_f64, 16)
 
 /* Integers wrap, and wrap alike whether signed or not: unsigned arithmetic serves both. */
 FOLD(sum_8, uint8_t, VU8, (VU8), ADD, AS_IS)
@@ -184,7 +261,7 @@ INLINE ISA(keyed) ISA(pick_keyed)(VU64 yes, ISA(keyed) a, ISA(keyed) b) {
 #define KEYED_MAX_F16(raw) ISA(keyed_of)(raw, 0x7c00, INT16_MAX)
 #define KEYED_MIN_BF16(raw) ISA(keyed_of)(raw, 0x7f80, INT16_MIN)
 #define KEYED_MAX_BF16(raw) ISA(keyed_of)(raw, 0x7f80, INT16_MAX)
-#define VALUE(acc, nsrc) ((acc).value)
+#define VALUE(acc, total) ((acc).value)
 
 FOLD(min_f16, uint16_t, ISA(keyed), KEYED_MIN_F16, MIN_KEYED, VALUE)
 FOLD(max_f16, uint16_t, ISA(keyed), KEYED_MAX_F16, MAX_KEYED, VALUE)
@@ -217,8 +294,8 @@ BYTEWISE(bxor, 2) BYTEWISE(bxor, 4) BYTEWISE(bxor, 8)
         V v = (V)raw;                                                                                                  \
         return (V)((TRUTH) != 0);                                                                                      \
     }                                                                                                                  \
-    INLINE V ISA(number_##TYPE)(V truth, int nsrc) {                                                                   \
-        (void)nsrc;                                                                                                    \
+    INLINE V ISA(number_##TYPE)(V truth, int total) {                                                                  \
+        (void)total;                                                                                                   \
         return truth & (ONE);                                                                                          \
     }                                                                                                                  \
     FOLD(land_##TYPE, ITEM, V, ISA(truth_##TYPE), AND, ISA(number_##TYPE))                                             \
@@ -265,4 +342,17 @@ static const reduce_kernel ISA(kernels)[NOPS][NDTYPES] = {
     [BXOR] = {BY_BYTES(bxor), [BOOL] = ISA(bool_xor)},
     [LAND] = {FLOATS(land), BY_WIDTH(land), COMPLEXES(land), ALL_TRUE},
     [LOR] = {FLOATS(lor), BY_WIDTH(lor), COMPLEXES(lor), ANY_TRUE},
+};
+
+/* What `find_carrier` looks up. An entry that is not here is empty: a prefix is a value like all others, and the kernel
+ * of the whole makes every part. */
+#define CARRIER(PREFIX, WHOLE) {ISA(PREFIX##_opens), ISA(PREFIX##_carries), ISA(WHOLE##_closes)}
+#define DIVIDED(SUM, AVG) {ISA(SUM), ISA(SUM), ISA(AVG##_closes)}
+
+static const carrier_t ISA(carriers)[NOPS][NDTYPES] = {
+    [SUM] = {[FLOAT16] = CARRIER(sum_f16, sum_f16), [BFLOAT16] = CARRIER(sum_bf16, sum_bf16)},
+    [PROD] = {[FLOAT16] = CARRIER(prod_f16, prod_f16), [BFLOAT16] = CARRIER(prod_bf16, prod_bf16)},
+    [AVG] = {[FLOAT16] = CARRIER(sum_f16, avg_f16), [BFLOAT16] = CARRIER(sum_bf16, avg_bf16),
+             [FLOAT32] = DIVIDED(sum_f32, avg_f32), [FLOAT64] = DIVIDED(sum_f64, avg_f64),
+             [COMPLEX64] = DIVIDED(sum_c64, avg_c64), [COMPLEX128] = DIVIDED(sum_c128, avg_c128)},
 };

@@ -10,6 +10,7 @@
  *   pick                     a where yes is all ones, b where it is zero
  *   swap_*                   exchange neighbouring lanes: the real and the imaginary part
  *   widen_*, narrow_*        16-bit floats to two vectors of float32, and back with one rounding to nearest even
+ *   load_wide_*, store_wide_*   such a pair as float32 in the order of the elements, 2 VB bytes
  */
 #define VU8 ISA(vu8)
 #define VU16 ISA(vu16)
@@ -117,6 +118,38 @@ INLINE VU64 ISA(mask)(VU64 m) {
     return m;
 }
 
+/* Lanes of two vectors as one twice as long: in turn, and back. */
+#undef ZIPPED
+#undef UNZIPPED
+#if VB == 64
+#define ZIPPED(AT) AT, 16 + AT, 1 + AT, 17 + AT, 2 + AT, 18 + AT, 3 + AT, 19 + AT,                                     \
+        4 + AT, 20 + AT, 5 + AT, 21 + AT, 6 + AT, 22 + AT, 7 + AT, 23 + AT
+#define UNZIPPED(AT) AT, 2 + AT, 4 + AT, 6 + AT, 8 + AT, 10 + AT, 12 + AT, 14 + AT,                                    \
+        16 + AT, 18 + AT, 20 + AT, 22 + AT, 24 + AT, 26 + AT, 28 + AT, 30 + AT
+#elif VB == 32
+#define ZIPPED(AT) AT, 8 + AT, 1 + AT, 9 + AT, 2 + AT, 10 + AT, 3 + AT, 11 + AT
+#define UNZIPPED(AT) AT, 2 + AT, 4 + AT, 6 + AT, 8 + AT, 10 + AT, 12 + AT, 14 + AT
+#else
+#define ZIPPED(AT) AT, 4 + AT, 1 + AT, 5 + AT
+#define UNZIPPED(AT) AT, 2 + AT, 4 + AT, 6 + AT
+#endif
+#ifdef __clang__
+#define ISA_LANES(A, B, ...) __builtin_shufflevector(A, B, __VA_ARGS__)
+#else
+#define ISA_LANES(A, B, ...) __builtin_shuffle(A, B, (VU32){__VA_ARGS__})
+#endif
+
+INLINE PAIR ISA(zip)(PAIR v) {
+    return (PAIR){ISA_LANES(v.one, v.two, ZIPPED(0)), ISA_LANES(v.one, v.two, ZIPPED(VB / 8))};
+}
+
+INLINE PAIR ISA(unzip)(PAIR v) {
+    return (PAIR){ISA_LANES(v.one, v.two, UNZIPPED(0)), ISA_LANES(v.one, v.two, UNZIPPED(1))};
+}
+
+INLINE PAIR ISA(load_pair)(const char *p) { return (PAIR){(VF32)ISA(load)(p), (VF32)ISA(load)(p + VB)}; }
+INLINE void ISA(store_pair)(char *p, PAIR v) { ISA(store)(p, (VU8)v.one), ISA(store)(p + VB, (VU8)v.two); }
+
 /* As one instruction, where there is one: out of the plain expression GCC makes three or five. */
 INLINE VU64 ISA(pick)(VU64 yes, VU64 a, VU64 b) {
 #if VB == 64
@@ -179,6 +212,9 @@ INLINE VU32 ISA(round_bf16)(VF32 v) { /* the result is in the upper half; a carr
 INLINE VU8 ISA(narrow_bf16)(PAIR v) {
     return (VU8)(ISA(round_bf16)(v.one) >> 16 | (ISA(round_bf16)(v.two) & 0xffff0000u));
 }
+
+INLINE PAIR ISA(load_wide_bf16)(const char *p) { return ISA(unzip)(ISA(load_pair)(p)); }
+INLINE void ISA(store_wide_bf16)(char *p, PAIR v) { ISA(store_pair)(p, ISA(zip)(v)); }
 
 #if VB == 64
 
@@ -256,4 +292,13 @@ INLINE VU8 ISA(narrow_f16)(PAIR v) {
     return (VU8)(ISA(narrow_half)(ISA(canonical_f32)(v.one)) | ISA(narrow_half)(ISA(canonical_f32)(v.two)) << 16);
 }
 
+#endif
+
+/* Instructions take a vector's halves, in order; integers its even and its odd elements. */
+#if VB > 16 || defined(__aarch64__)
+INLINE PAIR ISA(load_wide_f16)(const char *p) { return ISA(load_pair)(p); }
+INLINE void ISA(store_wide_f16)(char *p, PAIR v) { ISA(store_pair)(p, v); }
+#else
+INLINE PAIR ISA(load_wide_f16)(const char *p) { return ISA(load_wide_bf16)(p); }
+INLINE void ISA(store_wide_f16)(char *p, PAIR v) { ISA(store_wide_bf16)(p, v); }
 #endif

@@ -34,10 +34,11 @@ def main(arguments: list[str] | None = None) -> None:
     guess = commands.add_parser("predict", help="times on machines with several domains, flat against nested")
     guess.add_argument("--size", type=int, default=64, help="number of ranks")
     guess.add_argument("--sizes", type=nbytes, nargs="+", default=SIZES, help="bytes of the vector, or of all blocks")
+    guess.add_argument("--wide", type=int, default=1, help="of folds alone, with prefixes so wide: 2 for 16-bit sums")
     guess.add_argument("--plot", metavar="FILE", help="draw them, too")
     a = parser.parse_args(arguments)
     if a.command == "predict":
-        found = predictions(a.size, a.sizes)
+        found = predictions(a.size, a.sizes, a.wide)
         print(table(found))
         if a.plot:
             plot(found, a.plot)

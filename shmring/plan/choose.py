@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import mapped, movement, nested, reduction
-from .crossing import nest_for
+from .crossing import FOLDING, nest_for
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
 from .nest import Nest
 from .steps import Plan
@@ -62,7 +62,7 @@ def flat_reduce_limit(size: int, costs: Costs) -> float:
     return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
 
 
-# Those on private buffers that know of domains, by kind; all-reduce has a second one.
+# Those on private buffers that know of domains, by kind.
 NESTED_BUILDERS: dict[str, Builder] = {
     "all_reduce": nested.all_reduce,
     "reduce": nested.reduce,
@@ -116,7 +116,7 @@ def choose(
     in_place: bool = False,
     one_result: bool = False,
     nest: Nest | None = None,
-    carries: bool = True,
+    wide: int = 1,
 ) -> Plan:
     """The plan of one rank for a collective.
 
@@ -141,8 +141,8 @@ def choose(
     nest : Nest, optional
         The domains that the ranks live in, if there are several. Blocks of different sizes and shared arrays take plans
         that do not care.
-    carries : bool
-        Whether a fold may be carried on from a prefix that was stored (`shmring.dtypes.carries`).
+    wide : int
+        How many times the bytes of an operand a prefix of its fold takes (`shmring.dtypes.widening`).
     """
     if kind == "barrier":
         if nest is None:
@@ -150,8 +150,10 @@ def choose(
         return nested.barrier(rank, nest)
     if not mapped and isinstance(nbytes, int):
         whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
-        if (domains := nest_for(kind, nest, whole, limits, costs, carries=carries)) is not None:
-            options = {"root": root} if kind in ROOTED else {"carries": carries} if kind == "all_reduce" else {}
+        if (domains := nest_for(kind, nest, whole, limits, costs, wide=wide)) is not None:
+            options = {"root": root} if kind in ROOTED else {}
+            if kind in FOLDING:
+                options["wide"] = wide
             return NESTED_BUILDERS[kind](rank, domains, nbytes, limits, costs, **options)
     name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place, one_result=one_result)
     if kind in ROOTED:

@@ -57,19 +57,14 @@ def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = 
     for loop in plan.loops:
         for s in loop.steps:
             if isinstance(s, (Copy, Reduce)):
-                if isinstance(s, Copy):
-                    if in_place and _same(plan, s.dst, s.src):
-                        continue
-                    sources: tuple[Operand, ...] = (s.src,)
-                    targets: tuple[Operand, ...] = (s.dst,)
-                else:
-                    sources, targets = s.sources, (s.dst, *s.also)
-                nbytes = s.nbytes * loop.times
-                reads += nbytes * len(sources)
-                writes += nbytes * len(targets)
-                staged += nbytes * sum(t.space is SLOT for t in targets)
+                if in_place and isinstance(s, Copy) and _same(plan, s.dst, s.src):
+                    continue
+                loads, stores = s.loads, s.stores
+                reads += loop.times * sum(n for _, n in loads)
+                writes += loop.times * sum(n for _, n in stores)
+                staged += loop.times * sum(n for o, n in stores if o.space is SLOT)
                 if domains:
-                    crossed += nbytes * sum(domains[o.rank] != here for o in (*sources, *targets))
+                    crossed += loop.times * sum(n for o, n in (*loads, *stores) if domains[o.rank] != here)
             elif isinstance(s, Await):
                 awaits += loop.times
             elif isinstance(s, Claim):

@@ -7,7 +7,9 @@ made small enough for the stations to overlap (`nested.chunks_for`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from .limits import Costs, Limits
 from .nest import Level, Nest
@@ -44,25 +46,31 @@ def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
 
 
 def nested_seconds(
-    kind: str, nest: Nest, nbytes: int, costs: Costs, *, carries: bool = True, within: Sequence[Level] = ()
+    kind: str, nest: Nest, nbytes: int, costs: Costs, *, wide: int = 1, within: Sequence[Level] = ()
 ) -> float:
     """What the nested plan takes. ``within``: finer levels, of which it does not know."""
     p, m = nest.size, min(map(len, nest.domains))
     fan = max(_siblings(nest))  # domains that get something from one and the same
-    stations = len(nest.runs) if carries else 1
+    stations = len(nest.runs)
     hops = len(nest.levels)
+    more = 2 * (wide - 1) * (stations - 1) / p  # the rest of a prefix that is stored and loaded
     touched = {
-        "all_reduce": 5 + 2 / m,
-        "reduce": 5,
-        "reduce_scatter": 3,
+        "all_reduce": 5 + 2 / m + more,
+        "reduce": 5 + more,
+        "reduce_scatter": 3 + more,
         "all_gather": 2 + 2 / m,
         "broadcast": 2 + 2 / m,
     }
     # The prefix comes over a link and the result, which goes out as often as there are siblings.
-    over = {"all_reduce": max(2, fan), "reduce": 1, "reduce_scatter": 2, "all_gather": 1, "broadcast": fan}
+    prefix = wide * _visits(nest)
+    over = {
+        "all_reduce": max(prefix + 1, fan),
+        "reduce": prefix,
+        "reduce_scatter": prefix + 1,
+        "all_gather": 1,
+        "broadcast": fan,
+    }
     across: float = over[kind]
-    if kind == "all_reduce" and not carries:
-        across = _fullest(nest.levels, lambda m: m * (p - m) / p) + max(1, fan)
     if within:
         # Inside a domain it does as a flat plan does among that many ranks.
         ranks = max(map(len, nest.domains))
@@ -82,11 +90,9 @@ def nests_barriers(nest: Nest, limits: Limits) -> bool:
     return 2 * (NEAR_S + len(nest.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
 
 
-def nest_for(
-    kind: str, nest: Nest | None, nbytes: int, limits: Limits, costs: Costs, *, carries: bool = True
-) -> Nest | None:
+def nest_for(kind: str, nest: Nest | None, nbytes: int, limits: Limits, costs: Costs, *, wide: int = 1) -> Nest | None:
     """The domains by which a collective should go, of all levels or of the coarser ones; None if by none."""
-    if nest is None or kind not in NESTED or (kind in ("reduce", "reduce_scatter") and not carries):
+    if nest is None or kind not in NESTED:
         return None
     if limits.nested_nbytes is not None and nbytes <= limits.nested_nbytes:
         return None
@@ -94,8 +100,8 @@ def nest_for(
     least = float("inf") if limits.nested_nbytes is not None else flat_seconds(kind, nest, nbytes, costs)
     for k in range(len(nest.levels)):
         coarser = Nest(nest.levels[k:])
-        if fits(kind, coarser, limits):
-            seconds = nested_seconds(kind, coarser, nbytes, costs, carries=carries, within=nest.levels[:k])
+        if fits(kind, coarser, limits, wide):
+            seconds = nested_seconds(kind, coarser, nbytes, costs, wide=wide, within=nest.levels[:k])
             if seconds < least:
                 found, least = coarser, seconds
     return found
@@ -111,6 +117,16 @@ def _over(kind: str, p: int, m: int) -> float:
 def _fullest(levels: Sequence[Level], over: Callable[[int], float]) -> float:
     """The most that crosses the border of any domain of any level."""
     return max(over(level.count(number)) for level in levels for number in set(level))
+
+
+def _visits(nest: Nest) -> int:
+    """How often a fold in rank order comes to one and the same domain from another one: once, if ranks that live
+    together are neighbours by number.
+    """
+    return max(
+        max(Counter(here for before, here in pairwise(level) if here != before).values(), default=0)
+        for level in nest.levels
+    )
 
 
 def _siblings(nest: Nest) -> list[int]:

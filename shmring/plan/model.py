@@ -14,7 +14,7 @@ from .steps import Plan
 
 @dataclass(frozen=True)
 class Call:
-    """One collective as its callers see it; ``nbytes`` as in `choose`."""
+    """One collective as its callers see it; ``nbytes`` and ``wide`` as in `choose`."""
 
     kind: str
     size: int
@@ -22,6 +22,7 @@ class Call:
     itemsize: int = 8
     root: int = 0
     in_place: bool = False
+    wide: int = 1
 
     def blocks(self) -> np.ndarray:
         """The number of bytes from rank i for rank j, of the kinds that move blocks."""
@@ -64,22 +65,26 @@ class Call:
                 return int(self.blocks()[:, 0].sum()) if rank == self.root else 0
         raise ValueError(self.kind)
 
+    def folded(self, operands: Sequence[Bytes]) -> Bytes:
+        """The fold of all of them, in rank order."""
+        return fold(operands, self.itemsize, wide=self.wide)
+
     def results(self, inputs: Sequence[Bytes]) -> list[Bytes | None]:
         """The output of every rank; None where it stays as it was."""
         ranks = range(self.size)
         match self.kind:
             case "all_reduce":
-                return [fold(inputs, self.itemsize)] * self.size
+                return [self.folded(inputs)] * self.size
             case "reduce":
-                return [fold(inputs, self.itemsize) if r == self.root else None for r in ranks]
+                return [self.folded(inputs) if r == self.root else None for r in ranks]
             case "scan":
-                return [fold(inputs[: r + 1], self.itemsize) for r in ranks]
+                return [self.folded(inputs[: r + 1]) for r in ranks]
             case "exscan":
-                return [fold(inputs[:r], self.itemsize) if r else None for r in ranks]
+                return [self.folded(inputs[:r]) if r else None for r in ranks]
             case "reduce_scatter":
                 ends = np.cumsum(self.blocks()[:, 0])[:-1]
                 shares = [np.split(x, ends) for x in inputs]
-                return [fold([share[r] for share in shares], self.itemsize) for r in ranks]
+                return [self.folded([share[r] for share in shares]) for r in ranks]
             case "broadcast":
                 return [inputs[self.root] if r != self.root else None for r in ranks]
             case "all_gather":

@@ -3,8 +3,8 @@
 *Chain.* A sum goes through the domains in rank order. In each a rank takes the sum so far from the rank before it, one
 domain away, and folds in the operands of its own domain. The sum so far is a prefix of the fold in rank order,
 ``((x0 + x1) + x2) ...``, and what follows continues it: no element is added in any other order than by a flat plan, and
-the bits are the same. That holds for folds of which a prefix can be stored (`carries`): not where the fold has another
-form in registers than in memory, as sums of 16-bit floats, nor where its end divides, as averages.
+the bits are the same. A prefix lies in slots as the fold has it in registers, float32 where 16-bit floats are summed,
+and only the last domain rounds, or divides an average. So it may be ``wide`` times as large as what is summed.
 
 *Spread.* A result goes to every domain once, along a tree of levels, and is copied on within.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 from math import isqrt
 
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
@@ -33,32 +34,29 @@ def all_reduce(
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
     *,
-    carries: bool = True,
+    wide: int = 1,
 ) -> Plan:
-    """A chain, then a spread: 2(q-1)s bytes across links.
-
-    If not ``carries``, each rank folds a slice of all operands, and only the spread knows of domains: ps(1-1/q) and
-    (q-1)s.
-    """
+    """A chain, then a spread: (q-1)s bytes across links each, ``wide`` times that in the chain."""
     kind, size = "all_reduce", nest.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, folds=True)
-    blocks = _slices(nest) if carries else size
-    chain = _Chain(nest.runs if carries else (tuple(range(size)),))
+    blocks = _slices(nest)
+    chain = _Chain(nest.runs, blocks, wide)
     ends = [chain.owner(-1, b) for b in range(blocks)]
-    spreads = {d: _Spread(nest, d) for d in {nest.domain_of[end] for end in ends}}
+    spread = _Spread(nest, nest.domain_of[ends[0]])
     acts: list[Act] = []
     for b, end in enumerate(ends):
         acts += chain.acts(rank, b, stages=True, keeps=True)
-        acts += spreads[nest.domain_of[end]].acts(rank, b, end, FOLDED, chain.delay)
+        acts += spread.acts(rank, b, end, FOLDED, chain.delay)
 
     def place(r: int, block: int, role: Role) -> int:
-        return blocks + block // len(nest.domains[nest.domain_of[r]]) if role is FETCHED else block
+        if role is FETCHED:
+            return chain.places + block // len(nest.domains[nest.domain_of[r]])
+        return chain.place(r, block, role)
 
-    hops = max(spread.hops for spread in spreads.values())
-    relay = Relay(acts, place, blocks + _share(nest, blocks), chain.delay + hops)
+    relay = Relay(acts, place, chain.places + _share(nest, blocks), chain.delay + spread.hops, wide)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 5))
-    return relayed(kind, "nested" if carries else "half_nested", rank, size, relay, cut)
+    return relayed(kind, "nested", rank, size, relay, cut)
 
 
 def reduce(
@@ -68,34 +66,45 @@ def reduce(
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
     root: int = 0,
+    *,
+    wide: int = 1,
 ) -> Plan:
-    """A chain, from whose end the root collects: (q-1)s bytes across links, or qs if the root is not in the last."""
+    """A chain, from whose end the root collects: ``wide`` times (q-1)s bytes across links, and s if the root is not in
+    the last domain.
+    """
     kind, size = "reduce", nest.size
     in_place = 0 if rank == root else None
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
-    blocks, chain = _slices(nest), _Chain(nest.runs)
+    blocks = _slices(nest)
+    chain = _Chain(nest.runs, blocks, wide)
     acts: list[Act] = []
     for b in range(blocks):
         acts += chain.to(root, rank, b)
-    relay = Relay(acts, _as_numbered, blocks, chain.delay)
+    relay = Relay(acts, chain.place, chain.places, chain.delay, wide)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 4))
     return relayed(kind, "nested", rank, size, relay, cut, in_place)
 
 
 def reduce_scatter(
-    rank: int, nest: Nest, nbytes: int, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
+    rank: int,
+    nest: Nest,
+    nbytes: int,
+    limits: Limits = DEFAULT_LIMITS,
+    costs: Costs = DEFAULT_COSTS,
+    *,
+    wide: int = 1,
 ) -> Plan:
-    """A chain for every block, from whose end its rank collects: (q-1)s and (1-1/q)s bytes across links."""
+    """A chain for every block, from whose end its rank collects: across links ``wide`` times (q-1)s, and (1-1/q)s."""
     kind, size = "reduce_scatter", nest.size
     in_place = -rank * nbytes
     if size == 1 or not nbytes:
         return alone(kind, rank, size, size * nbytes, in_place, folds=True)
-    chain = _Chain(nest.runs, nest.place_of)
+    chain = _Chain(nest.runs, size, wide, nest.place_of)
     acts: list[Act] = []
     for b in range(size):
         acts += chain.to(b, rank, b)
-    relay = Relay(acts, _as_numbered, size, chain.delay)
+    relay = Relay(acts, chain.place, chain.places, chain.delay, wide)
     cut = cut_blocks(nbytes, [b * nbytes for b in range(size)], [0] * size, _most(nbytes, relay, limits, costs, 3))
     return relayed(kind, "nested", rank, size, relay, cut, in_place)
 
@@ -172,16 +181,38 @@ def barrier(rank: int, nest: Nest) -> Plan:
 
 
 class _Chain:
-    """A fold that goes from station to station, each some consecutive ranks; block b is folded by one rank of each."""
+    """A fold that goes from station to station, each some consecutive ranks; a block is folded by one rank of each, its
+    owner there.
+    """
 
-    def __init__(self, stations: tuple[tuple[int, ...], ...], place_of: tuple[int, ...] | None = None) -> None:
-        self.stations, self.place_of = stations, place_of
+    def __init__(
+        self, stations: tuple[tuple[int, ...], ...], blocks: int, wide: int, place_of: tuple[int, ...] | None = None
+    ) -> None:
+        self.stations, self.blocks, self.wide, self.place_of = stations, blocks, wide, place_of
         self.station_of = {r: k for k, ranks in enumerate(stations) for r in ranks}
         self.delay = len(stations)
+        self.begins: dict[int, list[int]] = {}
 
     def owner(self, station: int, block: int) -> int:
         ranks = self.stations[station]
-        return ranks[(block if self.place_of is None else self.place_of[block]) % len(ranks)]
+        return ranks[self.turn(block) % len(ranks)]
+
+    def turn(self, block: int) -> int:
+        return block if self.place_of is None else self.place_of[block]
+
+    @property
+    def places(self) -> int:
+        """Enough for what any rank says: a piece of every block, and of those it owns a prefix."""
+        owned = (Counter(self.turn(b) % k for b in range(self.blocks)) for k in {len(r) for r in self.stations[:-1]})
+        return self.blocks + (self.wide - 1) * max((max(counts.values()) for counts in owned), default=0)
+
+    def place(self, r: int, block: int, role: Role) -> int:
+        """Which of the places of rank ``r`` is for what it says of a block: one after the other."""
+        if r not in self.begins:
+            at = self.station_of[r]
+            carries = [at < self.delay - 1 and self.owner(at, b) == r for b in range(self.blocks)]
+            self.begins[r] = [0, *accumulate(self.wide if prefix else 1 for prefix in carries)]
+        return self.begins[r][block]
 
     def acts(self, r: int, block: int, *, stages: bool, keeps: bool) -> Iterable[Act]:
         """Of rank ``r``; ``stages`` and ``keeps``: what the last station's owner does with the result."""
@@ -284,13 +315,13 @@ def chunks_for(seconds: float, delay: int, costs: Costs) -> int:
     return max(isqrt(int(delay * seconds / max(costs.latency, 1e-9))), 1)
 
 
-def fits(kind: str, nest: Nest, limits: Limits) -> bool:
+def fits(kind: str, nest: Nest, limits: Limits, wide: int = 1) -> bool:
     """Whether a line of every piece that a rank says in a round fits a slot."""
     p, slices = nest.size, _slices(nest)
     staged = {
-        "all_reduce": p + _share(nest, p),
-        "reduce": slices,
-        "reduce_scatter": p,
+        "all_reduce": _Chain(nest.runs, slices, wide).places + _share(nest, slices),
+        "reduce": _Chain(nest.runs, slices, wide).places,
+        "reduce_scatter": _Chain(nest.runs, p, wide, nest.place_of).places,
         "all_gather": 1 + _most_fetched(_fetched(nest)),
         "broadcast": slices,
     }

@@ -260,19 +260,17 @@ class _Tally:
 
     def add(self, plan: Plan, step: Copy | Reduce) -> None:
         host = self.host
-        sources = (step.src,) if isinstance(step, Copy) else step.sources
-        targets = 1 if isinstance(step, Copy) else 1 + len(step.also)
         if isinstance(step, Copy) and _is_void(plan, step):
             return
-        self.seconds += host.step + step.nbytes * targets / host.core_bytes_per_second
-        for source in sources:
+        self.seconds += host.step + sum(n for _, n in step.stores) / host.core_bytes_per_second
+        for source, nbytes in step.loads:
             crossed = host.between(source.rank, self.rank) if source.space is SLOT else 0
             pace = host.borders[crossed - 1].core_bytes_per_second if crossed else host.core_bytes_per_second
-            self.seconds += step.nbytes / pace
+            self.seconds += nbytes / pace
             for level in range(crossed):
                 numbers = host.nest.levels[level]
                 for lane in ((level, 2 * numbers[source.rank]), (level, 2 * numbers[self.rank] + 1)):  # out of, into
-                    self.lanes[lane] = self.lanes.get(lane, 0) + step.nbytes
+                    self.lanes[lane] = self.lanes.get(lane, 0) + nbytes
 
 
 def _is_void(plan: Plan, step: Copy) -> bool:

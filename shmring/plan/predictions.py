@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .choose import NESTED_BUILDERS, choose
-from .crossing import nest_for
+from .crossing import FOLDING, nest_for
 from .limits import DEFAULT_LIMITS, Costs
 from .predict import HOSTS, Host, predict
 
@@ -34,21 +34,23 @@ def costs_of(host: Host) -> Costs:
     return Costs(far.latency + 4e-7, host.core_bytes_per_second, link_bytes_per_second=far.bytes_per_second)
 
 
-def prediction(name: str, kind: str, size: int, nbytes: int) -> Prediction:
-    """Of the vector, or all blocks, ``nbytes``."""
+def prediction(name: str, kind: str, size: int, nbytes: int, wide: int = 1) -> Prediction:
+    """Of the vector, or all blocks, ``nbytes``; ``wide`` as in `choose`."""
     host = HOSTS[name](size)
     costs = costs_of(host)
     part = nbytes // size if kind in OF_BLOCKS else nbytes
-    nest = nest_for(kind, host.nest, nbytes, DEFAULT_LIMITS, costs)
+    form = {"wide": wide} if kind in FOLDING else {}
+    nest = nest_for(kind, host.nest, nbytes, DEFAULT_LIMITS, costs, **form)
     flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
-    nested = [NESTED_BUILDERS[kind](r, nest or host.nest, part, DEFAULT_LIMITS, costs) for r in range(size)]
+    nested = [NESTED_BUILDERS[kind](r, nest or host.nest, part, DEFAULT_LIMITS, costs, **form) for r in range(size)]
     flat_us, nested_us = (1e6 * predict(plans, host) for plans in (flat, nested))
     return Prediction(name, kind, size, nbytes, flat_us, nested_us, "nested" if nest else "flat")
 
 
-def predictions(size: int, sizes: Sequence[int] = SIZES, kinds: Iterable[str] = NESTED_BUILDERS) -> list[Prediction]:
-    """All of them."""
-    return [prediction(name, kind, size, n) for name in HOSTS for kind in kinds for n in sizes]
+def predictions(size: int, sizes: Sequence[int] = SIZES, wide: int = 1) -> list[Prediction]:
+    """All of them; of the folds only if they have prefixes of their own width."""
+    kinds = [kind for kind in NESTED_BUILDERS if wide == 1 or kind in FOLDING]
+    return [prediction(name, kind, size, n, wide) for name in HOSTS for kind in kinds for n in sizes]
 
 
 def table(found: Sequence[Prediction]) -> str:

@@ -44,7 +44,8 @@ class Act(NamedTuple):
     role : Role
         What comes of it. FOLDED: a fold of ``sources``; else a copy of the one source.
     sources : tuple of (rank, Role)
-        Whose pieces are taken, from the slots of the round before; the own rank stands for the own input.
+        Whose pieces are taken, from the slots of the round before; the own rank stands for the own input. The first of
+        a fold is a prefix if it is FOLDED.
     stages, keeps : bool
         Whether the result goes into the slot, and into the output.
     closes : bool
@@ -119,12 +120,15 @@ class Relay(NamedTuple):
         How many of these places there are; the same on all ranks.
     delay : int
         The longest delay of any rank's act that stages.
+    wide : int
+        How many of the places a prefix takes.
     """
 
     acts: Sequence[Act]
     place: Callable[[int, int, Role], int]
     places: int
     delay: int
+    wide: int = 1
 
 
 def relayed(kind: str, algorithm: str, rank: int, size: int, relay: Relay, cut: Cut, in_place: int | None = 0) -> Plan:
@@ -139,7 +143,7 @@ class _Part:
 
     def __init__(self, rank: int, size: int, relay: Relay, cut: Cut, rounds: int) -> None:
         self.rank, self.size, self.cut, self.rounds = rank, size, cut, rounds
-        self.acts, self.place = relay.acts, relay.place
+        self.acts, self.place, self.wide = relay.acts, relay.place, relay.wide
 
     def loops(self) -> tuple[Loop, ...]:
         delays = [act.delay for act in self.acts]
@@ -174,7 +178,8 @@ class _Part:
         said = [act for act in acts if not self.others(act)]
         heard = [act for act in acts if self.others(act)]
         if stages:
-            yield from joined(self.copy(act, t, step) for act in said if act.stages)
+            yield from joined(self.copy(act, t, step) for act in said if act.stages and not self.widens(act))
+            yield from (self.fold(act, t, step) for act in said if self.widens(act))
         ranks = sorted({r for act in heard for r in self.others(act)})
         yield from awaiting(Affine(t - 1, step), ranks, self.size)
         for act in heard:
@@ -192,6 +197,10 @@ class _Part:
 
     def others(self, act: Act) -> list[int]:
         return [r for r, _ in act.sources if r != self.rank]
+
+    def widens(self, act: Act) -> bool:
+        """Whether one operand alone, folded with nothing, is other bytes than before."""
+        return act.role is FOLDED and self.wide > 1
 
     def nbytes(self, act: Act, t: int) -> int:
         chunk = t - act.delay
@@ -217,7 +226,8 @@ class _Part:
         targets = [self.buffer(OUT, act, t, step)] if act.keeps else []
         if act.stages:
             targets.append(self.slot(self.rank, act, FOLDED, t, step))
-        return Reduce(targets[0], tuple(targets[1:]), sources, self.nbytes(act, t), act.closes)
+        opens = act.sources[0][1] is not FOLDED
+        return Reduce(targets[0], tuple(targets[1:]), sources, self.nbytes(act, t), opens, act.closes, self.wide)
 
     def source(self, act: Act, t: int, step: int) -> Operand:
         ((r, role),) = act.sources

@@ -16,7 +16,7 @@ they compute if there are no races, depends on no schedule either. One schedule 
 
 The fold is neither associative nor commutative, and it closes with a mixing that stands for the one rounding of 16-bit
 floats: ``mix((x0 * A + x1) * A + x2)``. So a result is right only if each operand came once, in order, in one Reduce,
-or in several of which all but the last leave it open.
+or in several of which all but the last leave it open; where prefixes are wide, nothing of their upper halves was lost.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ class Race(AssertionError):
     """Two ranks touch the same bytes with nothing to order them."""
 
 
-def fold(operands: Sequence[Bytes], itemsize: int, *, closes: bool = True) -> Bytes:
+def fold(operands: Sequence[Bytes], itemsize: int, *, opens: bool = True, closes: bool = True, wide: int = 1) -> Bytes:
     """What a Reduce computes here."""
     word = np.dtype(f"u{min(itemsize, 8)}")
-    acc = operands[0].view(word)
-    factor = word.type(0x9E3779B97F4A7C15 & int(np.iinfo(word).max))
+    room = np.dtype(f"u{wide * word.itemsize}")
+    acc = operands[0].view(word).astype(room) if opens else operands[0].view(room)
+    factor = room.type(0x9E3779B97F4A7C15 & int(np.iinfo(room).max))
     for x in operands[1:]:
         acc = acc * factor + x.view(word)
     if not closes:
         return acc.view(np.uint8)
-    half = word.type(4 * word.itemsize)
-    return ((acc ^ (acc >> half)) * factor ^ half).view(np.uint8)
+    half = room.type(4 * room.itemsize)
+    return ((acc ^ (acc >> half)) * factor ^ half).astype(word).view(np.uint8)
 
 
 class Memory:
@@ -249,10 +250,9 @@ class Machine:
                     self._store(plan, buffers, first, i, (step.dst,), moved)
                     self._no_overlap(buffers, i, (step.dst,), (step.src,), step.nbytes)
             case Reduce():
-                operands = [self._load(plan, buffers, first, i, s, step.nbytes) for s in step.sources]
-                self._store(
-                    plan, buffers, first, i, (step.dst, *step.also), fold(operands, self.itemsize, closes=step.closes)
-                )
+                operands = [self._load(plan, buffers, first, i, source, nbytes) for source, nbytes in step.loads]
+                form = {"opens": step.opens, "closes": step.closes, "wide": step.wide}
+                self._store(plan, buffers, first, i, (step.dst, *step.also), fold(operands, self.itemsize, **form))
                 self._no_overlap(buffers, i, (step.dst, *step.also), step.sources, step.nbytes)
             case Claim():
                 self.claimed[rank] = max(self.claimed[rank], first + step.round.at(i))

@@ -52,6 +52,13 @@ class Operand(NamedTuple):
     round: Affine = ZERO
 
 
+class Touch(NamedTuple):
+    """Bytes that a step loads or stores."""
+
+    operand: Operand
+    nbytes: int
+
+
 class Copy(NamedTuple):
     """Move ``nbytes``. Where ``dst`` and ``src`` turn out to be the same address (in place) there is nothing to do;
     they never overlap otherwise.
@@ -61,20 +68,46 @@ class Copy(NamedTuple):
     src: Operand
     nbytes: int
 
+    @property
+    def loads(self) -> list[Touch]:
+        """What is loaded."""
+        return [Touch(self.src, self.nbytes)]
+
+    @property
+    def stores(self) -> list[Touch]:
+        """What is stored."""
+        return [Touch(self.dst, self.nbytes)]
+
 
 class Reduce(NamedTuple):
     """Fold ``sources``, in the order given, in registers, and store the result in ``dst`` and in every one of ``also``.
 
-    A destination is one of the sources or overlaps none. Unless ``closes``, the result is a prefix of the fold of an
-    element, which another step continues with it as its first source. Plans for all operations have none of these:
-    16-bit floats accumulate in float32 and are rounded once, which a staged prefix would spoil.
+    A destination is one of the sources or overlaps none. Unless ``closes``, the result is a prefix of the fold, which a
+    step that does not ``opens`` continues with it as its first source. An element of a prefix has ``wide`` times the
+    bytes of one of the operands, of which ``nbytes`` are folded: 16-bit floats accumulate in float32 and are rounded
+    once, at the close.
     """
 
     dst: Operand
     also: tuple[Operand, ...]
     sources: tuple[Operand, ...]
     nbytes: int
+    opens: bool = True
     closes: bool = True
+    wide: int = 1
+
+    @property
+    def loads(self) -> list[Touch]:
+        """What is loaded."""
+        first, *others = self.sources
+        nbytes = self.nbytes if self.opens else self.wide * self.nbytes
+        return [Touch(first, nbytes), *(Touch(o, self.nbytes) for o in others)]
+
+    @property
+    def stores(self) -> list[Touch]:
+        """What is stored."""
+        nbytes = self.nbytes if self.closes else self.wide * self.nbytes
+        return [Touch(o, nbytes) for o in (self.dst, *self.also)]
 
 
 class Claim(NamedTuple):
@@ -177,8 +210,8 @@ def _step(s: Step) -> str:
         case Copy():
             return f"copy    {s.nbytes} bytes: {_operand(s.dst)} <- {_operand(s.src)}"
         case Reduce():
-            verb = "reduce " if s.closes else "carry  "
-            return f"{verb} {s.nbytes} bytes: {_operands((s.dst, *s.also))} <- {_operands(s.sources)}"
+            verb = "reduce" if s.closes and s.opens else "close" if s.closes else "open" if s.opens else "carry"
+            return f"{verb:7} {s.nbytes} bytes: {_operands((s.dst, *s.also))} <- {_operands(s.sources)}"
         case Await():
             who = "all others" if s.ranks is ALL else ", ".join(map(str, s.ranks))
             return f"await   round {_number(s.round)} of {who}"

@@ -1,8 +1,11 @@
 """Nested plans carried out: right results, and the bits of the flat plans, on domains that a topology forces."""
 
+import hashlib
 import json
+import re
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,7 +15,8 @@ LEVELS = {
     "four nodes in two packages": ["0-1", "2-3", "4-5", "6-7"],
 }
 KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
-DTYPES = ("float32", "float64", "float16", "int32", "complex64")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "complex64")
+OPS = {"int32": ("sum", "bxor"), "complex64": ("sum", "prod", "avg")}
 COUNTS = (5000, 70_001)
 
 
@@ -30,27 +34,28 @@ def operand(rank, count, dtype):
     """Such that the order of summation shows in the bits of floats."""
     rng = np.random.default_rng([rank, count])
     x = rng.standard_normal(count) * 10.0 ** rng.integers(-4, 4, count)
+    if dtype == "bfloat16":
+        return x.astype(ml_dtypes.bfloat16)
     return (x * 100 if dtype == "int32" else x / 100 if dtype == "float16" else x).astype(dtype)
 
 
 def calls(comm):
-    """Every collective with a nested plan, on every dtype: the results in order, and the algorithms that made them."""
+    """Every collective with a nested plan, on every dtype: digests of results, and the algorithms that made them."""
     p, results = comm.size, []
     for dtype in DTYPES:
         for count in COUNTS:
             x = operand(comm.rank, count, dtype)
-            for op in ("sum", "max", "avg") if dtype != "int32" else ("sum", "bxor"):
-                if dtype != "complex64" or op != "max":
-                    results += [comm.all_reduce(x.copy(), op=op), comm.reduce(x.copy(), root=p - 1, op=op)]
+            blocks = np.stack([operand(comm.rank + 100 * k, count // p, dtype) for k in range(p)])
+            for op in OPS.get(dtype, ("sum", "prod", "max", "avg")):
+                results += [comm.all_reduce(x.copy(), op=op), comm.reduce(x.copy(), root=p - 1, op=op)]
+                results.append(comm.reduce_scatter(blocks, op=op))
             results.append(comm.reduce(x.copy(), root=1))
             results.append(comm.broadcast(x.copy(), root=p - 2))
             results.append(comm.all_gather(x))
-            blocks = np.stack([operand(comm.rank + 100 * k, count // p, dtype) for k in range(p)])
-            results.append(comm.reduce_scatter(blocks))
             results.append(comm.all_reduce(blocks))
     comm.barrier()
     made = {(program["kind"], program["algorithm"]) for program in comm.stats()["programs"]}
-    return [None if x is None else x.tobytes() for x in results], made
+    return [None if x is None else hashlib.blake2b(x.tobytes()).digest() for x in results], made
 
 
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
@@ -60,14 +65,17 @@ def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name
     for (mine, made), (others, made_flat) in zip(nested, flat, strict=True):
         assert mine == others
         assert {(kind, "nested") for kind in KINDS} <= made
-        assert ("all_reduce", "half_nested") in made
-        assert not any("nested" in algorithm for _, algorithm in made_flat)
+        assert {way for kind, way in made if kind in KINDS} == {"nested"}
+        assert not any(way == "nested" for _, way in made_flat)
 
 
 def split_among_threads(comm):
-    x = operand(comm.rank, 70_001, "float32")
-    blocks = np.stack([operand(comm.rank + 100 * k, 9000, "float32") for k in range(comm.size)])
-    results = [comm.all_reduce(x.copy()), comm.reduce_scatter(blocks), comm.all_gather(x), comm.broadcast(x, root=1)]
+    results = []
+    for dtype in ("float32", "bfloat16"):
+        x = operand(comm.rank, 70_001, dtype)
+        blocks = np.stack([operand(comm.rank + 100 * k, 9000, dtype) for k in range(comm.size)])
+        results += [comm.all_reduce(x.copy(), op="avg"), comm.reduce_scatter(blocks)]
+    results += [comm.all_gather(x), comm.broadcast(x, root=1)]
     programs = comm.stats()["programs"]
     return [y.tobytes() for y in results], {(p["threads"], p["algorithm"]) for p in programs if p["kind"] != "barrier"}
 
@@ -82,15 +90,25 @@ def test_threads_make_nested_collectives_of_their_shares(run_ranks, tmp_path):
 
 
 def explained(comm):
-    return comm.explain("all_reduce", 1 << 20), comm.explain("gather", 1 << 20), comm.stats()["domains"]
+    for wrong in ({"dtype": "float8"}, {"op": "xor"}):
+        with pytest.raises(ValueError, match="unknown"):
+            comm.explain("all_reduce", 8, **wrong)
+    texts = [comm.explain("all_reduce", 1 << 20, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    return *texts, comm.explain("gather", 1 << 20), comm.stats()["domains"]
+
+
+def us_nested(text):
+    """What the model has a nested plan take, as explained."""
+    return float(re.search(r"nested: .* domains: ([\d.e+]+) us", text)[1])
 
 
 def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
     env = forced(tmp_path, LEVELS["two nodes"])
-    for text, other, domains in run_ranks(4, explained, env=env | {"SHMRING_NESTED_NBYTES": "0"}):
+    for text, wider, other, domains in run_ranks(4, explained, env=env | {"SHMRING_NESTED_NBYTES": "0"}):
         assert domains == ((0, 0, 1, 1),)
         assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: nested\n")
         assert "  nested: taken, 2 domains: " in text
+        assert us_nested(wider) > us_nested(text)
         assert "nested" not in other
 
 

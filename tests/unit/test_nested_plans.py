@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from shmring.plan import nested
 from shmring.plan.choose import NESTED_BUILDERS, ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.crossing import flat_seconds, nest_for, nested_seconds, nests_barriers
+from shmring.plan.crossing import FOLDING, flat_seconds, nest_for, nested_seconds, nests_barriers
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.model import Call, verify
 from shmring.plan.nest import Hop, Nest
 from shmring.plan.simulate import Buffers, Machine, Memory, at_random, delaying, highest, in_turn, lowest, rushing
-from shmring.plan.steps import Await
+from shmring.plan.steps import Await, Reduce
 
 KINDS = tuple(NESTED_BUILDERS)
 PAIRS, UNEVEN, MIXED, LONE = (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3)
@@ -29,15 +29,15 @@ NESTS = {
     "three levels": [(0, 1, 2, 2, 3, 4, 5, 5), (0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 0, 0, 1, 1, 1, 1)],
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
-# Folds that are carried and folds that are not; the latter have a nested all-reduce only.
-each_way = pytest.mark.parametrize(("kind", "carries"), [*((kind, True) for kind in KINDS), ("all_reduce", False)])
+# Folds with prefixes like their operands, and with prefixes twice as wide.
+each_way = pytest.mark.parametrize(("kind", "wide"), [(k, w) for w in (1, 2) for k in KINDS if w == 1 or k in FOLDING])
 
 
-def planner(nest, limits, carries=True):
+def planner(nest, limits):
     def plan(call, rank):
         options = {"root": call.root} if call.kind in ROOTED else {}
-        if call.kind == "all_reduce":
-            options["carries"] = carries
+        if call.kind in FOLDING:
+            options["wide"] = call.wide
         return NESTED_BUILDERS[call.kind](rank, nest, call.nbytes, limits, **options)
 
     return plan
@@ -45,12 +45,17 @@ def planner(nest, limits, carries=True):
 
 def roomy(size, nslots=4):
     """The smallest outbox in which all nested plans of ``size`` ranks fit."""
-    return Limits(nslots, 2 * LINE * size)
+    return Limits(nslots, 3 * LINE * size)
+
+
+def item(wide):
+    """Bytes of an element in the simulator; its words have eight at most, those of prefixes, too."""
+    return 8 // wide
 
 
 @each_way
 @pytest.mark.parametrize("name", NESTS)
-def test_every_nested_plan_gives_the_modelled_result(kind, carries, name, seed, long_run):
+def test_every_nested_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
     rng = random.Random(f"{seed} {kind} {name}")
     nest = Nest(NESTS[name])
     size = nest.size
@@ -59,8 +64,8 @@ def test_every_nested_plan_gives_the_modelled_result(kind, carries, name, seed, 
         for in_place in (False, True):
             limits = roomy(size, rng.choice((4, 8)))
             schedule = rng.choice([lowest, highest, in_turn(), at_random(seed), rushing(0), delaying(size - 1)])
-            call = Call(kind, size, nbytes, 8, rng.randrange(size), in_place)
-            verify([call] * 2, planner(nest, limits, carries), limits, schedule, seed)
+            call = Call(kind, size, nbytes, item(wide), rng.randrange(size), in_place, wide)
+            verify([call] * 2, planner(nest, limits), limits, schedule, seed)
 
 
 @st.composite
@@ -77,28 +82,32 @@ def nests(draw):
 
 
 @settings(max_examples=60, deadline=None)
-@given(nests(), st.sampled_from(KINDS), st.booleans(), st.integers(1, 700), st.data())
-def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(nest, kind, carries, items, data):
-    limits = Limits(data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(2 * nest.size, 4 * nest.size)))
+@given(nests(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
+def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(nest, kind, wide, items, data):
+    limits = Limits(data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * nest.size, 5 * nest.size)))
     root = data.draw(st.integers(0, nest.size - 1))
-    call = Call(kind, nest.size, 8 * items, 8, root, data.draw(st.booleans()))
-    verify([call], planner(nest, limits, carries), limits, at_random(items))
+    call = Call(kind, nest.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
+    verify([call], planner(nest, limits), limits, at_random(items))
 
 
-def test_a_prefix_is_folded_whole_only_at_its_end():
+@pytest.mark.parametrize("wide", [1, 2])
+def test_a_prefix_is_folded_whole_only_at_its_end(wide):
     nest = Nest([PAIRS])
-    plans = [nested.all_reduce(r, nest, 4096) for r in range(4)]
-    folds = {r: [s for loop in plans[r].loops for s in loop.steps if hasattr(s, "closes")] for r in range(4)}
-    assert all(not s.closes for r in (0, 1) for s in folds[r])
-    assert all(s.closes for r in (2, 3) for s in folds[r])
-    # And a plan that closed it earlier would not pass.
-    with pytest.raises(AssertionError, match="differs"):
-        verify([Call("all_reduce", 4, 4096)], lambda call, r: _closed(plans[r]), Limits())
+    plans = [nested.all_reduce(r, nest, 4096, wide=wide) for r in range(4)]
+    folds = {r: [s for loop in plans[r].loops for s in loop.steps if isinstance(s, Reduce)] for r in range(4)}
+    assert all(s.opens and not s.closes for r in (0, 1) for s in folds[r])
+    assert all(s.closes and not s.opens for r in (2, 3) for s in folds[r])
+    # And a plan that closed it earlier would not pass, nor one whose prefixes were narrow where folds are wide.
+    call = Call("all_reduce", 4, 4096, item(wide), wide=wide)
+    verify([call], lambda call, r: plans[r], Limits())
+    for change in ({"opens": True, "closes": True}, {"wide": 1})[:wide]:
+        with pytest.raises(AssertionError):
+            verify([call], lambda call, r, change=change: _changed(plans[r], change), Limits())
 
 
-def _closed(plan):
+def _changed(plan, change):
     loops = [
-        loop._replace(steps=tuple(s._replace(closes=True) if hasattr(s, "closes") else s for s in loop.steps))
+        loop._replace(steps=tuple(s._replace(**change) if isinstance(s, Reduce) else s for s in loop.steps))
         for loop in plan.loops
     ]
     return plan._replace(loops=tuple(loops))
@@ -148,11 +157,10 @@ def equal_domains(size, domains):
     return Nest([tuple(r * domains // size for r in range(size))])
 
 
-def counted(kind, nest, nbytes, carries=True):
+def counted(kind, nest, nbytes, wide=1):
     """What all ranks together do: ranks of a domain do alike, but for the root."""
-    limits = Limits(8, 1 << 26)
-    plan = planner(nest, limits, carries)
-    call = Call(kind, nest.size, nbytes, 8, nest.size - 1)
+    plan = planner(nest, Limits(8, 1 << 26))
+    call = Call(kind, nest.size, nbytes, item(wide), nest.size - 1, wide=wide)
     sums = [0] * len(Cost._fields)
     for ranks in nest.domains:
         some = [ranks[0]] * (len(ranks) - 1) + [ranks[-1]]
@@ -203,6 +211,21 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
         assert c.touched_nbytes == pytest.approx(touched * s, rel=1e-12), kind
 
 
+@pytest.mark.parametrize(("size", "domains"), MANY)
+def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_nothing_else_does(size, domains):
+    p, q = size, domains
+    nest = equal_domains(size, domains)
+    expected = {"all_reduce": 3 * (q - 1), "reduce": 2 * (q - 1), "reduce_scatter": 2 * (q - 1) + (q - 1) / q}
+    for kind, crossed in expected.items():
+        nbytes, s = example(kind, size, domains)
+        narrow, c = (counted(kind, nest, nbytes, wide) for wide in (1, 2))
+        assert c.crossed_nbytes == crossed * s, kind
+        assert c.touched_nbytes == narrow.touched_nbytes + 2 * (q - 1) * s, kind
+        assert c[4:] == narrow[4:], kind
+        # Less than flat (2ps(1-1/q), ps, ps(1-1/q)) as soon as there are more than two ranks in a domain.
+        assert p <= 2 * q or crossed < {"all_reduce": 2 * p * (1 - 1 / q)}.get(kind, p * (1 - 1 / q))
+
+
 def test_counting_one_rank_of_a_domain_for_all_counts_all():
     for kind in KINDS:
         for name in ("pairs", "two levels"):
@@ -227,12 +250,13 @@ def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
 
 
 @each_way
-def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, carries):
+def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
     nest = equal_domains(16, 4)
-    plan = planner(nest, Limits(), carries)
+    plan = planner(nest, Limits())
 
     def steps(nbytes):
-        return max(sum(len(loop.steps) for loop in plan(Call(kind, 16, nbytes), r).loops) for r in range(16))
+        call = Call(kind, 16, nbytes, wide=wide)
+        return max(sum(len(loop.steps) for loop in plan(call, r).loops) for r in range(16))
 
     assert steps(1 << 36) <= steps(1 << 24) <= 1500
 
@@ -250,13 +274,24 @@ def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
             assert nest_for(kind, None, 1 << bits, Limits(), Costs()) is None
 
 
-def test_what_is_chosen_is_predicted_to_be_quicker():
+@each_way
+def test_what_is_chosen_is_predicted_to_be_quicker(kind, wide):
     costs, sockets = Costs(), equal_domains(64, 2)
-    for kind in KINDS:
-        for bits in range(8, 28):
-            found = nest_for(kind, sockets, 1 << bits, Limits(), costs)
-            flat, deep = (f(kind, sockets, 1 << bits, costs) for f in (flat_seconds, nested_seconds))
-            assert (found is not None) == (deep < flat)
+    for bits in range(8, 28):
+        found = nest_for(kind, sockets, 1 << bits, Limits(), costs, wide=wide)
+        deep = nested_seconds(kind, sockets, 1 << bits, costs, wide=wide)
+        assert (found is not None) == (deep < flat_seconds(kind, sockets, 1 << bits, costs))
+
+
+def test_wide_prefixes_are_chosen_later_and_ranks_that_alternate_between_domains_hardly():
+    def first(nest, wide):
+        sizes = (1 << bits for bits in range(8, 31))
+        return next((n for n in sizes if nest_for("all_reduce", nest, n, Limits(), Costs(), wide=wide)), 1 << 31)
+
+    sockets = equal_domains(64, 2)
+    assert first(sockets, 1) <= first(sockets, 2) < 1 << 20
+    # Where every rank's neighbour lives in the other domain, a fold in rank order crosses the link at every rank.
+    assert first(Nest([tuple(r % 2 for r in range(64))]), 1) > first(sockets, 1)
 
 
 def test_the_limit_can_be_set():
@@ -264,13 +299,6 @@ def test_the_limit_can_be_set():
     for nbytes, limit, expected in ((1000, 1000, False), (1001, 1000, True), (8, 0, True), (1 << 30, 1 << 40, False)):
         found = nest_for("all_reduce", pairs, nbytes, Limits(nested_nbytes=limit), Costs())
         assert (found is not None) == expected
-
-
-def test_folds_that_cannot_be_carried_are_nested_in_their_second_half_only():
-    limits = Limits(nested_nbytes=0)
-    options = {"limits": limits, "nest": Nest([PAIRS]), "carries": False}
-    names = [choose(kind, 0, 4, 1 << 20, **options).algorithm for kind in ("all_reduce", "reduce", "reduce_scatter")]
-    assert names == ["half_nested", "sliced", "staged"]
 
 
 def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
@@ -281,12 +309,12 @@ def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
     assert choose("all_gather", 0, 4, [5000, 1, 2, 3], **options).algorithm == "staged"
 
 
-@each_kind
-def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind):
+@each_way
+def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
     for levels in NESTS.values():
         nest = Nest(levels)
         for nbytes in (8, 5000, 1 << 20, 1 << 26):
-            options = {"limits": Limits(nested_nbytes=0), "nest": nest}
+            options = {"limits": Limits(nested_nbytes=0), "nest": nest, "wide": wide}
             plans = [choose(kind, r, nest.size, nbytes, 4, **options) for r in range(nest.size)]
             assert len({(p.algorithm, p.rounds, p.said_nbytes) for p in plans}) == 1
 
