@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py --deepspeed ~/DeepSpeed      its sources; needs ninja
+    OMP_NUM_THREADS=1 shmring run -n 4 bench/bench_torch.py --nodes 2 --rows all_reduce      as if on several machines
 
 All contenders live in the same processes and take turns of some milliseconds, in an order drawn anew in each cycle. A
 figure is the median over the cycles of the slowest rank's time per call, in microseconds; in brackets the median over
@@ -36,6 +37,8 @@ class Arena:
 
         import shmring.torch
 
+        rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        os.environ["SHMRING_NODE"] = str(rank * args.nodes // size)
         dist.init_process_group("shmring")
         self.shmring, self.gloo = dist.group.WORLD, dist.new_group(backend="gloo")
         self.comm = shmring.torch.communicator()
@@ -73,6 +76,8 @@ class Arena:
         }
         if self.deepspeed is not None:
             found[DEEPSPEED] = self.deepspeed
+        if self.args.nodes > 1:  # the others know nothing of nodes
+            found = {who: found[who] for who in (GROUP, GLOO)}
         return found
 
     def row(self, name, calls):
@@ -123,7 +128,8 @@ def all_reduce(arena):
             assert x[0] == arena.comm.size * (arena.comm.size + 1) / 2, f"{who} is wrong"
             x.zero_()
             calls[who] = lambda reduce=reduce, x=x: reduce(x)
-        calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
+        if arena.args.nodes == 1:
+            calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
         arena.row(f"all_reduce {nbytes} B", calls)
 
 
@@ -197,6 +203,7 @@ def main():
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes of the all_reduce")
     parser.add_argument("--seconds", type=float, default=4, help="for each row")
     parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
+    parser.add_argument("--nodes", type=int, default=1, help="cut the ranks into so many nodes, joined by gloo")
     parser.add_argument("--deepspeed", default="", metavar="FOLDER", help="DeepSpeed's sources")
     args = parser.parse_args()
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Namespaces for tests: ranks that see another /dev/shm, other process ids, or another user than this process."""
+"""Namespaces for tests: ranks that see another /dev/shm, another network, other process ids, or another user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x40000000
+
+CABLE = "cable"  # the network device of a machine of `two_machines`
 
 
 def _works(*command: str) -> str:
@@ -27,15 +29,19 @@ def _works(*command: str) -> str:
 
 
 _no_mount = _works("unshare", "-m", "-i", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm")
+_no_network = _works("unshare", "-n", "ip", "link", "add", CABLE, "type", "veth", "peer", "name", "other")
 _no_pids = _works("unshare", "--pid", "--fork", "--kill-child", "true")
 
 needs_mount = pytest.mark.skipif(bool(_no_mount), reason=f"no file system may be mounted here: {_no_mount}")
+needs_machines = pytest.mark.skipif(
+    bool(_no_mount or _no_network), reason=f"no network namespaces here (ip of iproute2, and root): {_no_network}"
+)
 needs_pids = pytest.mark.skipif(bool(_no_pids), reason=f"no new PID namespace here: {_no_pids}")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
 
 
 class Room:
-    """A mount and an IPC namespace with a /dev/shm of its own."""
+    """A mount and an IPC namespace with a /dev/shm of its own, and perhaps a network."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -44,13 +50,20 @@ class Room:
         """What stands in its /dev/shm."""
         return sorted(os.listdir(f"/proc/{self.pid}/root/dev/shm"))
 
+    def run(self, *command: str) -> None:
+        """Run a command in its network."""
+        subprocess.run(["nsenter", "-t", str(self.pid), "-n", *command], check=True)
+
 
 @contextlib.contextmanager
-def room(size: str) -> Iterator[Room]:
-    """A `Room` whose /dev/shm is a tmpfs with this ``size`` (as mount takes it); ranks `enter` it."""
+def room(size: str, *more: str) -> Iterator[Room]:
+    """A `Room` whose /dev/shm is a tmpfs with this ``size`` (as mount takes it); ranks `enter` it.
+
+    ``more`` are options of unshare, for further namespaces.
+    """
     line = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && echo && exec cat"
     process = subprocess.Popen(
-        ["unshare", "-m", "-i", "sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ["unshare", "-m", "-i", *more, "sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout.readline() == "\n", "the namespace was not made"
@@ -59,9 +72,21 @@ def room(size: str) -> Iterator[Room]:
         process.communicate()
 
 
+@contextlib.contextmanager
+def two_machines(size: str) -> Iterator[tuple[Room, Room]]:
+    """Two rooms, each with a network of its own, and a cable between them: 10.0.0.1 and 10.0.0.2."""
+    with room(size, "-n") as first, room(size, "-n") as second:
+        first.run("ip", "link", "add", CABLE, "type", "veth", "peer", "name", CABLE, "netns", str(second.pid))
+        for number, one in enumerate((first, second), 1):
+            one.run("ip", "address", "add", f"10.0.0.{number}/24", "dev", CABLE)
+            one.run("ip", "link", "set", CABLE, "up")
+            one.run("ip", "link", "set", "lo", "up")
+        yield first, second
+
+
 def enter(pid: int) -> None:
     """In a rank without threads of its own: go to the room of the process ``pid``."""
-    for space, kind in (("ipc", CLONE_NEWIPC), ("mnt", CLONE_NEWNS)):
+    for space, kind in (("ipc", CLONE_NEWIPC), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS)):
         fd = os.open(f"/proc/{pid}/ns/{space}", os.O_RDONLY)
         try:
             if _libc.setns(fd, kind):

@@ -8,6 +8,7 @@ import torch.distributed.distributed_c10d as c10d
 from shmring.torch.blocks import Block, movable
 from shmring.torch.calls import Calls
 from shmring.torch.direct import all_reduce_
+from shmring.torch.nodes import NodesCommunicator
 from shmring.torch.options import reduction
 from shmring.torch.reductions import multiplied, name_of
 from shmring.torch.sparse import all_reduce_sparse
@@ -122,7 +123,9 @@ class Collectives(Calls):
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:
-    if x.layout is _DENSE and isinstance(op, str):
+    if x.layout is _DENSE and isinstance(comm, NodesCommunicator):
+        _all_reduce_over_nodes(comm, timeout_s, x, op)
+    elif x.layout is _DENSE and isinstance(op, str):
         all_reduce_(x, op, comm=comm, timeout=timeout_s)
     elif x.layout is _DENSE:
         with torch.inference_mode():
@@ -133,6 +136,12 @@ def _all_reduce(comm, timeout_s, x, op) -> None:
             all_reduce_sparse(comm, x, timeout_s)
     else:
         raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
+
+
+@torch.inference_mode()
+def _all_reduce_over_nodes(comm, timeout_s, x, op) -> None:
+    summand, name = _summand(x, op)
+    comm.all_reduce(summand, x, op=name, timeout=timeout_s)
 
 
 def _all_reduce_many(comm, timeout_s, tensors, op) -> None:

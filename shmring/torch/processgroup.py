@@ -15,17 +15,18 @@ from shmring.torch.errors import torch_form
 from shmring.torch.messages import Messages, Mover
 from shmring.torch.monitored import come_together
 from shmring.torch.neighbours import nodes
+from shmring.torch.nodes import NodesCommunicator, join
 from shmring.torch.works import seconds
 
 _CPU = torch.device("cpu")
 
 
 class ProcessGroup(Collectives, Messages):
-    """A `torch.distributed` group whose ranks share a machine. Made by torch, not by calling this class.
+    """A `torch.distributed` group on CPUs. Made by torch, not by calling this class.
 
     Attributes
     ----------
-    comm : shmring.Communicator
+    comm : shmring.Communicator, or shmring.torch.nodes.NodesCommunicator if the ranks do not share a machine
         What the calls are made on. Usable beside them, as long as all ranks make the same calls in the same order.
     """
 
@@ -34,18 +35,18 @@ class ProcessGroup(Collectives, Messages):
     supports_coalescing = False
     supports_time_estimate = False
 
-    def __init__(self, comm: shmring.Communicator, store, timeout: timedelta) -> None:
+    def __init__(self, comm: shmring.Communicator | NodesCommunicator, store, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._store = store
         self._timeout_s = seconds(timeout)
         self._mover = Mover(comm)
-        self._buffers = Buffers(comm)
+        self._buffers = None if isinstance(comm, NodesCommunicator) else Buffers(comm)
         self._name = self._desc = ""
         self._nmonitored = 0
 
     @property
-    def comm(self) -> shmring.Communicator:
+    def comm(self) -> shmring.Communicator | NodesCommunicator:
         """The communicator beneath."""
         return self._comm
 
@@ -115,7 +116,12 @@ class ProcessGroup(Collectives, Messages):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype=None, device=None) -> torch.Tensor:
-        """Make a tensor of one dimension in shared memory, contents undefined. All ranks call; see `Buffers`."""
+        """Make a tensor of one dimension in shared memory, contents undefined. All ranks call; see `Buffers`.
+
+        In ordinary memory where the ranks do not share a machine.
+        """
+        if self._buffers is None:
+            return torch.empty(size, dtype=dtype)
         try:
             return self._buffers.tensor(size, dtype or torch.get_default_dtype())
         except ShmringError as error:
@@ -161,16 +167,14 @@ def make(options, settings) -> ProcessGroup:
     if settings is not None and not isinstance(settings, dict):
         raise TypeError(f"pg_options={settings!r}: for shmring it is a dict of settings, such as {{'nslots': 4}}")
     session = _session(store, rank, size, options.group_id)
-    machines = nodes(store, rank, size, session, options.timeout)
-    if len(machines) > 1:
-        raise RuntimeError(
-            f"the ranks {machines} of this group are on {len(machines)} machines (or cannot map each other's memory), "
-            "and shmring works within one. Use backend 'gloo' for this group, and shmring for groups within a machine"
-        )
     timeout_s = seconds(options.timeout)
-    comm = shmring.init(
-        rank=rank, size=size, session=session, meeting_timeout=timeout_s, **{"timeout": timeout_s, **(settings or {})}
-    )
+    settings = {"timeout": timeout_s, **(settings or {})}
+    machines = nodes(store, rank, size, session, options.timeout)
+    comm: shmring.Communicator | NodesCommunicator
+    if len(machines) > 1:
+        comm = join(machines, rank, session, store, timeout_s, settings)
+    else:
+        comm = shmring.init(rank=rank, size=size, session=session, meeting_timeout=timeout_s, **settings)
     return ProcessGroup(comm, store, options.timeout)
 
 

@@ -1,0 +1,274 @@
+"""Groups whose ranks do not share a machine: with forced boundaries all must hold that holds within one node."""
+
+import os
+import time
+from datetime import timedelta
+
+import pytest
+import test_torch_collectives as collectives
+import test_torch_groups as groups_of_ranks
+import test_torch_messages as messages
+import test_torch_training as training
+import test_torch_work as work
+import torch
+import torch.distributed as dist
+from groups import run_group, start_group
+
+import shmring
+from shmring.torch.nodes import NodesCommunicator
+
+# By rank: those with the same letter are on the same node.
+IN_ROWS = ("aabb", "aaab", "abcc")
+LAYOUTS = (*IN_ROWS, "abab")
+
+
+@pytest.mark.parametrize("layout", IN_ROWS)
+@pytest.mark.parametrize(
+    "check",
+    [
+        collectives.all_reduce, collectives.all_reduce_ops, collectives.rooted, collectives.gathered,
+        collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced, collectives.sparse,
+        collectives.objects, messages.any_source, messages.both_ways, work.in_background, work.futures,
+    ],
+    ids=lambda check: check.__name__,
+)  # fmt: skip
+def test_what_holds_on_one_node_holds_on_several(check, layout):
+    run_group(len(layout), check, labels=layout)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        collectives.modes, collectives.disagreed, messages.all_types, messages.nobody_waits, messages.futures,
+        messages.in_vain, messages.misfits, messages.late, groups_of_ranks.again, groups_of_ranks.late,
+        groups_of_ranks.set_later, work.callbacks_communicate,
+    ],
+    ids=lambda check: check.__name__,
+)  # fmt: skip
+def test_what_holds_for_two_ranks_holds_for_two_nodes(check):
+    run_group(2, check, labels="ab")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "check",
+    [groups_of_ranks.subgroups, groups_of_ranks.meshes, groups_of_ranks.monitored],
+    ids=lambda check: check.__name__,
+)
+def test_groups_of_ranks_of_any_nodes(check, layout):
+    run_group(4, check, labels=layout)
+
+
+def who_is_where(rank, layout):
+    comm = dist.group.WORLD.comm
+    assert isinstance(comm, NodesCommunicator)
+    assert comm.nodes == [[r for r, node in enumerate(layout) if node == one] for one in dict.fromkeys(layout)]
+    near = dist.new_group([r for r, node in enumerate(layout) if node == layout[0]])
+    if layout[rank] == layout[0]:
+        assert isinstance(near.comm, shmring.Communicator)
+
+
+def test_a_group_knows_its_nodes_and_one_within_a_node_has_no_network():
+    run_group(4, who_is_where, "abab", labels="abab")
+
+
+# ---- bits ------------------------------------------------------------------------------------------------------------
+
+
+OPS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
+
+
+def same_bits(rank, seed):
+    """Random numbers with many exponents, so that the order of additions shows, beside the same ranks as one node."""
+    n = dist.get_world_size()
+    os.environ["SHMRING_NODE"] = ""
+    one_node = dist.new_group()
+    assert isinstance(one_node.comm, shmring.Communicator)
+    torch.manual_seed(seed + rank)
+
+    def numbers(dtype, count):
+        x = torch.randn(count, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+        x = (x * torch.exp2(torch.randint(-3, 4, (count,)))).to(dtype)
+        x[:3] = torch.tensor([float("inf"), float("nan"), -0.0])
+        return x
+
+    def compare(call, x, what):
+        found, wanted = x.clone(), x.clone()
+        for out, group in ((found, dist.group.WORLD), (wanted, one_node)):
+            call(out, group)
+        words = torch.int16 if x.itemsize == 2 else torch.int32
+        assert torch.equal(found.view(words), wanted.view(words)), (x.dtype, len(x), what)
+
+    def scatter(x, group):
+        rows = x[: len(x) // n * n]
+        dist.reduce_scatter_tensor(x[-(len(x) // n) :], rows.clone(), dist.ReduceOp.AVG, group=group)
+
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
+        for op in OPS[: 2 if dtype.is_complex else None]:
+            for count in (7, 4097, 40_001):
+                compare(lambda x, group, op=op: dist.all_reduce(x, op, group=group), numbers(dtype, count), op)
+        for count in (4097, 40_001, 700_001):
+            x = numbers(dtype, count)
+            compare(lambda x, group: dist.all_reduce(x, group=group), x, "all_reduce")
+            compare(lambda x, group: dist.reduce(x, n - 1, group=group), x, "reduce")
+            compare(scatter, x, "reduce_scatter")
+
+
+@pytest.mark.parametrize("layout", ["ab", *LAYOUTS])
+def test_results_have_the_bits_of_one_node(layout, seed):
+    run_group(len(layout), same_bits, seed, labels=layout)
+
+
+def large_moves(rank):
+    n = dist.get_world_size()
+    for count in (1, 9_999, 1_000_003):
+        own = torch.arange(count) + rank
+        for root in range(n):
+            x = own.clone()
+            dist.broadcast(x, root)
+            assert torch.equal(x, torch.arange(count) + root)
+        outs = [torch.empty_like(own) for _ in range(n)]
+        dist.all_gather(outs, own)
+        assert all(torch.equal(outs[r], torch.arange(count) + r) for r in range(n))
+        outs = [torch.empty(count + 10 * r, dtype=torch.int64) for r in range(n)]
+        dist.all_gather(outs, torch.full((count + 10 * rank,), rank))
+        assert all(torch.equal(outs[r], torch.full((count + 10 * r,), r)) for r in range(n))
+        dist.all_to_all(outs, [torch.full((count + 10 * rank,), rank) for _ in range(n)])
+        assert all(torch.equal(outs[r], torch.full((count + 10 * r,), r)) for r in range(n))
+        dist.gather(own, outs := [torch.empty_like(own) for _ in range(n)] if rank == n - 1 else None, n - 1)
+        assert rank != n - 1 or all(torch.equal(outs[r], torch.arange(count) + r) for r in range(n))
+        out = torch.empty_like(own)
+        dist.scatter(out, [own + r - rank for r in range(n)] if rank == n - 1 else None, n - 1)
+        assert torch.equal(out, own)
+
+
+@pytest.mark.parametrize("layout", ["ab", *LAYOUTS, "abcabca"])
+def test_long_content_arrives_whole(layout):
+    run_group(len(layout), large_moves, labels=layout)
+
+
+# ---- on top ----------------------------------------------------------------------------------------------------------
+
+
+def test_training_over_nodes_equals_one_process():
+    run_group(4, training.ddp, labels="aabb")
+
+
+# ---- trouble ---------------------------------------------------------------------------------------------------------
+
+
+def killed(rank, victim):
+    x = torch.ones(100_000)
+    dist.all_reduce(x)
+    if rank == victim:
+        os.kill(os.getpid(), 9)
+    with pytest.raises(dist.DistBackendError) as caught:
+        for _ in range(100_000):
+            dist.all_reduce(x)
+    assert isinstance(caught.value, shmring.PeerLostError)
+    assert caught.value.rank == victim, caught.value
+    with pytest.raises(shmring.PeerLostError):
+        dist.barrier()
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2, 3])
+def test_a_dead_rank_is_an_exception_on_all_nodes(victim):
+    outcomes = start_group(4, killed, victim, labels="aabb").outcomes()
+    assert outcomes[victim].signal == 9
+    for outcome in outcomes:
+        assert outcome.rank == victim or outcome.ok, outcome
+
+
+def killed_while_awaited(rank, receives):
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), 9)
+    with pytest.raises(shmring.PeerLostError) as caught:
+        if receives:
+            dist.recv(torch.empty(1), 1 if rank == 0 else None)
+        else:
+            dist.barrier()
+    assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize("receives", [False, True])
+def test_a_death_on_another_node_ends_a_wait(receives):
+    outcomes = start_group(3, killed_while_awaited, receives, labels="abb" if receives else "aba").outcomes()
+    assert outcomes[1].signal == 9
+    assert outcomes[0].ok, outcomes[0]
+    assert outcomes[2].ok, outcomes[2]
+
+
+def late(rank, tardy):
+    quick = dist.new_group(timeout=timedelta(seconds=1))
+    if rank == tardy:
+        time.sleep(3)
+        return
+    with pytest.raises(dist.DistBackendError, match=r" Timed out after 1000 ms: ") as caught:
+        dist.all_reduce(torch.ones(1), group=quick)
+    assert isinstance(caught.value, shmring.CollectiveTimeoutError)
+    assert caught.value.late == (tardy,)
+
+
+@pytest.mark.parametrize("tardy", [0, 1, 2, 3])
+def test_who_is_late_is_named_on_all_nodes(tardy):
+    run_group(4, late, tardy, labels="aabb")
+
+
+def disagreed(rank, odd):
+    with pytest.raises(RuntimeError, match="disagree") as caught:
+        if rank == odd:
+            dist.all_reduce(torch.ones(100_000))
+        else:
+            dist.broadcast(torch.ones(100_000), 0)
+            dist.broadcast(torch.ones(100_000), 0)
+    assert isinstance(caught.value, shmring.MismatchError)
+    assert odd in caught.value.ranks
+
+
+@pytest.mark.parametrize("layout", ["ab", "aabb"])
+def test_nodes_that_disagree_all_get_an_error(layout):
+    run_group(len(layout), disagreed, len(layout) - 1, labels=layout)
+
+
+def aborted(rank):
+    if rank == 1:
+        time.sleep(0.2)
+        dist.distributed_c10d._abort_process_group()
+    else:
+        with pytest.raises(dist.DistBackendError, match="aborted the group"):
+            dist.all_reduce(torch.ones(1))
+
+
+def test_abort_fails_the_calls_on_all_nodes():
+    run_group(4, aborted, labels="aabb")
+
+
+def chatter(rank):
+    n = dist.get_world_size()
+    for k in range(200):  # short ones are not waited for
+        for r in range(n):
+            if r != rank:
+                dist.send(torch.tensor([k, rank]), r)
+    seen = []
+    for _ in range(200 * (n - 1)):
+        x = torch.zeros(2, dtype=torch.int64)
+        assert dist.recv(x) == x[1]
+        seen.append(x)
+    for r in range(n):
+        assert [int(x[0]) for x in seen if x[1] == r] == list(range(200)) * (r != rank)
+
+
+def test_messages_from_anybody_keep_each_senders_order():
+    run_group(4, chatter, labels="aabb")
+
+
+def nobody_destroys(rank):
+    dist.send(torch.ones(1), 1 - rank)
+    dist.recv(torch.ones(1), 1 - rank)
+    dist.distributed_c10d._world.pg_map.clear()  # so that the test's frame does not, either
+    dist.distributed_c10d.GroupMember.WORLD = None
+
+
+def test_a_program_may_end_without_destroying_the_group():
+    run_group(2, nobody_destroys, labels="ab")
