@@ -25,6 +25,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,7 +252,7 @@ class Machine:
                     self._no_overlap(buffers, i, (step.dst,), (step.src,), step.nbytes)
             case Reduce():
                 operands = [self._load(plan, buffers, first, i, source, nbytes) for source, nbytes in step.loads]
-                form = {"opens": step.opens, "closes": step.closes, "wide": step.wide}
+                form: dict[str, Any] = {"opens": step.opens, "closes": step.closes, "wide": step.wide}
                 self._store(plan, buffers, first, i, (step.dst, *step.also), fold(operands, self.itemsize, **form))
                 self._no_overlap(buffers, i, (step.dst, *step.also), step.sources, step.nbytes)
             case Claim():
