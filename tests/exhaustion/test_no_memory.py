@@ -238,8 +238,9 @@ def test_docker_s_64_mib_of_shared_memory_serve_eight_ranks_and_what_does_not_fi
 
 @needs_mount
 def test_more_ranks_than_fit_into_64_mib_are_all_told(seed):
+    large = {"slot_nbytes": 1 << 18}  # where caches are small, 32 ranks' outboxes would fit
     with room("64m") as place:
-        told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", {})
+        told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", large)
         assert place.names() == []
     assert all("cannot reserve" in text for _, text in told)
 
