@@ -317,12 +317,21 @@ def chunks_for(seconds: float, delay: int, costs: Costs) -> int:
 
 def fits(kind: str, nest: Nest, limits: Limits, wide: int = 1) -> bool:
     """Whether a line of every piece that a rank says in a round fits a slot."""
-    p, slices = nest.size, _slices(nest)
-    staged = {
-        "all_reduce": _Chain(nest.runs, slices, wide).places + _share(nest, slices),
-        "reduce": _Chain(nest.runs, slices, wide).places,
-        "reduce_scatter": _Chain(nest.runs, p, wide, nest.place_of).places,
-        "all_gather": 1 + _most_fetched(_fetched(nest)),
-        "broadcast": slices,
-    }
-    return staged[kind] * LINE <= limits.capacity
+    return _staged(kind, nest, wide) * LINE <= limits.capacity
+
+
+def _staged(kind: str, nest: Nest, wide: int) -> int:
+    """How many pieces that is."""
+    slices = _slices(nest)
+    match kind:
+        case "all_reduce":
+            return _Chain(nest.runs, slices, wide).places + _share(nest, slices)
+        case "reduce":
+            return _Chain(nest.runs, slices, wide).places
+        case "reduce_scatter":
+            return _Chain(nest.runs, nest.size, wide, nest.place_of).places
+        case "all_gather":
+            return 1 + _most_fetched(_fetched(nest))
+        case "broadcast":
+            return slices
+    raise ValueError(kind)
