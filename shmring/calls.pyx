@@ -606,8 +606,9 @@ cdef class Calls:
             process maps by huge pages; ``threads`` of each rank that make large calls, and ``split_calls``, how many
             they have made together; ``mapped_calls``, how many needed no staging, as what others reach lay in shared
             arrays; and ``programs``, one for each kind and size of large call that is remembered: its
-            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds spent in
-            copies and reductions in the last trials of both ways of storing (through the cache, past it).
+            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
+            together spent in copies and reductions in the last trials of both ways of storing (through the cache, past
+            it) of which all have told; 0 before.
 
         Notes
         -----

@@ -30,7 +30,7 @@ class Config:
     their distance."""
     lane_nbytes: int = -1
     """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
-    derived from the number of ranks."""
+    derived from the second-level cache and the number of ranks."""
     one_shot_nbytes: int = -1
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
     flat_reduce_nbytes: int = -1
@@ -163,13 +163,16 @@ class Config:
     def lane_limit(self, size: int) -> int:
         """Bytes of the ring in each lane among ``size`` ranks.
 
-        A ring of twice the second-level cache (1 or 2 MiB where it matters) has left that cache, into the one that the
-        ranks share, when its lines are written again; taking them back from the reader costs three times as much. But
-        the lanes of one rank together, if all are used, stay near 4 MiB.
+        As many as eight slots, which come to twice the second-level cache: such a ring has left that cache, into the
+        one that the ranks share, when its lines are written again (taking them back from the reader costs three times
+        as much), and takes no more of the shared one than that needs. But from 512 KiB to 2 MiB, and the lanes of one
+        rank together, if all are used, stay near 4 MiB.
         """
         if self.lane_nbytes >= 0:
             return self.lane_nbytes
         limit = 2048 * KIB
+        while limit > 512 * KIB and limit > 8 * self.slot_nbytes > 0:
+            limit //= 2
         while limit > 256 * KIB and limit * (size - 1) > 4096 * KIB:
             limit //= 2
         return limit

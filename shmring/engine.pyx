@@ -28,7 +28,7 @@ from shmring.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LAT
 from shmring.faults cimport fault_point
 from shmring.lifeline cimport ALIVE, drop_lifeline, hold_lifeline, life_state
 from shmring.mapping cimport Mapping
-from shmring.stores cimport ON_TRIAL, judge, next_call, tries_for
+from shmring.stores cimport ON_TRIAL, hear_costs, next_call, note, tell_costs, tries_for
 from shmring.talk cimport go_on_talking, start_talk
 from shmring.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
                            patience_t, report_trouble, rouse_everyone)
@@ -300,6 +300,8 @@ cdef class Engine:
         j.on_trial = False
         j.busy_ns = 0
         if self.learns_stores and program.learns:
+            if hear_costs(&program.stores, self.c.circle.outbox, self.c.circle.size) and j.nbytes >= TELLING_NBYTES:
+                self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in wait.pyx)
         fault_point("travel")
@@ -308,8 +310,8 @@ cdef class Engine:
         if program.gathers_all:
             # Everyone is in this collective, hence through with all before it, as in await_round.
             self.c.free_until = max(self.c.free_until, j.base + self.c.nslots)
-        if j.on_trial and judge(&program.stores, program.stores.calls - 1, j.busy_ns) and j.nbytes >= TELLING_NBYTES:
-            self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
+        if j.on_trial and note(&program.stores, program.stores.calls - 1, j.busy_ns):
+            tell_costs(&program.stores, self.c.own, j.base)
 
     cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
         cdef patience_t patience
@@ -360,7 +362,7 @@ cdef class Engine:
                     "calls": program.stores.calls if program.learns else None,
                     "stores": "past the cache" if (program.stores.streams if program.learns and self.learns_stores
                                                    else self.c.outbox_streaming) else "through the cache",
-                    "trial_us": tuple(ns / 1e3 for ns in program.stores.least_ns[:2]) if program.learns else None,
+                    "trial_us": tuple(ns / 1e3 for ns in program.stores.cost_ns[:2]) if program.learns else None,
                 })
         return {
             "rounds": self.rounds,

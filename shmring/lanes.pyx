@@ -17,7 +17,7 @@ from shmring.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_L
                              SHMRING_LOST, sem_t)
 from shmring.lifeline cimport DEAD, life_state
 from shmring.reduce cimport copy_bytes
-from shmring.stores cimport ON_TRIAL, is_trial, judge, next_call
+from shmring.stores cimport ON_TRIAL, decide, is_trial, least, next_call, note
 from shmring.wait cimport READY, TROUBLE, UNREADY, in_trouble, is_reported, now_ns, report_trouble
 
 
@@ -140,9 +140,10 @@ cdef void begin_lap(lanes_t *l, outlet_t *o) noexcept nogil:
         return
     # The lap before the last has been read to its end, or the last would not have found room: its sums are complete,
     # and came with the count that said so (SYNC taken).
-    if lap >= 2 and is_trial(&o.stores, before):
-        judge(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]
-              + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]))
+    if (lap >= 2 and is_trial(&o.stores, before)
+            and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]
+                     + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]))):
+        decide(&o.stores, least(&o.stores, False), least(&o.stores, True))
     o.trial = 0
     if next_call(&o.stores, &streams) == ON_TRIAL:
         o.trial = lap + 1

@@ -112,6 +112,12 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_STRAND_SLOT_NBYTES
 
+    const uint32_t SHMRING_NCOSTS
+
+    ctypedef struct shmring_costs:
+        uint64_t told_at
+        uint64_t ns[2]
+
     ctypedef struct shmring_outbox:
         uint64_t published
         uint32_t signature[14]
@@ -126,6 +132,7 @@ cdef extern from "layout.h" nogil:
         uint64_t current
         uint64_t awaiting
         uint64_t wants
+        shmring_costs costs[8]
         shmring_abort abort
 
     const uint32_t SHMRING_WHISPER_NBYTES

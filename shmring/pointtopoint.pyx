@@ -362,7 +362,7 @@ cdef class PointToPoint:
                     "nbytes": self.l.ring_nbytes,
                     "laps": (o.filled + self.l.ring_nbytes - 1) // self.l.ring_nbytes,
                     "stores": "past the cache" if o.streams else "through the cache",
-                    "trial_us": tuple(ns / 1e3 for ns in o.stores.least_ns[:2]) if self.l.learns_stores else None,
+                    "trial_us": tuple(ns / 1e3 for ns in o.stores.cost_ns[:2]) if self.l.learns_stores else None,
                 })
         return lanes
 

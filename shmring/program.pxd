@@ -59,7 +59,7 @@ cdef class Program:
     cdef readonly object plan
     cdef stores_t stores
     cdef bint gathers_all                # who is through with it knows that all have begun it
-    cdef bint learns                     # every rank writes and reads, so its own time tells what its stores cost
+    cdef bint learns                     # how to store into outboxes: something is said in them
     # Where it is a share (shmring.plan.shares) of a collective that all threads of a team make: the last thread's
     # program, and how far the threads' shares lie apart. None, 0: one thread makes it.
     cdef Program last

@@ -9,10 +9,6 @@ from shmring.blocks cimport allocate
 from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
-# Collectives in which all ranks do alike. In the others one rank writes and others read: the writer's own time would
-# not tell what its stores cost the readers.
-SYMMETRIC = frozenset({"all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "scan", "exscan"})
-
 
 cdef class Program:
     """A plan (`shmring.plan.steps.Plan`) in the form that `journey.pyx` executes."""
@@ -24,7 +20,7 @@ cdef class Program:
         self.code.rounds = plan.rounds
         self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
         self.gathers_all = plan.kind == "barrier"
-        self.learns = plan.size > 1 and not plan.mapped and plan.kind in SYMMETRIC
+        self.learns = plan.size > 1 and not plan.mapped and plan.said_nbytes > 0
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.code.nloops = len(loops)
         self.code.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))

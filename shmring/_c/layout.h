@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 3u
+#define SHMRING_LAYOUT_VERSION 4u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -159,6 +159,13 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
+/* What the trials of the two ways to store have taken this rank: through the cache, and past it (stores.pyx). */
+#define SHMRING_NCOSTS 8u
+typedef struct {
+    uint64_t told_at; /* the round in which the last trial began, plus one (release) */
+    uint64_t ns[2];
+} shmring_costs;
+
 typedef struct {
     /* One line: the count of rounds published, and what each of the last nslots of them was, so that whoever fetches
      * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
@@ -175,6 +182,7 @@ typedef struct {
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
     uint64_t wants; /* what its last wait of some length was for (wants.pxd), for the same; void once that has come */
+    SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 

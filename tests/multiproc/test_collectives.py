@@ -237,13 +237,13 @@ def test_a_root_that_runs_ahead_overwrites_nothing(n):
     run_ranks(n, one_sided)
 
 
-def look_at_stats(comm, streaming):
+def look_at_stats(comm, streaming, kind):
     x = np.ones(100_000)
     for _ in range(40):
-        comm.all_reduce(x, op="max")
+        comm.all_reduce(x, op="max") if kind == "all_reduce" else comm.broadcast(x, root=1)
     stats = comm.stats()
     (program,) = stats["programs"]
-    assert (program["kind"], program["nbytes"]) == ("all_reduce", x.nbytes)
+    assert (program["kind"], program["nbytes"]) == (kind, x.nbytes)
     assert stats["rounds"] >= 40 * program["rounds"]
     if streaming < 0:
         assert program["calls"] == 40
@@ -252,8 +252,11 @@ def look_at_stats(comm, streaming):
         assert program["stores"] == quicker
     else:
         assert program["stores"] == ("through the cache", "past the cache")[streaming]
+    return program["trial_us"]
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 @pytest.mark.parametrize("streaming", [-1, 0, 1])
-def test_stats_tell_what_was_chosen_and_why(streaming):
-    run_ranks(2, look_at_stats, streaming, init={"streaming": streaming})
+def test_stats_tell_what_was_chosen_and_why(streaming, kind):
+    found = run_ranks(3, look_at_stats, streaming, kind, init={"streaming": streaming})
+    assert len(set(found)) == 1  # what the ranks took together, so all choose alike
