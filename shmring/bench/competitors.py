@@ -133,7 +133,7 @@ def find(pythons: Mapping[str, str], deepspeed_source: str = "", on_look: Callab
 
 def ceiling() -> Competitor:
     """The machine itself, which takes part like everybody else."""
-    return Competitor(CEILING, "memcpy", sys.executable, _by_shmring, {"backend": "ceiling"})
+    return Competitor(CEILING, "copy", sys.executable, _by_shmring, {"backend": "ceiling"})
 
 
 def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor]:

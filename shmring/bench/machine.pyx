@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from shmring.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
+from shmring.reduce cimport copy_bytes
 
 cdef extern from "sched.h" nogil:
     int sched_yield()
@@ -15,16 +16,23 @@ cdef enum:
     LOOKS = 2000   # before a yield: two ranks may for a while have one processor
 
 APART = _APART
+WAYS = "memcpy", "a loop", "past the cache"  # the C library's, or loops over vectors with ordinary or non-temporal stores
 
 
-def copy(unsigned char[::1] y not None, const unsigned char[::1] x not None, Py_ssize_t times):
-    """Copy ``x`` into ``y``, ``times`` times."""
+def copy(unsigned char[::1] y not None, const unsigned char[::1] x not None, Py_ssize_t times, str way="memcpy"):
+    """Copy ``x`` into ``y``, ``times`` times: by one of `WAYS`."""
     cdef Py_ssize_t _i
+    cdef bint by_loop = way != "memcpy", past_cache = way == "past the cache"
     if len(x) != len(y):
         raise ValueError(f"{len(x)} bytes do not fit {len(y)}")
+    if way not in WAYS:
+        raise ValueError(f"way={way!r}: must be one of {', '.join(WAYS)}")
     with nogil:
         for _i in range(times):
-            memcpy(&y[0], &x[0], y.shape[0])
+            if by_loop:
+                copy_bytes(&y[0], &x[0], y.shape[0], past_cache)
+            else:
+                memcpy(&y[0], &x[0], y.shape[0])
 
 
 def round_trips(uint64_t[::1] words not None, int rank, int size, uint64_t times):

@@ -64,5 +64,5 @@ def _draw_ceiling(left, right, rows: Sequence[Row]) -> None:
     copies = [(row, figures.summary(row.copy_us)["median"]) for row in rows if row.copy_us]
     if copies:
         sizes = [row.nbytes for row, _ in copies]
-        left.plot(sizes, [us for _, us in copies], label="memcpy on all ranks", **ceiling)
+        left.plot(sizes, [us for _, us in copies], label="a copy on all ranks", **ceiling)
         right.plot(sizes, [row.nbytes / us / 1e3 for row, us in copies], **ceiling)

@@ -51,7 +51,7 @@ class Table:
         return text if standing.ratio is None else f"{text}  {standing.ratio:.2f} of {standing.peer}"
 
     def _block(self, row: Row) -> list[str]:
-        lines = [f"  {_size(row)}: round trip {_trip(row)} us, memcpy on all ranks {_copy(row)} us"]
+        lines = [f"  {_size(row)}: round trip {_trip(row)} us, a copy on all ranks {_copy(row)} us"]
         for one in self.competitors:
             if us := row.results[one.name].us:
                 s = {name: time_text(value) for name, value in figures.summary(us).items()}

@@ -214,7 +214,9 @@ def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(si
     assert Config(lane_nbytes=4096).lane_limit(size) == 4096
 
 
-@pytest.mark.parametrize("second_level_kib, lane_kib", [(0, 2048), (256, 1024), (512, 1024), (1024, 2048), (4096, 2048)])
+@pytest.mark.parametrize(
+    ("second_level_kib", "lane_kib"), [(0, 2048), (256, 1024), (512, 1024), (1024, 2048), (4096, 2048)]
+)
 def test_a_lane_of_two_is_twice_the_second_level_cache_from_one_to_two_mib(second_level_kib, lane_kib):
     assert Config().settled(second_level_kib << 10).lane_limit(2) == lane_kib << 10
 

@@ -1,0 +1,128 @@
+"""Latency under load: what a small all-reduce takes while something else wants the processors.
+
+    python -m pytest bench/bench_load.py
+    python -m pytest bench/bench_load.py --benchmark-disable     once each, to see that it runs
+
+Loads: ``nothing``; ``processes``, one for each processor, that compute without end; ``copies``, the same, that copy
+memory; ``async``, large all-reduces of the same ranks that are under way on another communicator. Each call is timed by
+itself, Python to Python: ``us`` in the extra information has the median, the 99th percentile and the longest of rank 0.
+"""
+
+import contextlib
+import os
+import signal
+import time
+import uuid
+
+import numpy as np
+import pytest
+from bench_collectives import CPUS, pin, round_trip_us
+from bench_collectives import follow as follow_rounds
+
+import shmring
+
+CALLS = 200  # in a round
+LARGE_NBYTES = 16 << 20
+
+
+def compute():
+    """Until somebody ends it."""
+    while True:
+        sum(range(1000))
+
+
+def copy():
+    """Until somebody ends it."""
+    x, y = np.ones(64 << 20, np.uint8), np.ones(64 << 20, np.uint8)
+    while True:
+        np.copyto(y, x)
+
+
+@contextlib.contextmanager
+def beside(work):
+    """With one process for each processor that does this; none for None."""
+    children = []
+    try:
+        for cpu in CPUS if work else []:
+            child = os.fork()
+            if child == 0:
+                os.sched_setaffinity(0, {cpu})
+                work()
+            children.append(child)
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+LOADS = {"nothing": None, "processes": compute, "copies": copy, "async": None}
+
+
+def play(comm, other, is_async):
+    """One round on one rank: the nanoseconds of each call."""
+    x, large = np.ones(256, np.float32), np.ones(LARGE_NBYTES // 4, np.float32)
+    work, taken = None, []
+    comm.barrier()
+    for _ in range(CALLS):
+        if is_async and comm.size > 1 and work is None:
+            work = other.all_reduce(large, op="max", async_op=True)
+        start = time.perf_counter_ns()
+        comm.all_reduce(x, op="max")
+        taken.append(time.perf_counter_ns() - start)
+        if work is not None and comm.all_reduce(np.array([work.done()]), op="min")[0]:
+            work = None
+    if work is not None:
+        work.wait()
+    comm.barrier()
+    return taken
+
+
+def follow(comm, other):
+    """What the other rank does: rounds, as rank 0 announces them, until it announces none."""
+    follow_rounds(comm.dup())
+    while True:
+        order = np.zeros(2, np.int64)
+        comm.broadcast(order)
+        if order[0] == 0:
+            return
+        play(comm, other, bool(order[1]))
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_small_all_reduce_under_load(benchmark, load):
+    """Rounds of calls on two pinned ranks."""
+    session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            pin(1, 1)
+            with shmring.init(rank=1, size=2, session=session) as comm, comm.dup() as other:
+                follow(comm, other)
+            status = 0
+        finally:
+            os._exit(status)
+    try:
+        pin(0, 1)
+        with shmring.init(rank=0, size=2, session=session) as comm, comm.dup() as other:
+            with comm.dup() as probe:
+                trip_us = round_trip_us(probe)
+                probe.broadcast(np.zeros(3, np.int64))
+            taken = []
+
+            def lead():
+                comm.broadcast(np.array([1, load == "async"]))
+                taken.extend(play(comm, other, load == "async"))
+
+            with beside(LOADS[load]):
+                benchmark.pedantic(lead, rounds=15, warmup_rounds=2)
+            comm.broadcast(np.zeros(2, np.int64))
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        os.sched_setaffinity(0, affinity)
+    benchmark.group = "all_reduce, 1024 bytes, under load"
+    median, p99, longest = (round(float(np.percentile(taken, q)) / 1e3, 2) for q in (50, 99, 100))
+    benchmark.extra_info.update(
+        round_trip_us=round(trip_us, 3), us={"median": median, "p99": p99, "longest": longest}
+    )
