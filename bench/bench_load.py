@@ -123,6 +123,4 @@ def test_small_all_reduce_under_load(benchmark, load):
         os.sched_setaffinity(0, affinity)
     benchmark.group = "all_reduce, 1024 bytes, under load"
     median, p99, longest = (round(float(np.percentile(taken, q)) / 1e3, 2) for q in (50, 99, 100))
-    benchmark.extra_info.update(
-        round_trip_us=round(trip_us, 3), us={"median": median, "p99": p99, "longest": longest}
-    )
+    benchmark.extra_info.update(round_trip_us=round(trip_us, 3), us={"median": median, "p99": p99, "longest": longest})
