@@ -43,11 +43,11 @@ from shmring.fans import broadcast_channel, fan_in
 from shmring.joining import init
 from shmring.launch import spawn
 from shmring.lending import Lease
-from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.queueing import JoinableQueue, Queue
 from shmring.receiver import Receiver
 from shmring.recordends import RecordReceiver, RecordSender
 from shmring.reduce import kernels
+from shmring.requests import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.sender import Sender
 from shmring.topologyfile import topology
 from shmring.version import __version__

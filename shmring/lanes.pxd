@@ -32,7 +32,7 @@ ctypedef struct outlet_t:
     bint streams                   # this lap's pieces are stored past the cache
     uint64_t trial                 # this lap's number from 1 on if it is to be timed, else 0
     int64_t spent_ns[4]            # writing the pieces of trial t: in [t % 4]
-    int nqueued                    # messages that wait for this lane, the one under way included (pointtopoint.pyx)
+    int nqueued                    # messages that wait for this lane, the one under way included (matching.pyx)
     bint is_busy                   # a message is under way: so many of its bytes from `source` on are in
     const char *source
     uint64_t nbytes

@@ -5,7 +5,7 @@ the same time, and nothing is ever longer than the lane. A cell announces itself
 one miss brings the news and a small payload. What the receiver has taken it says in one counter, which the sender reads
 only when it believes the lane full.
 
-Here bytes move and ranks wait. Which message goes where is decided above, in pointtopoint.pyx.
+Here bytes move and ranks wait. Which message goes where is decided above, in matching.pyx.
 """
 
 from libc.string cimport memcpy

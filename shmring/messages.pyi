@@ -1,7 +1,7 @@
 from typing import Any
 
 from shmring.calls import Calls, _Array, _Timeout
-from shmring.pointtopoint import Message, Request
+from shmring.requests import Message, Request
 
 class MessageCalls(Calls):
     def stats(self) -> dict[str, Any]: ...

@@ -2,7 +2,8 @@
 
 from shmring.calls cimport Calls, nanoseconds
 from shmring.engine cimport Engine
-from shmring.pointtopoint cimport ANY, PointToPoint
+from shmring.pointtopoint cimport PointToPoint
+from shmring.requests cimport ANY
 
 
 cdef class MessageCalls(Calls):

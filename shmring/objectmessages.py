@@ -15,7 +15,7 @@ import numpy as np
 from shmring.errors import MessageError, ObjectError
 from shmring.messages import MessageCalls
 from shmring.packing import empty_enclosures, pack, require_pickle, unpack
-from shmring.pointtopoint import ANY_SOURCE, ANY_TAG
+from shmring.requests import ANY_SOURCE, ANY_TAG
 
 _LETTER = np.dtype([("letter", "u1")])
 

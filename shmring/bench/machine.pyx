@@ -16,7 +16,7 @@ cdef enum:
     LOOKS = 2000   # before a yield: two ranks may for a while have one processor
 
 APART = _APART
-WAYS = "memcpy", "a loop", "past the cache"  # the C library's, or loops over vectors with ordinary or non-temporal stores
+WAYS = "memcpy", "a loop", "past the cache"    # the loops are over vectors, the last with non-temporal stores
 
 
 def copy(unsigned char[::1] y not None, const unsigned char[::1] x not None, Py_ssize_t times, str way="memcpy"):

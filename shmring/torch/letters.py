@@ -18,7 +18,7 @@ import torch
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
 from shmring.errors import BrokenError, MessageTimeoutError, MessageTooLongError, PeerLostError, ShmringError
-from shmring.pointtopoint import ANY_SOURCE, ANY_TAG, Message
+from shmring.requests import ANY_SOURCE, ANY_TAG, Message
 from shmring.torch.folds import dense, give_back
 from shmring.torch.nodelife import NodeLife
 from shmring.torch.wire import LETTER, LETTER_CONTENT, Deadline, TroubleError, Wire

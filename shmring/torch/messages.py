@@ -15,7 +15,7 @@ from contextlib import suppress
 import torch
 
 from shmring.errors import ShmringError
-from shmring.pointtopoint import ANY_SOURCE
+from shmring.requests import ANY_SOURCE
 from shmring.torch.blocks import movable
 from shmring.torch.calls import Calls
 from shmring.torch.errors import torch_form

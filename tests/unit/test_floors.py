@@ -28,12 +28,12 @@ FLOORS = {
     "parts": """
         packing lending ring ringwait ringlook ringsets anywait alarm asynchronous
         frames overtaking channelmemory branches queuememory inspection
-        directory whisper signature rounds stores journey talk program team plan/ lanes
+        directory whisper signature rounds stores journey talk program team plan/ lanes requests
     """,
     "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
         ends sender receiver recordends fanning broadcasting queueing
-        work prepared folding counts calls coalescing persistent pointtopoint messages objects objectmessages groups
+        work prepared folding counts calls coalescing persistent matching pointtopoint messages objects objectmessages groups
         sharedarrays explaining locating
     """,
     "face": "communicator channels fans joining launch run __init__",
