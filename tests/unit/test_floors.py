@@ -33,8 +33,8 @@ FLOORS = {
     "engine": "meeting diagnosis engine agreement collectives survey thresholds teamwork assembly",
     "abilities": """
         ends sender receiver recordends fanning broadcasting queueing
-        work prepared folding counts calls coalescing persistent matching pointtopoint messages objects objectmessages groups
-        sharedarrays explaining locating
+        work prepared folding counts calls coalescing persistent matching pointtopoint messages objects
+        objectmessages groups sharedarrays explaining locating
     """,
     "face": "communicator channels fans joining launch run __init__",
     "guests": "bench/ cli/ torch/ __main__",
