@@ -55,7 +55,8 @@ class Config:
     tick_ms: float = 20.0
     """Longest sleep without a look whether the others live."""
     streaming: int = -1
-    """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1 automatic."""
+    """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1: learned, if all
+    ranks leave it open."""
     past_cache_nbytes: int = -1
     """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
     last-level cache."""
