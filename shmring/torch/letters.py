@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from shmring.unraisable import report_unraisable
 MOST_ON_THE_WAY = 64  # short letters to one rank that nobody has listened to yet; the next one waits for the first
 SHORT_NBYTES = 4096
 
-_MESSAGE, _TAKEN = range(2)  # kinds of letters
+_MESSAGE, _TAKEN, _GOODBYE = range(3)  # kinds of letters
 _NUMBERS = 5  # kind, number, tag, nbytes, dtype: before the content, as int64
 _HEAD_NBYTES = 8 * _NUMBERS
 _NNUMBERS = 1 << 24
@@ -36,6 +36,7 @@ _NNUMBERS = 1 << 24
 FIRST_TICK_S, LAST_TICK_S = 50e-6, 2e-3
 
 LINGER_S = 5.0  # how long who leaves waits for letters to be listened to
+LAST_LETTER_S = 1.0  # and for a listener that is busy with one
 
 
 class Letter(NamedTuple):
@@ -198,6 +199,7 @@ class _Post:
         self._lock = threading.Lock()
         self._number = 0
         self._on_the_way: deque = deque()
+        self.is_listened_to = False  # for sure
 
     def send(self, content: torch.Tensor, tag: int) -> tuple[int, Any]:
         """Send a message; its number, and what is under way if the content awaits being taken."""
@@ -213,6 +215,13 @@ class _Post:
     def confirm(self, number: int) -> None:
         """Say that the content of a letter has been taken."""
         self._send_letter((_TAKEN, number, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
+
+    def say_goodbye(self, left_s: float) -> None:
+        """Say that nothing more will come, once the other side has listened to all that was sent before."""
+        self.flush(left_s)
+        if self.is_listened_to:  # else nobody might ever take it
+            self._send_letter((_GOODBYE, 0, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
+            self.flush(left_s)
 
     def _send_letter(self, numbers: tuple[int, ...], content: torch.Tensor) -> None:
         letter = torch.cat([torch.tensor(numbers).view(torch.uint8), content])
@@ -230,6 +239,7 @@ class _Post:
         with suppress(IndexError):  # several threads may be at it
             while len(self._on_the_way) > most:
                 self._wire.wait(self._on_the_way.popleft(), self._peer, left_s)
+                self.is_listened_to = True
 
 
 class NodeLetters(NodeLife):
@@ -241,7 +251,8 @@ class NodeLetters(NodeLife):
         self._posted: list[Receive] = []  # in order
         self._arrived: list[Letter] = []  # that nobody has asked for
         self._not_taken: dict[tuple[int, int], Send] = {}
-        self._listening: set[int] = set()
+        self._listeners: dict[int, threading.Thread] = {}
+        self._left: set[int] = set()  # of those listened to
         self._lost: dict[int, ShmringError] = {}
         strangers = [r for i, ranks in enumerate(self.nodes) if i != self.node for r in ranks]
         self._posts = {r: _Post(self.wire, r) for r in strangers}
@@ -280,9 +291,7 @@ class NodeLetters(NodeLife):
         request = (FromAnybody if src == ANY_SOURCE else Receive)(self, x, src, tag)
         for peer in self._posts if src == ANY_SOURCE else [src]:
             self._listen(peer)
-        with self.news:
-            self._posted.append(request)
-        self._match()
+        self._match(posted=[request])
         if src in self._lost and self._unpost(request):
             request.end(error=self._lost[src])
         return request
@@ -312,10 +321,11 @@ class NodeLetters(NodeLife):
 
     def _listen(self, peer: int) -> None:
         with self.news:
-            if peer in self._listening:
+            if peer in self._listeners:
                 return
-            self._listening.add(peer)
-        threading.Thread(target=self._hear, args=(peer,), name=f"shmring {self.name} {peer}", daemon=True).start()
+            name = f"shmring {self.name} {peer}"
+            self._listeners[peer] = threading.Thread(target=self._hear, args=(peer,), name=name, daemon=True)
+            self._listeners[peer].start()
 
     @torch.inference_mode()
     def _hear(self, peer: int) -> None:
@@ -325,30 +335,42 @@ class NodeLetters(NodeLife):
                 room = torch.empty(_HEAD_NBYTES + SHORT_NBYTES, dtype=torch.uint8)
                 self.wire.wait(self.wire.recv(room, peer, LETTER), peer)
                 kind, number, tag, nbytes, code = room[:_HEAD_NBYTES].view(torch.int64).tolist()
+                self._posts[peer].is_listened_to = True
+                if kind == _GOODBYE:
+                    self._left.add(peer)
+                    continue
                 if kind == _TAKEN:
                     with self.news:
                         request = self._not_taken.pop((peer, number))
                     request.end()
                     continue
                 content = room[_HEAD_NBYTES:][:nbytes] if nbytes <= SHORT_NBYTES else None
-                with self.news:
-                    self._arrived.append(Letter(peer, tag, nbytes, code, number, content))
-                self._match()
+                self._match(arrived=[Letter(peer, tag, nbytes, code, number, content)])
         except TroubleError as error:
             self._lose(peer, error)
 
-    def _match(self) -> None:
-        """Bring together what has arrived and what is waited for."""
-        while True:
+    def _match(self, posted: Sequence[Receive] = (), arrived: Sequence[Letter] = ()) -> None:
+        """Note these, and bring together what has arrived and what is waited for.
+
+        One hold of the lock for both: should the sender be lost meanwhile, what has arrived is not.
+        """
+        with self.news:
+            self._posted += posted
+            self._arrived += arrived
+            pair = self._take_pair()
+        while pair is not None:
+            self._deliver(*pair)
             with self.news:
-                pairs = ((request, letter) for letter in self._arrived for request in self._posted)
-                found = next((pair for pair in pairs if pair[0].wants(pair[1])), None)
-                if found is None:
-                    return
-                request, letter = found
-                self._posted.remove(request)
-                self._arrived.remove(letter)
-            self._deliver(request, letter)
+                pair = self._take_pair()
+
+    def _take_pair(self) -> tuple[Receive, Letter] | None:
+        """A receive and the letter for it, if there are; by a caller who has the lock."""
+        pairs = ((request, letter) for letter in self._arrived for request in self._posted if request.wants(letter))
+        pair = next(pairs, None)
+        if pair is not None:
+            self._posted.remove(pair[0])
+            self._arrived.remove(pair[1])
+        return pair
 
     def _deliver(self, request: Receive, letter: Letter) -> None:
         misfit = request.misfit(letter)
@@ -426,12 +448,22 @@ class NodeLetters(NodeLife):
         for request in failed:
             request.end(error=trouble)
 
+    def _has_left(self, rank: int) -> bool:
+        return rank in self._left or super()._has_left(rank)
+
     def _say_goodbye(self) -> None:
         deadline = Deadline(LINGER_S)
         for post in self._posts.values():
             with suppress(TroubleError):  # who is gone needs no letters
-                post.flush(deadline.left_s())
+                post.say_goodbye(deadline.left_s())
         super()._say_goodbye()
+
+    def _part(self) -> None:
+        super()._part()
+        for listener in [] if self.is_inherited else list(self._listeners.values()):
+            # The interpreter's end would break it off inside of torch, which is the end of the process.
+            if listener is not threading.current_thread():
+                listener.join(LAST_LETTER_S)
 
 
 def _code(x: torch.Tensor) -> int:

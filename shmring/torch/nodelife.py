@@ -7,10 +7,14 @@ ends notice at once. They look the word up, raise it, and end what they have.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
+import os
 import pickle
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -55,6 +59,7 @@ class NodeLife:
 
     has_backlog = False  # kept by `progress`
     is_closed = False
+    is_inherited = False  # through fork
 
     def __init__(
         self, local: shmring.Communicator, nodes: Sequence[Sequence[int]], rank: int, session: str, store,
@@ -75,6 +80,7 @@ class NodeLife:
         self._ncalls = 0
         self._turn = threading.RLock()
         self._trouble: ShmringError | None = None
+        _all.add(self)
 
     def place(self, rank: int) -> tuple[int, int]:
         """The node of a rank, and its number there."""
@@ -145,6 +151,8 @@ class NodeLife:
         """Raise what a call would raise here and now."""
         if self.is_closed:
             raise ClosedError(f"{self.name}: is closed")
+        if self.is_inherited:
+            raise ClosedError(f"{self.name}: belongs to the parent process")
         if self._trouble is not None:
             raise copy.copy(self._trouble)
 
@@ -197,12 +205,32 @@ class NodeLife:
             return
         if self.progress is not None:
             self.progress.close(self._timeout_s)
-        self.is_closed = True
-        self._say_goodbye()
-        self.wire.cut()
-        self.local.close()
+        self._part()
         if self.progress is not None:
             self.progress.retire()
+
+    def leave(self) -> None:
+        """At the end of the interpreter: peers hear that this rank has left, and why if an exception ended it."""
+        if self.is_closed:
+            return
+        failure = getattr(sys, "last_value", None)  # set where an uncaught exception was printed
+        if failure is not None and not (self.is_inherited or self.is_broken):
+            self.abort(f"exited with {type(failure).__name__}: {failure}")
+        if self.progress is not None:
+            self.progress.leave()
+        self._part()
+
+    def disown(self) -> None:
+        """After fork, in the child: there is nothing to leave, and some thread of the parent may have had the turn."""
+        self.is_inherited = True
+        self._turn = threading.RLock()
+
+    def _part(self) -> None:
+        self.is_closed = True
+        if not self.is_inherited:
+            self._say_goodbye()
+            self.wire.cut()
+        self.local.close()
 
     def _has_left(self, rank: int) -> bool:
         """Whether a rank of another node has closed in good order."""
@@ -228,3 +256,22 @@ class NodeLife:
 
 def _connecting(timeout_s: float | None) -> timedelta:
     return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)
+
+
+# ---- fork and the end of the interpreter -----------------------------------------------------------------------------
+
+_all: weakref.WeakSet[NodeLife] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for life in list(_all):
+        life.disown()
+
+
+def _leave_all() -> None:
+    for life in list(_all):
+        life.leave()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+atexit.register(_leave_all)  # after the engine's and that of asynchronous work, hence run before them
