@@ -1,8 +1,9 @@
 """The life of a communicator of several nodes: calls take turns, and trouble on one rank is everybody's.
 
-Within a node trouble spreads by shared memory. Between nodes its *word*, the error itself, is laid down in the store by
-which the ranks met; whoever meets trouble first lays down his and then ends his connections, which those at their other
-ends notice at once. They look the word up, raise it, and end what they have.
+Within a node trouble spreads by shared memory, and its *word*, the error itself, lies in shared memory, too. Between
+nodes the word is laid down in the store by which the ranks met; whoever meets trouble first lays down his and then ends
+his connections, which those at their other ends notice at once. They look the word up, raise it, and end what they
+have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -37,6 +39,7 @@ from shmring.torch.wire import GRACE_S, Conversation, Deadline, TroubleError, Wi
 
 AFTER_S = 2 * GRACE_S  # and who waits for one of its own node that waits for another node
 STORE_S = 1.0  # how long to wait for the store when there is trouble
+WORD_NBYTES = 4096
 
 
 class NodeLife:
@@ -80,6 +83,8 @@ class NodeLife:
         self._ncalls = 0
         self._turn = threading.RLock()
         self._trouble: ShmringError | None = None
+        own_word = local.zeros(WORD_NBYTES, np.uint8)
+        self._words = [local.shared_view(own_word, seat) for seat in range(local.size)]
         _all.add(self)
 
     def place(self, rank: int) -> tuple[int, int]:
@@ -164,7 +169,10 @@ class NodeLife:
             return error
         if self._trouble is None:
             own = error.error if isinstance(error, TroubleError) else self._in_ranks_of_all(error)
-            self._trouble = self._lay_down(own)
+            self._trouble = self._told_on_node(error) or self._lay_down(own)
+            word = pickle.dumps(self._trouble)
+            if len(word) <= WORD_NBYTES:
+                self._words[self.seat][: len(word)] = np.frombuffer(word, np.uint8)
             self.wire.cut()
             if not (self.local.is_broken or self.local.is_closed):
                 self.local.abort(str(self._trouble))
@@ -173,6 +181,12 @@ class NodeLife:
 
     def _give_up(self, trouble: ShmringError) -> None:
         """Fail what is under way besides calls."""
+
+    def _told_on_node(self, error: Exception) -> ShmringError | None:
+        """The word of the rank that aborted this node's communicator: the store may be out of reach, or gone."""
+        if not isinstance(error, AbortedError) or not self._words[error.rank].any():
+            return None
+        return pickle.loads(self._words[error.rank].tobytes())
 
     def _lay_down(self, error: ShmringError) -> ShmringError:
         """Lay down the word of this trouble, and return the one that lies there: it may have been somebody else's."""

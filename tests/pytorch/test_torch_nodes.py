@@ -221,6 +221,22 @@ def test_who_is_late_is_named_on_all_nodes(tardy):
     run_group(4, late, tardy, labels="aabb")
 
 
+def late_without_store(rank):
+    quick = dist.new_group(timeout=timedelta(seconds=1))
+    quick.comm._ask_store = lambda call: None
+    if rank == 2:
+        time.sleep(3)
+        return
+    time.sleep(rank / 2)  # rank 0 runs out of time, and rank 1 hears of it while it has time left
+    with pytest.raises(shmring.CollectiveTimeoutError) as caught:
+        dist.all_reduce(torch.ones(1), group=quick)
+    assert caught.value.late == (2,)
+
+
+def test_who_is_late_is_known_on_a_node_that_cannot_reach_the_store():
+    run_group(3, late_without_store, labels="aab")
+
+
 def disagreed(rank, odd):
     with pytest.raises(RuntimeError, match="disagree") as caught:
         if rank == odd:
