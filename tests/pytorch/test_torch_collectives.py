@@ -95,6 +95,43 @@ def all_reduce_ops(rank):
     dist.barrier()  # still usable
 
 
+def integer_averages(rank):
+    """NCCL's: the sum, divided and rounded to zero. Gloo has none."""
+    n = dist.get_world_size()
+    shares = torch.tensor([7, -7, 0, 1, -1, 100])
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        own = (shares * (rank + 1)).to(dtype) if dtype.is_signed else (shares.abs() + rank).to(dtype)
+        sums = [(shares * (r + 1)).to(dtype) if dtype.is_signed else (shares.abs() + r).to(dtype) for r in range(n)]
+        total = torch.stack(sums).sum(0, dtype=dtype)  # which wraps
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        x = own.clone()
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.equal(x, want), (dtype, x, want)
+        x, y = own.clone(), own.clone()
+        dist.all_reduce_coalesced([x, y], dist.ReduceOp.AVG)
+        assert torch.equal(x, want)
+        assert torch.equal(y, want)
+        x = own.clone()
+        dist.reduce(x, n - 1, dist.ReduceOp.AVG)
+        assert torch.equal(x, want if rank == n - 1 else own)
+        out = torch.empty_like(own)
+        dist.reduce_scatter(out, [own + r for r in range(n)], dist.ReduceOp.AVG)
+        single = torch.empty_like(own)
+        dist.reduce_scatter_tensor(single, torch.cat([own + r for r in range(n)]), dist.ReduceOp.AVG)
+        assert torch.equal(out, single)
+        total += n * rank
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        assert torch.equal(out, want), (dtype, out, want)
+    with pytest.raises(TypeError, match="avg"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_averages_of_integers_are_rounded_to_zero(n):
+    run_group(n, integer_averages)
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_all_reduce_knows_every_operation_and_refuses_what_has_no_meaning(n):
     run_group(n, all_reduce_ops)

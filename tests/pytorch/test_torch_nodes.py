@@ -32,9 +32,10 @@ LAYOUTS = (*IN_ROWS, "abab")
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.all_reduce, collectives.all_reduce_ops, collectives.rooted, collectives.gathered,
-        collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced, collectives.sparse,
-        collectives.objects, messages.any_source, messages.both_ways, work.in_background, work.futures,
+        collectives.all_reduce, collectives.all_reduce_ops, collectives.integer_averages, collectives.rooted,
+        collectives.gathered, collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced,
+        collectives.sparse, collectives.objects, messages.any_source, messages.both_ways, work.in_background,
+        work.futures,
     ],
     ids=lambda check: check.__name__,
 )  # fmt: skip
