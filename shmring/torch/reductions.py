@@ -27,15 +27,14 @@ def name_of(op: ReduceOp | str) -> str:
 
 def is_of_the_core(x: torch.Tensor, op: ReduceOp | str) -> bool:
     """Whether the core has this operation on these elements; else `summand` and `finish` make it from a sum."""
-    return isinstance(op, str) and (op != "avg" or not _averages_integers(x, op))
+    return isinstance(op, str) and not _averages_integers(x, op)
 
 
 def summand(x: torch.Tensor, op: ReduceOp | str) -> tuple[torch.Tensor, str]:
     """What is reduced in the place of ``x``, and how."""
-    name = name_of(op)
-    if name == "premul_sum":
+    if not isinstance(op, str):  # a premultiplied sum, which keeps its factor to itself
         return x * op.__getstate__()[1], "sum"
-    return (x, "sum") if _averages_integers(x, name) else (x, name)
+    return x, "sum" if _averages_integers(x, op) else op
 
 
 def finish(result: torch.Tensor, op: ReduceOp | str, size: int) -> None:
