@@ -325,6 +325,31 @@ def test_sparse_tensors_are_summed(n):
     run_group(n, sparse)
 
 
+def older_names(rank):
+    n, group = dist.get_world_size(), dist.group.WORLD
+    want = torch.arange(n).repeat_interleave(2).float()
+    out = torch.empty(2 * n)
+    group._allgather_base(out, torch.full((2,), float(rank)), dist.distributed_c10d.AllgatherOptions()).wait()
+    assert torch.equal(out, want)
+    out = torch.empty(2 * n)
+    group.allgather_into_tensor_coalesced([out], [torch.full((2,), float(rank))]).wait()
+    assert torch.equal(out, want)
+    share = torch.empty(2)
+    group._reduce_scatter_base(share, want.clone(), dist.distributed_c10d.ReduceScatterOptions()).wait()
+    assert torch.equal(share, torch.full((2,), float(n * rank)))
+    share = torch.empty(2)
+    group.reduce_scatter_tensor_coalesced([share], [want.clone()]).wait()
+    assert torch.equal(share, torch.full((2,), float(n * rank)))
+    out = torch.empty(2 * n)
+    group.alltoall_base(out, torch.full((2 * n,), float(rank)), [], [], dist.distributed_c10d.AllToAllOptions()).wait()
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_names_of_earlier_versions_of_torch(n):
+    run_group(n, older_names)
+
+
 def objects(rank):
     n = dist.get_world_size()
     own = {"rank": rank, "text": "x" * (100 * rank), "tensor": torch.arange(rank)}
@@ -341,6 +366,12 @@ def objects(rank):
     out = [None]
     dist.scatter_object_list(out, [(r, "for you") for r in range(n)] if rank == 0 else None, 0)
     assert out == [(rank, "for you")]
+    if n > 1:
+        dist.send_object_list([own, "on"], (rank + 1) % n)
+        several = [None, None]
+        dist.recv_object_list(several, (rank - 1) % n)
+        assert several[0]["rank"] == (rank - 1) % n
+        assert several[1] == "on"
 
 
 @pytest.mark.parametrize("n", SIZES)
