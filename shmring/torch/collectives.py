@@ -10,7 +10,7 @@ from shmring.torch.calls import Calls
 from shmring.torch.direct import all_reduce_
 from shmring.torch.nodes import NodesCommunicator
 from shmring.torch.options import reduction
-from shmring.torch.reductions import multiplied, name_of
+from shmring.torch.reductions import finish, is_of_the_core, name_of, summand
 from shmring.torch.sparse import all_reduce_sparse
 
 # What a caller who gives no options means.
@@ -123,45 +123,42 @@ class Collectives(Calls):
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:
-    if x.layout is _DENSE and isinstance(comm, NodesCommunicator):
-        _all_reduce_over_nodes(comm, timeout_s, x, op)
-    elif x.layout is _DENSE and isinstance(op, str):
-        all_reduce_(x, op, comm=comm, timeout=timeout_s)
-    elif x.layout is _DENSE:
-        with torch.inference_mode():
-            x.copy_(multiplied(x, op))
-        all_reduce_(x, comm=comm, timeout=timeout_s)
-    elif op == "sum":
-        with torch.inference_mode():
-            all_reduce_sparse(comm, x, timeout_s)
+    if x.layout is not _DENSE:
+        _all_reduce_sparse(comm, timeout_s, x, op)
+    elif isinstance(comm, NodesCommunicator) or (op != "sum" and not is_of_the_core(x, op)):  # sums in a hurry
+        _all_reduce_dense(comm, timeout_s, x, op)
     else:
-        raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
+        all_reduce_(x, op, comm=comm, timeout=timeout_s)
 
 
 @torch.inference_mode()
-def _all_reduce_over_nodes(comm, timeout_s, x, op) -> None:
-    summand, name = _summand(x, op)
-    comm.all_reduce(summand, x, op=name, timeout=timeout_s)
+def _all_reduce_dense(comm, timeout_s, x, op) -> None:
+    source, name = summand(x, op)
+    comm.all_reduce(source, x, op=name, timeout=timeout_s)
+    finish(x, op, comm.size)
+
+
+@torch.inference_mode()
+def _all_reduce_sparse(comm, timeout_s, x, op) -> None:
+    if op != "sum":
+        raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
+    all_reduce_sparse(comm, x, timeout_s)
 
 
 def _all_reduce_many(comm, timeout_s, tensors, op) -> None:
-    if name_of(op) == "premul_sum" or any(t.layout is not torch.strided for t in tensors):
+    if all(t.layout is _DENSE and is_of_the_core(t, op) for t in tensors):
+        comm.all_reduce_many(tensors, op=op, timeout=timeout_s)
+    else:
         for t in tensors:
             _all_reduce(comm, timeout_s, t, op)
-    else:
-        comm.all_reduce_many(tensors, op=name_of(op), timeout=timeout_s)
-
-
-def _summand(x, op) -> tuple:
-    """What is reduced, and how."""
-    name = name_of(op)
-    return (multiplied(x, op), "sum") if name == "premul_sum" else (x, name)
 
 
 @torch.inference_mode()
 def _reduce(comm, timeout_s, x, root, op) -> None:
-    summand, name = _summand(x, op)
-    comm.reduce(summand, None if summand is x else x, root=root, op=name, timeout=timeout_s)
+    source, name = summand(x, op)
+    comm.reduce(source, None if source is x else x, root=root, op=name, timeout=timeout_s)
+    if comm.rank == root:
+        finish(x, op, comm.size)
 
 
 @torch.inference_mode()
@@ -169,7 +166,7 @@ def _reduce_scatter(comm, timeout_s, outputs, inputs, op) -> None:
     for out, shares in zip(outputs, inputs, strict=True):
         block = Block(shares)
         block.load()
-        x, name = _summand(block.memory, op)
+        x, name = summand(block.memory, op)
         counts = None if block.even else block.counts
         target = out if block.even else Block([out])
         if counts is None:
@@ -177,13 +174,15 @@ def _reduce_scatter(comm, timeout_s, outputs, inputs, op) -> None:
         else:
             comm.reduce_scatter(x, target.memory, op=name, counts=counts, timeout=timeout_s)
             target.store()
+        finish(out, op, comm.size)
 
 
 @torch.inference_mode()
 def _reduce_scatter_singles(comm, timeout_s, outputs, inputs, op) -> None:
     for out, x in zip(outputs, inputs, strict=True):
-        summand, name = _summand(x, op)
-        comm.reduce_scatter(summand, out, op=name, timeout=timeout_s)
+        source, name = summand(x, op)
+        comm.reduce_scatter(source, out, op=name, timeout=timeout_s)
+        finish(out, op, comm.size)
 
 
 def _broadcast(comm, timeout_s, tensors, root) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-from shmring.torch.folds import checked, dense, fold, give_back, joined, rounded, wide_type
+from shmring.torch.folding import checked, fold, prefix_type
+from shmring.torch.folds import dense, give_back, joined
 from shmring.torch.nodelife import AFTER_S, NodeLife
 from shmring.torch.wire import RESULT, RUNS, Conversation
 
@@ -225,48 +226,46 @@ class NodeCollectives(NodeLife):
         """Hear the vectors of all ranks, and fold this part of them."""
         rows = flat.new_empty((self.size, flat.numel()))
         self._gather_all(call, flat, rows.view(-1), [flat.numel()] * self.size)
-        wide = [row[part].to(wide_type(row.dtype, op)) for row in rows]
-        return rounded(fold(wide, op, torch.empty_like(wide[0])), op, flat.new_empty(wide[0].shape))
+        parts = [row[part] for row in rows]
+        result = torch.empty_like(parts[0])
+        fold(parts, op, result, total=self.size)
+        return result
 
     def _fold_slice(self, call: Conversation, part: torch.Tensor, op: str, targets: Sequence[int]) -> torch.Tensor:
         """The fold of all ranks' ``part`` by the chain: a carrier's slice of it, defined on the target nodes."""
         rows = self._rows(call, part)
-        total = rows.new_empty(rows.shape[1], dtype=wide_type(part.dtype, op))
-        result = total if total.dtype == part.dtype else torch.empty_like(rows[0])
+        prefix = rows.new_empty(rows.shape[1], dtype=prefix_type(part.dtype, op))
+        result = prefix if prefix.dtype == part.dtype else torch.empty_like(rows[0])
         if self.seat >= self._ncarriers:
             return result
-        length = PIECE_NBYTES // total.itemsize
+        length = PIECE_NBYTES // prefix.itemsize
+        pieces = result.split(length)
         last = self._runs[-1][0]
         back = [last, *(node for node in reversed(range(len(self.nodes))) if node in targets and node != last)]
-        for k, ready in enumerate(self._go_along(call, rows.split(length, 1), total.split(length), op)):
-            if ready is not None:
-                if op == "avg":
-                    (torch.view_as_real(ready) if ready.is_complex() else ready).div_(self.size)
-                finished = rounded(ready, op, result.split(length)[k])
-                if len(back) > 1:
-                    call.send(finished, self._peer(back[1]), RESULT)
+        for finished in self._go_along(call, rows.split(length, 1), prefix.split(length), pieces, op):
+            if finished is not None and len(back) > 1:
+                call.send(finished, self._peer(back[1]), RESULT)
         if self.node in back[1:]:
-            self._come_back(call, result.split(length), back, back.index(self.node))
+            self._come_back(call, pieces, back, back.index(self.node))
         return result
 
-    def _go_along(self, call: Conversation, columns, pieces, op: str):
+    def _go_along(self, call: Conversation, columns, prefixes, pieces, op: str):
         """The chain forwards: fold this node's ranks onto each piece; give those that are whole, None for others."""
-        by = "sum" if op == "avg" else op
         visits = [(i, seats) for i, (node, seats) in enumerate(self._runs) if node == self.node]
-        streams = {i: call.stream(pieces, self._peer(self._runs[i - 1][0]), RUNS + i) for i, _ in visits if i}
-        for rows, piece in zip(columns, pieces, strict=True):
-            ready = None
+        streams = {i: call.stream(prefixes, self._peer(self._runs[i - 1][0]), RUNS + i) for i, _ in visits if i}
+        for rows, prefix, piece in zip(columns, prefixes, pieces, strict=True):
+            finished = None
             for i, seats in visits:
-                sources = [rows[seat].to(piece.dtype) for seat in seats]
                 if i:
                     next(streams[i])
-                    sources.insert(0, piece)
-                fold(sources, by, piece)
+                before, sources = prefix if i else None, [rows[seat] for seat in seats]
                 if i + 1 < len(self._runs):
-                    call.send(piece, self._peer(self._runs[i + 1][0]), RUNS + i + 1)
+                    fold(sources, op, prefix, before)
+                    call.send(prefix, self._peer(self._runs[i + 1][0]), RUNS + i + 1)
                 else:
-                    ready = piece
-            yield ready
+                    fold(sources, op, piece, before, self.size)
+                    finished = piece
+            yield finished
 
     def _come_back(self, call: Conversation, pieces, back: list[int], at: int) -> None:
         """The chain backwards: take the result from the node before, and hand it on."""

@@ -1,20 +1,26 @@
 """The life of a communicator of several nodes: calls take turns, and trouble on one rank is everybody's.
 
-Within a node trouble spreads by shared memory. Between nodes its *word*, the error itself, is laid down in the store by
-which the ranks met; whoever meets trouble first lays down his and then ends his connections, which those at their other
-ends notice at once. They look the word up, raise it, and end what they have.
+Within a node trouble spreads by shared memory, and its *word*, the error itself, lies in shared memory, too. Between
+nodes the word is laid down in the store by which the ranks met; whoever meets trouble first lays down his and then ends
+his connections, which those at their other ends notice at once. They look the word up, raise it, and end what they
+have.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
+import os
 import pickle
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -33,6 +39,7 @@ from shmring.torch.wire import GRACE_S, Conversation, Deadline, TroubleError, Wi
 
 AFTER_S = 2 * GRACE_S  # and who waits for one of its own node that waits for another node
 STORE_S = 1.0  # how long to wait for the store when there is trouble
+WORD_NBYTES = 4096
 
 
 class NodeLife:
@@ -55,6 +62,7 @@ class NodeLife:
 
     has_backlog = False  # kept by `progress`
     is_closed = False
+    is_inherited = False  # through fork
 
     def __init__(
         self, local: shmring.Communicator, nodes: Sequence[Sequence[int]], rank: int, session: str, store,
@@ -75,6 +83,9 @@ class NodeLife:
         self._ncalls = 0
         self._turn = threading.RLock()
         self._trouble: ShmringError | None = None
+        own_word = local.zeros(WORD_NBYTES, np.uint8)
+        self._words = [local.shared_view(own_word, seat) for seat in range(local.size)]
+        _all.add(self)
 
     def place(self, rank: int) -> tuple[int, int]:
         """The node of a rank, and its number there."""
@@ -145,6 +156,8 @@ class NodeLife:
         """Raise what a call would raise here and now."""
         if self.is_closed:
             raise ClosedError(f"{self.name}: is closed")
+        if self.is_inherited:
+            raise ClosedError(f"{self.name}: belongs to the parent process")
         if self._trouble is not None:
             raise copy.copy(self._trouble)
 
@@ -156,7 +169,10 @@ class NodeLife:
             return error
         if self._trouble is None:
             own = error.error if isinstance(error, TroubleError) else self._in_ranks_of_all(error)
-            self._trouble = self._lay_down(own)
+            self._trouble = self._told_on_node(error) or self._lay_down(own)
+            word = pickle.dumps(self._trouble)
+            if len(word) <= WORD_NBYTES:
+                self._words[self.seat][: len(word)] = np.frombuffer(word, np.uint8)
             self.wire.cut()
             if not (self.local.is_broken or self.local.is_closed):
                 self.local.abort(str(self._trouble))
@@ -165,6 +181,12 @@ class NodeLife:
 
     def _give_up(self, trouble: ShmringError) -> None:
         """Fail what is under way besides calls."""
+
+    def _told_on_node(self, error: Exception) -> ShmringError | None:
+        """The word of the rank that aborted this node's communicator: the store may be out of reach, or gone."""
+        if not isinstance(error, AbortedError) or not self._words[error.rank].any():
+            return None
+        return pickle.loads(self._words[error.rank].tobytes())
 
     def _lay_down(self, error: ShmringError) -> ShmringError:
         """Lay down the word of this trouble, and return the one that lies there: it may have been somebody else's."""
@@ -197,12 +219,32 @@ class NodeLife:
             return
         if self.progress is not None:
             self.progress.close(self._timeout_s)
-        self.is_closed = True
-        self._say_goodbye()
-        self.wire.cut()
-        self.local.close()
+        self._part()
         if self.progress is not None:
             self.progress.retire()
+
+    def leave(self) -> None:
+        """At the end of the interpreter: peers hear that this rank has left, and why if an exception ended it."""
+        if self.is_closed:
+            return
+        failure = getattr(sys, "last_value", None)  # set where an uncaught exception was printed
+        if failure is not None and not (self.is_inherited or self.is_broken):
+            self.abort(f"exited with {type(failure).__name__}: {failure}")
+        if self.progress is not None:
+            self.progress.leave()
+        self._part()
+
+    def disown(self) -> None:
+        """After fork, in the child: there is nothing to leave, and some thread of the parent may have had the turn."""
+        self.is_inherited = True
+        self._turn = threading.RLock()
+
+    def _part(self) -> None:
+        self.is_closed = True
+        if not self.is_inherited:
+            self._say_goodbye()
+            self.wire.cut()
+        self.local.close()
 
     def _has_left(self, rank: int) -> bool:
         """Whether a rank of another node has closed in good order."""
@@ -228,3 +270,22 @@ class NodeLife:
 
 def _connecting(timeout_s: float | None) -> timedelta:
     return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)
+
+
+# ---- fork and the end of the interpreter -----------------------------------------------------------------------------
+
+_all: weakref.WeakSet[NodeLife] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for life in list(_all):
+        life.disown()
+
+
+def _leave_all() -> None:
+    for life in list(_all):
+        life.leave()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+atexit.register(_leave_all)  # after the engine's and that of asynchronous work, hence run before them

@@ -95,6 +95,43 @@ def all_reduce_ops(rank):
     dist.barrier()  # still usable
 
 
+def integer_averages(rank):
+    """NCCL's: the sum, divided and rounded to zero. Gloo has none."""
+    n = dist.get_world_size()
+    shares = torch.tensor([7, -7, 0, 1, -1, 100])
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        own = (shares * (rank + 1)).to(dtype) if dtype.is_signed else (shares.abs() + rank).to(dtype)
+        sums = [(shares * (r + 1)).to(dtype) if dtype.is_signed else (shares.abs() + r).to(dtype) for r in range(n)]
+        total = torch.stack(sums).sum(0, dtype=dtype)  # which wraps
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        x = own.clone()
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.equal(x, want), (dtype, x, want)
+        x, y = own.clone(), own.clone()
+        dist.all_reduce_coalesced([x, y], dist.ReduceOp.AVG)
+        assert torch.equal(x, want)
+        assert torch.equal(y, want)
+        x = own.clone()
+        dist.reduce(x, n - 1, dist.ReduceOp.AVG)
+        assert torch.equal(x, want if rank == n - 1 else own)
+        out = torch.empty_like(own)
+        dist.reduce_scatter(out, [own + r for r in range(n)], dist.ReduceOp.AVG)
+        single = torch.empty_like(own)
+        dist.reduce_scatter_tensor(single, torch.cat([own + r for r in range(n)]), dist.ReduceOp.AVG)
+        assert torch.equal(out, single)
+        total += n * rank
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        assert torch.equal(out, want), (dtype, out, want)
+    with pytest.raises(TypeError, match="avg"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_averages_of_integers_are_rounded_to_zero(n):
+    run_group(n, integer_averages)
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_all_reduce_knows_every_operation_and_refuses_what_has_no_meaning(n):
     run_group(n, all_reduce_ops)
@@ -288,6 +325,31 @@ def test_sparse_tensors_are_summed(n):
     run_group(n, sparse)
 
 
+def older_names(rank):
+    n, group = dist.get_world_size(), dist.group.WORLD
+    want = torch.arange(n).repeat_interleave(2).float()
+    out = torch.empty(2 * n)
+    group._allgather_base(out, torch.full((2,), float(rank)), dist.distributed_c10d.AllgatherOptions()).wait()
+    assert torch.equal(out, want)
+    out = torch.empty(2 * n)
+    group.allgather_into_tensor_coalesced([out], [torch.full((2,), float(rank))]).wait()
+    assert torch.equal(out, want)
+    share = torch.empty(2)
+    group._reduce_scatter_base(share, want.clone(), dist.distributed_c10d.ReduceScatterOptions()).wait()
+    assert torch.equal(share, torch.full((2,), float(n * rank)))
+    share = torch.empty(2)
+    group.reduce_scatter_tensor_coalesced([share], [want.clone()]).wait()
+    assert torch.equal(share, torch.full((2,), float(n * rank)))
+    out = torch.empty(2 * n)
+    group.alltoall_base(out, torch.full((2 * n,), float(rank)), [], [], dist.distributed_c10d.AllToAllOptions()).wait()
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_names_of_earlier_versions_of_torch(n):
+    run_group(n, older_names)
+
+
 def objects(rank):
     n = dist.get_world_size()
     own = {"rank": rank, "text": "x" * (100 * rank), "tensor": torch.arange(rank)}
@@ -304,6 +366,12 @@ def objects(rank):
     out = [None]
     dist.scatter_object_list(out, [(r, "for you") for r in range(n)] if rank == 0 else None, 0)
     assert out == [(rank, "for you")]
+    if n > 1:
+        dist.send_object_list([own, "on"], (rank + 1) % n)
+        several = [None, None]
+        dist.recv_object_list(several, (rank - 1) % n)
+        assert several[0]["rank"] == (rank - 1) % n
+        assert several[1] == "on"
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -1,8 +1,12 @@
 """Groups whose ranks do not share a machine: with forced boundaries all must hold that holds within one node."""
 
+import atexit
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import test_torch_collectives as collectives
@@ -17,6 +21,8 @@ from groups import run_group, start_group
 import shmring
 from shmring.torch.nodes import NodesCommunicator
 
+LEAVING = Path(__file__).with_name("leaving.py")
+
 # By rank: those with the same letter are on the same node.
 IN_ROWS = ("aabb", "aaab", "abcc")
 LAYOUTS = (*IN_ROWS, "abab")
@@ -26,9 +32,10 @@ LAYOUTS = (*IN_ROWS, "abab")
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.all_reduce, collectives.all_reduce_ops, collectives.rooted, collectives.gathered,
-        collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced, collectives.sparse,
-        collectives.objects, messages.any_source, messages.both_ways, work.in_background, work.futures,
+        collectives.all_reduce, collectives.all_reduce_ops, collectives.integer_averages, collectives.rooted,
+        collectives.gathered, collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced,
+        collectives.sparse, collectives.objects, messages.any_source, messages.both_ways, work.in_background,
+        work.futures,
     ],
     ids=lambda check: check.__name__,
 )  # fmt: skip
@@ -215,6 +222,22 @@ def test_who_is_late_is_named_on_all_nodes(tardy):
     run_group(4, late, tardy, labels="aabb")
 
 
+def late_without_store(rank):
+    quick = dist.new_group(timeout=timedelta(seconds=1))
+    quick.comm._ask_store = lambda call: None
+    if rank == 2:
+        time.sleep(3)
+        return
+    time.sleep(rank / 2)  # rank 0 runs out of time, and rank 1 hears of it while it has time left
+    with pytest.raises(shmring.CollectiveTimeoutError) as caught:
+        dist.all_reduce(torch.ones(1), group=quick)
+    assert caught.value.late == (2,)
+
+
+def test_who_is_late_is_known_on_a_node_that_cannot_reach_the_store():
+    run_group(3, late_without_store, labels="aab")
+
+
 def disagreed(rank, odd):
     with pytest.raises(RuntimeError, match="disagree") as caught:
         if rank == odd:
@@ -263,12 +286,43 @@ def test_messages_from_anybody_keep_each_senders_order():
     run_group(4, chatter, labels="aabb")
 
 
-def nobody_destroys(rank):
+@pytest.mark.parametrize("sender", [0, 1])  # rank 0 keeps the store, which ends with it
+def test_a_program_may_end_without_destroying_the_group(sender):
+    command = [sys.executable, "-m", "shmring", "run", "-n", "2", str(LEAVING), str(sender)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "all have come" in run.stdout
+
+
+def ended_by_an_exception(rank):
+    dist.barrier()
+    if rank == 1:
+        sys.last_value = ValueError("no such thing")  # what printing an uncaught exception does,
+        atexit._run_exitfuncs()  # and then the end of the interpreter
+    else:
+        with pytest.raises(shmring.AbortedError, match="rank 1 aborted: exited with ValueError: no such thing"):
+            dist.barrier()
+
+
+def test_what_ended_a_program_is_told_to_all_nodes():
+    run_group(3, ended_by_an_exception, labels="abb")
+
+
+def forks(rank):
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
-    dist.distributed_c10d._world.pg_map.clear()  # so that the test's frame does not, either
-    dist.distributed_c10d.GroupMember.WORLD = None
+    child = os.fork()
+    if child == 0:
+        with pytest.raises(shmring.ClosedError, match="belongs to the parent process"):
+            dist.barrier()
+        atexit._run_exitfuncs()
+        dist.destroy_process_group()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    dist.send(torch.ones(1), 1 - rank)
+    dist.recv(torch.ones(1), 1 - rank)
+    dist.barrier()
 
 
-def test_a_program_may_end_without_destroying_the_group():
-    run_group(2, nobody_destroys, labels="ab")
+def test_a_forked_child_leaves_the_group_to_its_parent():
+    run_group(2, forks, labels="ab")

@@ -1,0 +1,9 @@
+from collections.abc import Sequence
+
+import torch
+
+def checked(op: str, x: torch.Tensor) -> str: ...
+def prefix_type(dtype: torch.dtype, op: str) -> torch.dtype: ...
+def fold(
+    sources: Sequence[torch.Tensor], op: str, out: torch.Tensor, prefix: torch.Tensor | None = None, total: int = 0
+) -> None: ...
