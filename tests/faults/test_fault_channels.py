@@ -15,7 +15,7 @@ import pytest
 from children import in_child, status_of
 from fault_build import fault_build
 from fault_points import IN_CHANNELS
-from harness import nursery_with, run_processes
+from harness import PATIENCE, nursery_with, run_processes
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
@@ -232,13 +232,13 @@ def test_the_sender_of_a_broadcast_killed_at_any_step_has_said_whole_messages_to
 
 def assert_queue_goes_on(q, rest):
     """It is empty, knows so, and takes and gives."""
-    q.put("on", timeout=60)
-    while (item := q.get(timeout=60)) != "on":
+    q.put("on", timeout=60 * PATIENCE)
+    while (item := q.get(timeout=60 * PATIENCE)) != "on":
         rest.append(item)
     assert q.empty()
     assert q.qsize() == 0
-    q.put(bytes(20_000) if q.full() else "once more", timeout=60)
-    assert q.get(timeout=60) == "once more"
+    q.put(bytes(20_000) if q.full() else "once more", timeout=60 * PATIENCE)
+    assert q.get(timeout=60 * PATIENCE) == "once more"
 
 
 def putters_die(_rank):
@@ -274,7 +274,7 @@ def putters_die_over_what_was_given_up(_rank):
             while True:
                 with pytest.raises(queue.Full):
                     q.put(bytes(10_000), timeout=0.01)
-                q.put("short", timeout=60)
+                q.put("short", timeout=60 * PATIENCE)
 
         assert_killed(doomed(f"retract@{n}", give_up), f"retract@{n}")
         got = []

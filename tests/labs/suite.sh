@@ -55,7 +55,7 @@ report() {
 [ -n "$lab" ] || { report; exit; }
 
 export LAB_PIP="${LAB_PIP:-numpy cython setuptools posix-ipc pytest pytest-benchmark hypothesis ml-dtypes}"
-export LAB_TIMEOUT="${LAB_TIMEOUT:-1000000}"
+export LAB_TIMEOUT="${LAB_TIMEOUT:-1000000}" LAB_BOOT_TIMEOUT="${LAB_BOOT_TIMEOUT:-1800}"
 case $lab in
     numa_vm) start=(tests/labs/numa_vm.sh -n "$nodes" -c 2 -m $((nodes * 1024))) ;;
     arm64) start=(tests/labs/arm64.sh) ;;

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from harness import PATIENCE
 
 import shmring
 from shmring.bench import competitors, figures
@@ -17,7 +18,7 @@ from shmring.bench.competitors import WORKER, Competitor, Stage
 from shmring.bench.conductor import Settings, run
 from shmring.environment import rank_variables
 
-WATCHDOG_S = 240
+WATCHDOG_S = 240 * PATIENCE
 
 
 def command(*args):
@@ -213,7 +214,7 @@ def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
 
 def await_processes(mark, enough, patience=60.0):
     """Wait for the processes that carry ``mark`` in their environment to be ``enough``."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + patience * PATIENCE
     while not enough(found := marked(mark)):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)

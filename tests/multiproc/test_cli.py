@@ -6,16 +6,19 @@ import subprocess
 import sys
 
 import pytest
+from harness import PATIENCE
 
 import shmring
 from shmring import segment
+from shmring.binding import UNITS, masks
 from shmring.cli import COMMANDS, main
+from shmring.topology import discover
 
 
 def shmring_command(*args, **kwargs):
     """``python -m shmring ARGS``; what it wrote and its status."""
     command = [sys.executable, "-m", "shmring", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **kwargs)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False, **kwargs)
 
 
 HELLO = """
@@ -60,6 +63,34 @@ def test_run_starts_a_program():
 def test_run_tags_output_on_request(script, option):
     done = shmring_command("run", "-n", "2", option, str(script))
     assert sorted(done.stdout.splitlines()) == [f"[{i}] {line}" for i, line in enumerate(expected_lines(2, []))]
+
+
+WHERE = "import os; print(os.environ['RANK'], *sorted(os.sched_getaffinity(0)))"
+FORCED = {"processors": "0-7", "packages": ["0-3", "4-7"], "nodes": [{"number": 0, "processors": "0-7"}]}
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("unit", [None, *UNITS])
+def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology_is_forced(unit, forced, tmp_path):
+    environ = dict(os.environ)
+    if forced:
+        (tmp_path / "forced.json").write_text(json.dumps(FORCED))
+        environ["SHMRING_TOPOLOGY"] = str(tmp_path / "forced.json")
+    option = ["--bind", unit] if unit else []
+    done = shmring_command("run", "-n", "3", *option, "--", sys.executable, "-c", WHERE, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = masks(discover(), 3, unit or "none")
+    assert sorted(done.stdout.splitlines()) == [" ".join(map(str, [r, *expected[r]])) for r in range(3)]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_run_binds_ranks_within_what_it_may_use_itself(unit):
+    last = max(os.sched_getaffinity(0))
+    done = shmring_command(
+        "run", "-n", "2", "--bind", unit, "--", sys.executable, "-c", WHERE,
+        preexec_fn=lambda: os.sched_setaffinity(0, {last}),
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"0 {last}", f"1 {last}"], done.stderr
 
 
 def test_run_exits_with_the_status_of_the_rank_that_failed():

@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from harness import PATIENCE
 
 from shmring.cli import _network, _training
 
-WATCHDOG_S = 300
+WATCHDOG_S = 300 * PATIENCE
 
 
 def demo(*options):

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from harness import PATIENCE
 from installed import ROOT
 
-WATCHDOG_S = 120
+WATCHDOG_S = 120 * PATIENCE
 
 
 def run(*command):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import in_child, status_of
+from harness import PATIENCE
 
 import shmring
 from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
@@ -23,7 +24,7 @@ from shmring.inspection import channels
 
 def wait_for(condition):
     """Until it holds; the test's watchdog is pytest's."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)

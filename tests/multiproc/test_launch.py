@@ -16,7 +16,7 @@ from pathlib import Path
 import harness
 import numpy as np
 import pytest
-from harness import RANKS
+from harness import PATIENCE, RANKS
 
 import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
@@ -51,7 +51,7 @@ def is_running(pid):
 
 def wait_for(condition, what, timeout=30):
     """Wait until something has become true; a bound for tests that would hang, not a measure."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout * PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.005)
@@ -301,7 +301,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
     process = start_script(tmp_path, SPAWNER, str(tmp_path))
     pids = pids_written(tmp_path, 2)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60 * PATIENCE)
     assert "KeyboardInterrupt" in stderr
     assert not any(map(is_running, pids))
 
@@ -310,7 +310,7 @@ def test_ranks_die_with_a_launcher_that_is_killed(tmp_path):
     process = start_script(tmp_path, SPAWNER, str(tmp_path))
     pids = pids_written(tmp_path, 2)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * PATIENCE)
     wait_for(lambda: not any(map(is_running, pids)), "ranks outlived their launcher")
 
 
@@ -428,7 +428,7 @@ READY = 'echo $$ > "$1/tmp$RANK"; mv "$1/tmp$RANK" "$1/$RANK"; '
 
 def test_only_rank_zero_has_standard_input(tmp_path):
     process = start_script(tmp_path, RUNNER, 'cat > "$1/$RANK"', str(tmp_path), stdin=subprocess.PIPE)
-    process.communicate("hello", timeout=60)
+    process.communicate("hello", timeout=60 * PATIENCE)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["hello", ""]
 
 
@@ -439,7 +439,7 @@ def test_signals_are_passed_on_to_every_rank(number, tmp_path):
     process = start_script(tmp_path, RUNNER, code, str(tmp_path))
     pids_written(tmp_path, 2)
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 0
     assert all((tmp_path / f"got{rank}").exists() for rank in range(2))
 
@@ -448,7 +448,7 @@ def test_the_status_after_a_fatal_signal_is_128_and_its_number(tmp_path):
     process = start_script(tmp_path, RUNNER, READY + "exec sleep 1000", str(tmp_path))
     pids = pids_written(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
     assert not any(map(is_running, pids))
 
@@ -457,11 +457,11 @@ def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(tmp_path):
     code = "trap '' INT TERM; " + READY + "while :; do sleep 0.05; done"
     process = start_script(tmp_path, RUNNER, code, str(tmp_path))
     pids = pids_written(tmp_path, 2)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 128 + signal.SIGKILL
     wait_for(lambda: not any(map(is_running, pids)), "ranks were left running")
 
@@ -470,7 +470,7 @@ def test_ranks_of_run_die_with_a_launcher_that_is_killed(tmp_path):
     process = start_script(tmp_path, RUNNER, READY + "exec sleep 1000", str(tmp_path))
     pids = pids_written(tmp_path, 2)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * PATIENCE)
     wait_for(lambda: not any(map(is_running, pids)), "ranks outlived their launcher")
 
 

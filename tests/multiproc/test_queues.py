@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from children import in_child, status_of
+from harness import PATIENCE
 
 import shmring
 from shmring import ClosedError, ObjectError
@@ -164,7 +165,7 @@ def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
         assert process.exitcode == 0
     for _ in consumers:
         q.put(None)
-    everything = [results.get(timeout=60) for _ in consumers]
+    everything = [results.get(timeout=60 * PATIENCE) for _ in consumers]
     for process in consumers:
         process.join()
         assert process.exitcode == 0
@@ -218,7 +219,7 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
             assert item == item[:4] * (len(item) // 4)
         assert [status_of(pid) for pid in pids] == [-signal.SIGKILL] * 2
         q.put("still here")
-        assert q.get(timeout=10) == "still here"
+        assert q.get(timeout=10 * PATIENCE) == "still here"
 
 
 def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
@@ -252,10 +253,10 @@ def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
             break
     rest = []
     while not q.empty():
-        rest.append(q.get(timeout=10))
+        rest.append(q.get(timeout=10 * PATIENCE))
     assert rest == sorted(rest)
     q.put("on")
-    assert q.get(timeout=10) == "on"
+    assert q.get(timeout=10 * PATIENCE) == "on"
     assert kills == 30
 
 
@@ -264,8 +265,8 @@ def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
     for _ in range(3):
         with pytest.raises(queue.Full):
             q.put(bytes(10_000), timeout=0.05)
-        assert status_of(in_child(lambda: q.put(b"short", timeout=10))) == 0
-        assert q.get(timeout=10) == b"short"
+        assert status_of(in_child(lambda: q.put(b"short", timeout=10 * PATIENCE))) == 0
+        assert q.get(timeout=10 * PATIENCE) == b"short"
     assert q.empty()
 
 
@@ -275,8 +276,8 @@ def test_what_was_given_up_takes_no_room_and_what_was_before_it_stays():
     for _ in range(3):
         with pytest.raises(queue.Full):
             q.put(bytes(10_000), timeout=0.05)
-        q.put(b"after", timeout=10)
-    assert [q.get(timeout=10) for _ in range(4)] == [b"before", b"after", b"after", b"after"]
+        q.put(b"after", timeout=10 * PATIENCE)
+    assert [q.get(timeout=10 * PATIENCE) for _ in range(4)] == [b"before", b"after", b"after", b"after"]
     assert q.empty()
 
 
@@ -287,9 +288,9 @@ def test_what_a_killed_producer_had_begun_takes_no_room():
         time.sleep(0.001)
     os.kill(pid, signal.SIGKILL)
     status_of(pid)
-    q.put(b"after", timeout=10)
+    q.put(b"after", timeout=10 * PATIENCE)
     assert q.qsize() == 1
-    assert q.get(timeout=10) == b"after"
+    assert q.get(timeout=10 * PATIENCE) == b"after"
     assert q.empty()
 
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from harness import say, start_processes, start_ranks
+from harness import PATIENCE, say, start_processes, start_ranks
 
 import shmring
 from shmring.errors import AbortedError, BrokenError, PeerLostError
@@ -202,7 +202,7 @@ def test_a_program_ends_however_it_stands_and_its_peers_hear_of_it(tmp_path, end
         for rank in range(2)
     ]
     try:
-        (_, errors), (told, more) = [process.communicate(timeout=60) for process in running]
+        (_, errors), (told, more) = [process.communicate(timeout=60 * PATIENCE) for process in running]
     finally:
         for process in running:
             process.kill()

@@ -13,7 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
-from harness import run_processes, run_ranks, say, start_processes, start_ranks
+from harness import PATIENCE, run_processes, run_ranks, say, start_processes, start_ranks
 from inputs import NUMPY_DTYPES, same_bits, values
 from model import reduce_model
 
@@ -411,7 +411,7 @@ def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n
     gang.heard("going")
     time.sleep(0.02)
     gang.stop(1)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
         gang._listen(time.monotonic() + 0.1)
     gang.kill(1)

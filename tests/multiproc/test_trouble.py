@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from harness import RANKS, run_processes, run_ranks, say, start_processes, start_ranks
+from harness import PATIENCE, RANKS, run_processes, run_ranks, say, start_processes, start_ranks
 
 import shmring
 from shmring.errors import (
@@ -109,7 +109,7 @@ def stay_behind(comm, count):
 def test_a_late_rank_is_named_with_what_it_is_in(n, count):
     gang = start_ranks(n, stay_behind, count)
     gang.heard("late", [n - 1])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
         gang._listen(time.monotonic() + 0.1)
     gang.kill(n - 1)

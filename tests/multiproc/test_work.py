@@ -13,7 +13,7 @@ import weakref
 
 import numpy as np
 import pytest
-from harness import run_ranks, say, start_ranks
+from harness import PATIENCE, run_ranks, say, start_ranks
 
 from shmring import Work
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
@@ -522,7 +522,7 @@ def test_a_program_that_ends_with_work_in_flight_ends_and_tells_the_others(tmp_p
     script.write_text(EXIT)
     done = subprocess.run(
         [sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=60 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left with 3" in done.stdout
@@ -565,7 +565,7 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path):
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
     command = [sys.executable, str(script), f"leave{os.getpid()}-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(done.stdout.splitlines()) == {"left: []"}
     assert done.stderr == ""

@@ -5,9 +5,12 @@ One rank on each node, bound there before it meets the others.
 
 import hashlib
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from harness import PATIENCE
 
 from shmring.placing import memory_nodes
 from shmring.topology import discover
@@ -61,6 +64,20 @@ def test_outboxes_with_their_lanes_lie_on_the_nodes_of_their_ranks(ranks):
             assert row.nodes[row.home] > 8 * 131072
             assert row.away_nbytes == 0
         assert max(sum(row.nodes.values()) for row in found) > 8 * 131072 + lane_nbytes
+
+
+def unprivileged(comm):
+    """Everything once more, as nobody: the communicator that is made then has segments of that user."""
+    os.setgid(65534)
+    os.setuid(65534)
+    with comm.dup() as anew:
+        return messages_and_outboxes(anew)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="is nobody in particular already")
+def test_it_takes_no_privilege(ranks):
+    for found in ranks(unprivileged):
+        assert [(row.home, set(row.nodes)) for row in found] == [(node, {node}) for node in NODES]
 
 
 def arrays_and_results(comm):
@@ -195,3 +212,25 @@ def under_a_policy(comm):
     assert ctypes.CDLL(None, use_errno=True).syscall(number, 2, ctypes.byref(mask), 8 * ctypes.sizeof(mask)) == 0
     with comm.dup() as anew:
         return rows(anew, "outbox")
+
+
+BOUND = """
+import sys, shmring
+with shmring.init(nearness=0) as comm:
+    comm.barrier()
+    mine = comm.placement()[comm.rank]
+    levels = comm.engine.thresholds.domains.levels
+    sys.stdout.write(f"{comm.rank} {mine.home} {sorted(mine.nodes)} {levels}\\n")
+    comm.barrier()
+"""
+
+
+def test_ranks_bound_by_shmring_run_fill_the_nodes_in_order_and_their_memory_lies_there(tmp_path):
+    (tmp_path / "bound.py").write_text(BOUND)
+    size = 2 * len(HOMES)
+    command = [sys.executable, "-m", "shmring", "run", "-n", str(size), "--bind", "numa", str(tmp_path / "bound.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    homes = [node for node in HOMES for _ in range(2)]
+    levels = (tuple(r // 2 for r in range(size)),)
+    assert sorted(done.stdout.splitlines()) == [f"{r} {homes[r]} [{homes[r]}] {levels}" for r in range(size)]

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from harness import PATIENCE
 
 from shmring.lifeline import LIFELINE_NBYTES, drop, hold, probe
 
@@ -124,7 +125,7 @@ def new_pid_namespace():
 
 def state_after_change(memory, offset=0):
     """The state once it is no longer alive; a watchdog, not a promise, of a minute."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * PATIENCE
     while (state := probe(memory, offset).state) == "alive" and time.monotonic() < deadline:
         time.sleep(0.0005)
     return state

@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from harness import PATIENCE
 
 from shmring import header as headers
 from shmring import names
@@ -615,7 +616,8 @@ def run_with_small_shm(size, program):
     """Run a program in a mount namespace whose /dev/shm has ``size`` bytes."""
     command = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec {sys.executable} -c "$0"'
     return subprocess.run(
-        ["unshare", "-m", "sh", "-c", command, textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+        ["unshare", "-m", "sh", "-c", command, textwrap.dedent(program)], capture_output=True, text=True,
+        timeout=60 * PATIENCE,
     )
 
 
