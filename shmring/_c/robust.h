@@ -3,10 +3,11 @@
 #define SHMRING_ROBUST_H
 
 #include <errno.h>
-#include <features.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <time.h>
+
+#include "moment.h"
 
 enum { LOCK_HELD = 0, LOCK_INHERITED = 1, LOCK_LATE = 2 };
 
@@ -32,24 +33,8 @@ static inline int lock_outcome(pthread_mutex_t *lock, int error) {
 static inline int lock_try(pthread_mutex_t *lock) { return lock_outcome(lock, pthread_mutex_trylock(lock)); }
 
 static inline int lock_within(pthread_mutex_t *lock, int64_t ns) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    clockid_t clock = CLOCK_MONOTONIC;
-#else
-    clockid_t clock = CLOCK_REALTIME; /* a clock set back prolongs one tick, no more */
-#endif
-    struct timespec until;
-    clock_gettime(clock, &until);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec += ns % 1000000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec += 1;
-        until.tv_nsec -= 1000000000;
-    }
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    return lock_outcome(lock, pthread_mutex_clocklock(lock, clock, &until));
-#else
-    return lock_outcome(lock, pthread_mutex_timedlock(lock, &until));
-#endif
+    struct timespec until = moment_in(ns);
+    return lock_outcome(lock, pthread_mutex_clocklock(lock, WAITING_CLOCK, &until));
 }
 
 static inline void lock_release(pthread_mutex_t *lock) { pthread_mutex_unlock(lock); }

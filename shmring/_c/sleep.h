@@ -1,12 +1,13 @@
-/* Sleeping on a process-shared POSIX semaphore for at most some nanoseconds, by a clock that nobody can set back. */
+/* Sleeping on a process-shared POSIX semaphore for at most some nanoseconds. */
 #ifndef SHMRING_SLEEP_H
 #define SHMRING_SLEEP_H
 
-#include <features.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdint.h>
 #include <time.h>
+
+#include "moment.h"
 
 static inline int64_t monotonic_ns(void) {
     struct timespec t;
@@ -16,24 +17,8 @@ static inline int64_t monotonic_ns(void) {
 
 /* Returns when posted, when the time is over, or when a signal was caught: the caller looks for itself what has changed. */
 static inline void sleep_on(sem_t *sem, int64_t ns) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    clockid_t clock = CLOCK_MONOTONIC;
-#else
-    clockid_t clock = CLOCK_REALTIME; /* a clock set back prolongs one tick, no more */
-#endif
-    struct timespec until;
-    clock_gettime(clock, &until);
-    until.tv_sec += ns / 1000000000;
-    until.tv_nsec += ns % 1000000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec += 1;
-        until.tv_nsec -= 1000000000;
-    }
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
-    sem_clockwait(sem, clock, &until);
-#else
-    sem_timedwait(sem, &until);
-#endif
+    struct timespec until = moment_in(ns);
+    sem_clockwait(sem, WAITING_CLOCK, &until);
 }
 
 #endif

@@ -113,11 +113,20 @@ def live(job: Job, rank: int, tell) -> None:
 
 def be_rank(job: Job, rank: int, pipe: int, dump) -> None:
     """Run `live` in a forked process and end it."""
+
+    def tell(words):
+        os.write(pipe, (words.replace("\n", " ") + "\n").encode())
+
+    def judge_unraisable(what):
+        if not isinstance(what.exc_value, PeerLostError):  # that is what callbacks of work get, too
+            tell(f"wrong, raised in {what.object}: {what.exc_value!r}")
+
     status = 0
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
-        live(job, rank, lambda words: os.write(pipe, (words.replace("\n", " ") + "\n").encode()))
+        sys.unraisablehook = judge_unraisable
+        live(job, rank, tell)
     except BaseException:
         with suppress(OSError):
             text = "wrong " + traceback.format_exc().replace("\n", " | ")

@@ -18,8 +18,8 @@ PACKAGE = Path(shmring.__file__).parent
 FLOORS = {
     "words": """
         errors dtypes contents version unraisable atomics layout faults
-        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/folds.h _c/kernels.h _c/dispatch.h _c/sleep.h _c/keeper.h
-        _c/team.h _c/dlpack_abi.h _c/faults.h _c/numa.h _c/robust.h
+        _c/atomics.h _c/layout.h _c/vectors.h _c/copy.h _c/folds.h _c/kernels.h _c/dispatch.h _c/moment.h _c/sleep.h
+        _c/keeper.h _c/team.h _c/dlpack_abi.h _c/faults.h _c/numa.h _c/robust.h
     """,
     "machine": """
         sysfs processors drawing topology topologyfile domains nearness binding teamsize environment processes

@@ -1,0 +1,29 @@
+/* The moment some nanoseconds from now at which a wait ends, by a clock that nobody can set where glibc waits by one. */
+#ifndef SHMRING_MOMENT_H
+#define SHMRING_MOMENT_H
+
+#include <features.h>
+#include <stdint.h>
+#include <time.h>
+
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+#define WAITING_CLOCK CLOCK_MONOTONIC
+#else
+#define WAITING_CLOCK CLOCK_REALTIME /* a clock set back prolongs one tick, no more */
+#define sem_clockwait(sem, clock, until) sem_timedwait(sem, until)
+#define pthread_mutex_clocklock(lock, clock, until) pthread_mutex_timedlock(lock, until)
+#endif
+
+static inline struct timespec moment_in(int64_t ns) {
+    struct timespec moment;
+    clock_gettime(WAITING_CLOCK, &moment);
+    moment.tv_sec += ns / 1000000000;
+    moment.tv_nsec += ns % 1000000000;
+    if (moment.tv_nsec >= 1000000000) {
+        moment.tv_sec += 1;
+        moment.tv_nsec -= 1000000000;
+    }
+    return moment;
+}
+
+#endif
