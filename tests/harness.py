@@ -130,10 +130,10 @@ class Gang:
             task = pickle.dumps((fn, args, env or {}))
         except (pickle.PicklingError, AttributeError) as error:
             raise TypeError(f"{fn!r} must be a function of a module, and its arguments picklable: {error}") from None
+        self._nursery = nursery()  # before the sockets, whose ends it must not inherit if it is made just now
         pairs = [socket.socketpair() for _ in range(n)]
         # Where faulthandler writes: a file without a name, which outlives the rank's death by any signal.
         self._dumps = [os.memfd_create(f"rank {rank}") for rank in range(n)]
-        self._nursery = nursery()
         pids = self._nursery.fork(task, [theirs.fileno() for _, theirs in pairs], self._dumps)
         for _, theirs in pairs:
             theirs.close()
