@@ -105,6 +105,7 @@ cdef class Group:
             e = &self.engines[i]
             e.circle.rank = i
             e.circle.size = size
+            e.circle.first = &e.circle
             e.circle.outbox = <shmring_outbox **> calloc(size, sizeof(void *))
             e.circle.life = <shmring_lifeline **> calloc(size, sizeof(void *))
             e.circle.seen[PUBLISHED] = <uint64_t *> calloc(size, sizeof(uint64_t))
@@ -112,6 +113,8 @@ cdef class Group:
             e.whisper = <shmring_whisper **> calloc(size, sizeof(void *))
             e.slots = <char **> calloc(size, sizeof(void *))
             e.agreed = <uint64_t *> calloc(size, sizeof(uint64_t))
+            e.ended = <uint64_t *> calloc(NSLOTS, sizeof(uint64_t))
+            e.did = <uint64_t *> calloc(NSLOTS, sizeof(uint64_t))
             e.sources = <const void **> calloc(size, sizeof(void *))
             e.scratch = <char *> calloc(size, 4096)
             e.nslots = NSLOTS
@@ -127,6 +130,7 @@ cdef class Group:
                 e.circle.life[j] = <shmring_lifeline *> calloc(1, sizeof(shmring_lifeline))
                 e.whisper[j] = <shmring_whisper *> (at + j * box + (sizeof(shmring_outbox) + 63 & ~63))
                 e.slots[j] = <char *> (e.whisper[j] + NSLOTS)
+            e.circle.record = &e.circle.outbox[0].abort
             e.own = e.circle.outbox[i]
             sem_init(&e.own.wake, 1, 0)
             sem_init(&e.own.lanes_wake, 1, 0)
