@@ -220,7 +220,8 @@ cdef class Queue:
             self.q.began = load_relaxed_u64(&self.ring.tail)
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
             store_release_u64(&self.q.is_midway, 1)
-            left = None if timeout_ns < 0 else nanoseconds_left(timeout_ns, until) / 1e9
+            # Time that has run out is still not none at all: with none, nothing may stream.
+            left = None if timeout_ns < 0 else max(nanoseconds_left(timeout_ns, until), timeout_ns > 0) / 1e9
             (sender.send if is_plain else sender._send_parcel)(item, left)
             fault_point("put")
             store_release_u64(&self.q.is_midway, 0)

@@ -270,6 +270,14 @@ def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
     assert q.empty()
 
 
+def test_a_long_item_whose_time_is_over_before_it_begins_finds_the_queue_full():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    with pytest.raises(queue.Full):     # of one nanosecond nothing is left once the lock is held
+        q.put(bytes(10_000), timeout=1e-9)
+    q.put(b"after", timeout=10)
+    assert q.get(timeout=10) == b"after"
+
+
 def test_what_was_given_up_takes_no_room_and_what_was_before_it_stays():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     q.put(b"before")
