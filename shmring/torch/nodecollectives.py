@@ -20,7 +20,8 @@ from shmring.torch.folds import dense, give_back, joined
 from shmring.torch.nodelife import AFTER_S, NodeLife
 from shmring.torch.wire import RESULT, RUNS, Conversation
 
-ALL_HEAR_NBYTES = 256 * 1024  # vectors that have this together, or less, are heard by all
+ALL_HEAR_NBYTES = 1024 * 1024  # vectors that have this together, or less, may be heard by all,
+MORE_NBYTES = 64 * 1024  # if so much more, or less, crosses the network for it than by the chain
 PIECE_NBYTES = 1024 * 1024  # of a slice, in the chain
 CUT_NBYTES = 64 * 1024  # what has less goes between nodes in one slice
 
@@ -220,7 +221,8 @@ class NodeCollectives(NodeLife):
     # ---- parts of them ----
 
     def _is_small(self, x: torch.Tensor) -> bool:
-        return self.size * x.nbytes <= ALL_HEAR_NBYTES
+        more = (len(self.nodes) - 1) * (self.size - 2) * x.nbytes
+        return self.size * x.nbytes <= ALL_HEAR_NBYTES and more <= MORE_NBYTES
 
     def _fold_all(self, call: Conversation, flat: torch.Tensor, op: str, part: slice) -> torch.Tensor:
         """Hear the vectors of all ranks, and fold this part of them."""

@@ -20,13 +20,11 @@ RANKS_EACH = 2
 N = 2 * RANKS_EACH
 
 
-def on_machines(rank, machines, timeout_s, fn, *args):
+def on_machines(rank, machines, fn, *args):
     enter(machines[rank // RANKS_EACH])
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = CABLE
-    dist.init_process_group(
-        "shmring", "tcp://10.0.0.1:29500", timeout=timedelta(seconds=timeout_s), rank=rank, world_size=N
-    )
+    dist.init_process_group("shmring", "tcp://10.0.0.1:29500", timeout=timedelta(seconds=60), rank=rank, world_size=N)
     try:
         return fn(rank, *args)
     finally:
@@ -34,8 +32,8 @@ def on_machines(rank, machines, timeout_s, fn, *args):
             dist.destroy_process_group()
 
 
-def start(machines, fn, *args, timeout_s=60.0):
-    return harness.start_processes(N, on_machines, [machine.pid for machine in machines], timeout_s, fn, *args)
+def start(machines, fn, *args):
+    return harness.start_processes(N, on_machines, [machine.pid for machine in machines], fn, *args)
 
 
 def collectives(rank):
@@ -93,6 +91,7 @@ def test_all_ranks_of_a_machine_killed_are_an_exception_on_the_other():
 def unplugged(rank):
     x = torch.ones(10)
     dist.all_reduce(x)
+    dist.group.WORLD.set_timeout(timedelta(seconds=2))  # not that of the meeting
     harness.say("ready")
     time.sleep(1)
     with pytest.raises(dist.DistBackendError, match=" Timed out after 2000 ms: "):
@@ -102,7 +101,7 @@ def unplugged(rank):
 
 def test_a_cable_that_is_pulled_is_a_timeout():
     with two_machines("256m") as machines:
-        gang = start(machines, unplugged, timeout_s=2.0)
+        gang = start(machines, unplugged)
         gang.heard("ready")
         machines[0].run("ip", "link", "set", CABLE, "down")
         gang.results()
