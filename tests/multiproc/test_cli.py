@@ -65,7 +65,11 @@ def test_run_tags_output_on_request(script, option):
     assert sorted(done.stdout.splitlines()) == [f"[{i}] {line}" for i, line in enumerate(expected_lines(2, []))]
 
 
-WHERE = "import os; print(os.environ['RANK'], *sorted(os.sched_getaffinity(0)))"
+WHERE = """
+import os, sys
+mine = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+sys.stdout.write(f"{os.environ['RANK']} {mine}\\n")  # in one piece, buffered or not
+"""
 FORCED = {"processors": "0-7", "packages": ["0-3", "4-7"], "nodes": [{"number": 0, "processors": "0-7"}]}
 
 
