@@ -136,7 +136,7 @@ cdef class Request:
         PeerLostError, AbortedError, CollectiveTimeoutError, ClosedError
             The communicator is broken or closed.
         """
-        self.settle(-1 if timeout is None else <int64_t> (max(0.0, min(float(timeout), 9e9)) * 1e9))
+        self.settle(patience_ns(timeout))
         if self.error is not None:
             raise copy.copy(self.error)
         return self.message
@@ -168,7 +168,7 @@ cdef class Request:
         Exception or None
             What `wait` would raise; None if all went well.
         """
-        self.settle(-1 if timeout is None else <int64_t> (max(0.0, min(float(timeout), 9e9)) * 1e9))
+        self.settle(patience_ns(timeout))
         return self.error
 
     def done(self):
@@ -203,6 +203,11 @@ cdef class Request:
         what = f"isend to {whom}" if self.kind == SEND else f"irecv from {whom}"
         state = "under way" if not self.is_over else "done" if self.error is None else type(self.error).__name__
         return f"<Request: {what}, tag {'any' if self.tag < 0 else self.tag}, {self.a.nbytes} bytes, {state}>"
+
+
+cdef int64_t patience_ns(timeout) except -2:
+    """Seconds, or None for ever, as `settle` has them; less than none is none."""
+    return -1 if timeout is None else <int64_t> (max(0.0, min(float(timeout), 9e9)) * 1e9)
 
 
 async def _wait_among_tasks(request):
