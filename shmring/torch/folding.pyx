@@ -10,9 +10,14 @@ import torch
 from shmring.dtypes import DTYPE_CODES, OPS, is_defined, op_code, widening
 
 
+def dtype_name(dtype):
+    """The core's name of an element type."""
+    return str(dtype).removeprefix("torch.")
+
+
 def checked(str op, x):
     """The core's own name of an operation, which must be defined on these elements."""
-    name, dtype = OPS[op_code(op)], _name(x.dtype)
+    name, dtype = OPS[op_code(op)], dtype_name(x.dtype)
     if dtype not in DTYPE_CODES or not is_defined(name, dtype):
         raise TypeError(f"op {name!r} is not defined on {dtype}")
     return name
@@ -20,7 +25,7 @@ def checked(str op, x):
 
 def prefix_type(dtype, str op):
     """The element type of a fold that is not over."""
-    return torch.float32 if widening(op_code(op), DTYPE_CODES[_name(dtype)]) > 1 else dtype
+    return torch.float32 if widening(op_code(op), DTYPE_CODES[dtype_name(dtype)]) > 1 else dtype
 
 
 def fold(sources, str op, out, prefix=None, int total=0):
@@ -72,7 +77,3 @@ def fold(sources, str op, out, prefix=None, int total=0):
             reduce_into(&f, result.data, NULL, src, n, result.count, False, False)
     finally:
         PyMem_Free(src)
-
-
-cdef str _name(dtype):
-    return str(dtype).removeprefix("torch.")

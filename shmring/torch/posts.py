@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from shmring.dtypes import DTYPE_CODES
+from shmring.torch.folding import dtype_name
 from shmring.torch.wire import LETTER, LETTER_CONTENT, Wire
 
 MOST_ON_THE_WAY = 64  # short letters to one rank that nobody has listened to yet; the next one waits for the first
@@ -103,7 +104,7 @@ def read(room: torch.Tensor, source: int) -> tuple[int, Letter]:
 
 def code_of(x: torch.Tensor) -> int:
     """The number of its element type."""
-    return DTYPE_CODES[str(x.dtype).removeprefix("torch.")]
+    return DTYPE_CODES[dtype_name(x.dtype)]
 
 
 def slot_of(number: int) -> int:
