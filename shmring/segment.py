@@ -15,7 +15,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple
 
 from shmring import header as headers
@@ -249,12 +249,12 @@ def create(
             if place is not None:
                 # Others look at the header of whatever has room for one, so it must be there before the rest has room.
                 _reserve(name, claim.fd, 0, HEADER_NBYTES)
-                names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
+                _extend(name, claim.fd, nbytes)
                 mapping = _map(name, claim.fd, nbytes)
                 place(mapping, 0, nbytes)
             _reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
-                names.call("ftruncate", os.ftruncate, claim.fd, nbytes)
+                _extend(name, claim.fd, nbytes)
             if sparse_nbytes or keep_descriptor:
                 spare = names.reopen(name, claim.fd)
             if place is None:
@@ -396,10 +396,11 @@ def _check(name: str, header: Header, file_nbytes: int, kind: int | None, rank: 
         raise SegmentError(f"{name} is truncated: its header says {header.nbytes} bytes, the file has {file_nbytes}")
 
 
-def _reserve(name: str, fd: int, offset: int, nbytes: int) -> None:
-    """Give the file its pages now: later the kernel could only say SIGBUS."""
+@contextmanager
+def _room(name: str, nbytes: int) -> Iterator[None]:
+    """Make it an `OutOfSharedMemoryError` that the kernel has no room for so many bytes."""
     try:
-        names.call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
+        yield
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
@@ -411,6 +412,18 @@ def _reserve(name: str, fd: int, offset: int, nbytes: int) -> None:
             nbytes,
             free,
         ) from error
+
+
+def _extend(name: str, fd: int, nbytes: int) -> None:
+    """Make the file so long; its new pages get no memory."""
+    with _room(name, nbytes):
+        names.call("ftruncate", os.ftruncate, fd, nbytes)
+
+
+def _reserve(name: str, fd: int, offset: int, nbytes: int) -> None:
+    """Give the file its pages now: later the kernel could only say SIGBUS."""
+    with _room(name, nbytes):
+        names.call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
 
 
 def _map(name: str, fd: int, nbytes: int) -> Mapping:

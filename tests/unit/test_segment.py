@@ -671,12 +671,16 @@ def test_no_room_for_a_name_is_an_error_too():
     assert "no room for a file" in done.stdout
 
 
-def test_a_file_size_limit_is_an_error(name, session):
+@pytest.mark.parametrize(
+    "options", [{}, {"place": lambda *_: None}, {"sparse_nbytes": NBYTES - 4096}], ids=["plain", "placed", "sparse"]
+)
+def test_a_file_size_limit_is_an_error(name, session, options):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
     try:
-        with pytest.raises(OutOfSharedMemoryError, match="File too large"):
-            create(name, NBYTES, kind=OUTBOX)
+        with pytest.raises(OutOfSharedMemoryError, match="File too large") as caught:
+            create(name, NBYTES, kind=OUTBOX, **options)
+        assert caught.value.needed == NBYTES
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert standing(session) == []
