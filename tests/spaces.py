@@ -16,6 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x40000000
 
+STRANGER = 54321  # some uid that is not ours
 CABLE = "cable"  # the network device of a machine of `two_machines`
 
 
@@ -28,6 +29,17 @@ def _works(*command: str) -> str:
     return done.stderr.strip() if done.returncode else ""
 
 
+def _no_stranger() -> str:
+    if os.geteuid():
+        return "only root can play another user"
+    try:
+        subprocess.run(["true"], user=STRANGER, check=True)
+    except OSError as error:  # a user namespace may hold one user only
+        return f"there is no other user here: {error}"
+    return ""
+
+
+no_stranger = _no_stranger()
 _no_mount = _works("unshare", "-m", "-i", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm")
 _no_network = _works("unshare", "-n", "ip", "link", "add", CABLE, "type", "veth", "peer", "name", "other")
 _no_pids = _works("unshare", "--pid", "--fork", "--kill-child", "true")
@@ -37,7 +49,7 @@ needs_machines = pytest.mark.skipif(
     bool(_no_mount or _no_network), reason=f"no network namespaces here (ip of iproute2, and root): {_no_network}"
 )
 needs_pids = pytest.mark.skipif(bool(_no_pids), reason=f"no new PID namespace here: {_no_pids}")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
+needs_stranger = pytest.mark.skipif(bool(no_stranger), reason=no_stranger)
 
 
 class Room:

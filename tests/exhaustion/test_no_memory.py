@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from emulation import needs_address_limit
 from harness import run_processes, run_ranks, start_processes
 from spaces import enter, needs_mount, room
 
@@ -258,10 +259,6 @@ def test_a_shm_of_one_mib_is_an_error_with_the_default_outbox_and_enough_for_a_s
 
 # -- RLIMIT_AS --------------------------------------------------------------------------------------------------------
 
-no_address_limit = pytest.mark.skipif(
-    "address" in os.environ.get("SHMRING_SANITIZED", ""), reason="the address sanitizer maps terabytes"
-)
-
 
 def address_space_nbytes():
     with open("/proc/self/statm") as file:
@@ -295,7 +292,7 @@ def grow_within_a_limit(comm, what):
     return str(caught.value)
 
 
-@no_address_limit
+@needs_address_limit
 @pytest.mark.parametrize("what", ["split", "dup", "big array"])
 def test_an_address_space_limit_is_one_error_on_all_and_the_parent_works_on(what):
     first, second = run_ranks(2, grow_within_a_limit, what)
@@ -317,7 +314,7 @@ def come_late_to_one_without_room(comm, more):
     return str(caught.value)
 
 
-@no_address_limit
+@needs_address_limit
 @pytest.mark.parametrize("more", [1 << 20, 7 << 20])
 def test_who_cannot_map_the_own_or_the_others_memory_waits_for_who_comes_late_to_tell_him(more):
     first, second = run_ranks(2, come_late_to_one_without_room, more, init={"slot_nbytes": 1 << 20})
@@ -341,7 +338,7 @@ def init_within_a_limit(rank, session, more):
         return works(comm)
 
 
-@no_address_limit
+@needs_address_limit
 def test_wherever_the_address_space_ends_during_init_both_ranks_end_and_nothing_is_left(seed):
     seen = set()
     for more in [*range(0, 8 << 20, 1 << 20), 1 << 30]:

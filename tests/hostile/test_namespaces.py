@@ -9,7 +9,17 @@ import time
 import numpy as np
 import pytest
 from harness import run_processes, start_processes
-from spaces import CLONE_NEWIPC, _libc, enter, in_new_pid_namespace, needs_mount, needs_pids, needs_root, room
+from spaces import (
+    CLONE_NEWIPC,
+    _libc,
+    enter,
+    in_new_pid_namespace,
+    needs_mount,
+    needs_pids,
+    needs_stranger,
+    no_stranger,
+    room,
+)
 
 import shmring
 from shmring import header as headers
@@ -105,7 +115,7 @@ def become_nobody(rank, session):
     shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
 
 
-@needs_root
+@needs_stranger
 def test_ranks_of_two_users_never_meet_and_each_says_so(seed):
     for outcome in start_processes(2, become_nobody, f"users-{seed}").outcomes():
         assert type(outcome.error) is MeetingTimeoutError, outcome
@@ -176,8 +186,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
-    if what == "another user" and os.geteuid():
-        pytest.skip("only root can play another user")
+    if what == "another user" and no_stranger:
+        pytest.skip(no_stranger)
     session = f"squat-{seed}-{secrets.token_hex(4)}"
     with Squatter(segment_name(session, "r1"), **REFUSED[what]), pytest.raises(SegmentError) as caught:
         shmring.init(rank=0, size=2, session=session, meeting_timeout=60)
@@ -187,8 +197,8 @@ def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
 
 @pytest.mark.parametrize("what", ["wrong mode", "another user", "symlink"])
 def test_what_is_not_ours_is_not_replaced_under_our_own_name_either(what, seed):
-    if what == "another user" and os.geteuid():
-        pytest.skip("only root can play another user")
+    if what == "another user" and no_stranger:
+        pytest.skip(no_stranger)
     session = f"own-{seed}-{secrets.token_hex(4)}"
     with Squatter(segment_name(session, "r0"), **REFUSED[what]) as squatter:
         with pytest.raises(SegmentError):

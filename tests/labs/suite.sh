@@ -2,10 +2,11 @@
 #
 # suite.sh - the suite, or some of its files, in a lab: file by file, to be stopped and gone on with at will
 #
-#   suite.sh [-n NODES] [-x WORDS] [-k COUNT] [-t SECONDS] DIR LAB [FILE...]
+#   suite.sh [-n NODES] [-c CPUS] [-x WORDS] [-k COUNT] [-t SECONDS] DIR LAB [FILE...]
 #   suite.sh DIR
 #
-#   -n NODES    of numa_vm: its nodes, with two processors and 1 GiB of memory each (default 2)
+#   -n NODES    of numa_vm: its nodes, with 1 GiB of memory each (default 2)
+#   -c CPUS     of numa_vm: processors in each node (default 1: quickest where this machine has no more than nodes)
 #   -x WORDS    put before each call of the lab, e.g. 'nice -n 19'
 #   -k COUNT    at most so many files in one call of the lab (default: all)
 #   -t SECONDS  for one file, by the clock inside the lab (default 3600)
@@ -18,19 +19,19 @@
 # Exit status: 0 if every file that was asked for has run and none failed.
 #
 # Environment: that of the labs, and
-#   SUITE_BUILD       how tree/ is built       (python3 setup.py -q build_ext --inplace)
+#   SUITE_BUILD       how tree/ is built       (python3 setup.py -q build_ext --inplace; on numa_vm that of tests/faults too)
 #   SHMRING_PATIENCE  how many times as long as elsewhere tests wait for ranks      (10)
 
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 die() { echo "suite: $*" >&2; exit 125; }
-usage() { sed -n '3,11p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 125; }
+usage() { sed -n '3,12p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 125; }
 
-nodes=2 prefix=() most=0 seconds=3600
-while getopts n:x:k:t: option; do
+nodes=2 cpus=1 prefix=() most=0 seconds=3600
+while getopts n:c:x:k:t: option; do
     case $option in
-        n) nodes=$OPTARG ;; x) read -ra prefix <<< "$OPTARG" ;; k) most=$OPTARG ;; t) seconds=$OPTARG ;; *) usage ;;
+        n) nodes=$OPTARG ;; c) cpus=$OPTARG ;; x) read -ra prefix <<< "$OPTARG" ;; k) most=$OPTARG ;; t) seconds=$OPTARG ;; *) usage ;;
     esac
 done
 shift $((OPTIND - 1))
@@ -56,14 +57,17 @@ report() {
 
 export LAB_PIP="${LAB_PIP:-numpy cython setuptools posix-ipc pytest pytest-benchmark hypothesis ml-dtypes}"
 export LAB_TIMEOUT="${LAB_TIMEOUT:-1000000}" LAB_BOOT_TIMEOUT="${LAB_BOOT_TIMEOUT:-1800}"
+build='python3 setup.py -q build_ext --inplace'
 case $lab in
-    numa_vm) start=(tests/labs/numa_vm.sh -n "$nodes" -c 2 -m $((nodes * 1024))) ;;
+    numa_vm)
+        start=(tests/labs/numa_vm.sh -n "$nodes" -c "$cpus" -m $((nodes * 1024)))
+        build+=' && PYTHONPATH=. python3 tests/faults/fault_build.py' ;;    # imports what was built: not if cross-compiled
     arm64) start=(tests/labs/arm64.sh) ;;
     *) die "no such lab: $lab" ;;
 esac
 if [ ! -e "$dir/tree.done" ]; then
     rm -rf "$dir/tree"
-    "${start[@]}" -b "${SUITE_BUILD:-python3 setup.py -q build_ext --inplace}" -k "$dir/tree" . true
+    "${start[@]}" -b "${SUITE_BUILD:-$build}" -k "$dir/tree" . true
     touch "$dir/tree.done"
 fi
 

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from emulation import needs_address_limit
 from harness import RANKS, run_ranks, say, start_ranks
 from inputs import NUMPY_DTYPES, same_bits, values
 from model import reduce_model
@@ -635,6 +636,7 @@ def test_a_rank_without_room_to_make_its_array_is_an_error_for_all_and_the_commu
     assert len(set(run_ranks(n, run_out, resource.RLIMIT_FSIZE, 1))) == 1
 
 
+@needs_address_limit
 @pytest.mark.parametrize("room", [1, 3])
 def test_a_rank_without_address_space_is_an_error_for_all(room):
     # Room for none, or for the own array but not for a peer's.

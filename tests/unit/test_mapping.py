@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from emulation import needs_address_limit, needs_advice
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError
 from shmring.mapping import HUGE_PAGE_NBYTES, Mapping
@@ -132,7 +133,7 @@ def test_a_bad_descriptor_is_an_os_error_with_its_errno(fd):
         Mapping(read_only.fileno(), PAGE)
 
 
-@pytest.mark.skipif("address" in os.environ.get("SHMRING_SANITIZED", ""), reason="the address sanitizer maps terabytes")
+@needs_address_limit
 def test_an_address_space_limit_is_an_error_that_says_so():
     program = """
         import os, resource
@@ -161,7 +162,7 @@ def resident_pages(mapping):
     return [bool(entry >> np.uint64(63)) for entry in entries]
 
 
-@pytest.mark.parametrize("way", ["prefault", "touch"])
+@pytest.mark.parametrize("way", [pytest.param("prefault", marks=needs_advice), "touch"])
 @pytest.mark.parametrize("write", [True, False])
 def test_faulting_in_gives_the_pages_of_a_range_and_keeps_their_contents(fd, way, write):
     os.pwrite(fd, bytes(range(256)) * (8 * PAGE // 256), 0)
@@ -189,6 +190,7 @@ def test_faulting_in_nothing_is_fine(fd):
     assert resident_pages(mapping) == [False] * 8
 
 
+@needs_advice
 def test_prefault_of_a_file_cut_short_is_an_error_and_no_sigbus(fd):
     mapping = Mapping(fd, 8 * PAGE)
     os.ftruncate(fd, PAGE)
@@ -249,6 +251,7 @@ def test_mappings_leave_no_address_space_behind(large):
     assert mapped_nbytes() < before + 20 * HUGE_PAGE_NBYTES
 
 
+@needs_advice
 def test_collapsing_keeps_contents_and_takes_no_more_memory_and_peers_see_huge_pages_too(large):
     one = Mapping(large, 3 * HUGE_PAGE_NBYTES + PAGE)
     content = np.random.default_rng(0).integers(0, 256, one.nbytes, np.uint8)

@@ -16,6 +16,7 @@ import time
 
 import pytest
 from harness import PATIENCE
+from spaces import STRANGER, needs_stranger
 
 from shmring import header as headers
 from shmring import names
@@ -25,8 +26,6 @@ from shmring.segment import ARRAY, OUTBOX, RING, attach, create, leftovers, segm
 
 FORK = multiprocessing.get_context("fork")
 NBYTES = 64 << 10
-STRANGER = 54321  # some uid that is not ours
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play another user")
 
 
 @pytest.fixture
@@ -503,7 +502,7 @@ def test_a_file_open_to_others_is_refused_and_not_replaced(name, mode):
             create(name, NBYTES, kind=OUTBOX)
 
 
-@as_root
+@needs_stranger
 @pytest.mark.parametrize("locked", [True, False])
 def test_a_file_of_another_user_is_refused_and_not_replaced(name, locked):
     with squatted(name, forged(), uid=STRANGER, locked=locked):
@@ -513,7 +512,7 @@ def test_a_file_of_another_user_is_refused_and_not_replaced(name, locked):
         assert f"uid {STRANGER}" in next(left.status for left in leftovers() if left.name == name)
 
 
-@as_root
+@needs_stranger
 def test_another_user_cannot_attach(name):
     def stranger():
         os.setresuid(STRANGER, STRANGER, STRANGER)

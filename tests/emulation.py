@@ -1,0 +1,27 @@
+"""What tests cannot ask of QEMU's user mode (tests/labs/arm64.sh), nor of a sanitizer."""
+
+import mmap
+import os
+
+import pytest
+
+SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
+
+
+def _takes_any_advice() -> bool:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(12345)
+        except OSError:
+            return False
+    return True
+
+
+# No kernel takes an advice that does not exist; QEMU's user mode says yes to all that it does not know.
+EMULATED = _takes_any_advice()
+
+needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
+needs_address_limit = pytest.mark.skipif(
+    EMULATED or SANITIZED,
+    reason="QEMU's user mode does not pass RLIMIT_AS on" if EMULATED else "the address sanitizer maps terabytes",
+)
