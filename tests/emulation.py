@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from shmring.lifeline import drop, hold, probe
+
 SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
 
 
@@ -17,9 +19,23 @@ def _takes_any_advice() -> bool:
     return True
 
 
+def _method_of_lifelines() -> int:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        hold(page)
+        method = probe(page).method
+        drop(page)
+    return method
+
+
+METHOD = _method_of_lifelines()
+"""1 if the kernel marks deaths; 2 if the process table must be asked, which only those do who wait or look."""
+
 # No kernel takes an advice that does not exist; QEMU's user mode says yes to all that it does not know.
 EMULATED = _takes_any_advice()
 
+needs_marks = pytest.mark.skipif(
+    METHOD != 1, reason="no robust lists here: who does not wait hears of no death, and the dead keep their locks"
+)
 needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
 needs_address_limit = pytest.mark.skipif(
     EMULATED or SANITIZED,

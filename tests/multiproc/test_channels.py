@@ -15,6 +15,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 from children import in_child, status_of
+from emulation import needs_marks
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError, segment
@@ -201,6 +202,7 @@ def test_an_open_end_is_not_given_twice():
             assert receiver.recv() == b"undisturbed"
 
 
+@needs_marks
 def test_an_end_can_come_again_and_go_on():
     name = unique("again")
     sender = shmring.open_channel(name, "sender", 1 << 12)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import in_child, status_of
+from emulation import needs_marks
 from harness import PATIENCE
 
 import shmring
@@ -339,6 +340,7 @@ def test_a_broadcast_of_records_moves_arrays():
     assert sums == [sum(range(10_000)) + 11] * 3
 
 
+@needs_marks
 def test_receivers_that_die_or_close_never_block_the_sender():
     sender, receivers = shmring.broadcast_channel(3, 1 << 10)
     pid = in_child(lambda: (receivers[0].recv(), os.kill(os.getpid(), signal.SIGKILL)))

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from children import in_child, status_of
+from emulation import needs_marks
 from harness import PATIENCE
 
 import shmring
@@ -191,6 +192,7 @@ def test_threads_of_one_process_may_share_it():
 # ---- death ----
 
 
+@needs_marks
 @pytest.mark.parametrize("nbytes", [100, 50_000])
 def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
     generator = random.Random(seed)
@@ -222,6 +224,7 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
         assert q.get(timeout=10 * PATIENCE) == "still here"
 
 
+@needs_marks
 def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
     generator = random.Random(seed)
     q, told = shmring.Queue(capacity_nbytes=1 << 12), shmring.Queue()
@@ -289,6 +292,7 @@ def test_what_was_given_up_takes_no_room_and_what_was_before_it_stays():
     assert q.empty()
 
 
+@needs_marks
 def test_what_a_killed_producer_had_begun_takes_no_room():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = in_child(lambda: q.put(bytes(10_000)))

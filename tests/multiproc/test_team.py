@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 import pytest
+from emulation import needs_address_limit
 from harness import PATIENCE, run_processes, run_ranks, say, start_processes, start_ranks
 from inputs import NUMPY_DTYPES, same_bits, values
 from model import reduce_model
@@ -317,6 +318,7 @@ def without_room_for_stacks(rank, session):
     return number_of_threads(rank, session, (32, 32))
 
 
+@needs_address_limit
 def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
     gang = start_processes(2, without_room_for_stacks, f"stacks{seed}")
     gang.heard("warned", [0])

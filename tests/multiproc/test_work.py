@@ -346,6 +346,7 @@ def wait_for_the_dead(comm):
         say("going")
         time.sleep(1000)
     works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 100_000, 3)]
+    say("pending")
     for work in works:
         with pytest.raises(PeerLostError):
             work.wait()
@@ -355,7 +356,7 @@ def wait_for_the_dead(comm):
 def test_all_pending_work_fails_when_a_rank_is_killed(n):
     gang = start_ranks(n, wait_for_the_dead)
     gang.heard("going", [0])
-    time.sleep(0.1)
+    gang.heard("pending", range(1, n))
     gang.kill(0)
     for outcome in gang.outcomes()[1:]:
         assert outcome.ok, outcome

@@ -10,24 +10,13 @@ import threading
 import time
 
 import pytest
+from emulation import METHOD, needs_marks
 from harness import PATIENCE
 
 from shmring.lifeline import LIFELINE_NBYTES, drop, hold, probe
 
 METHODS = {1: {}, 2: {"SHMRING_LIFELINE": "process-table"}}
-
-
-def method_of_this_machine():
-    with mmap.mmap(-1, 4096) as memory:
-        hold(memory)
-        method = probe(memory).method
-        drop(memory)
-    return method
-
-
-METHOD = method_of_this_machine()
-kernel_marks = pytest.mark.skipif(METHOD != 1, reason="no robust lists here")
-each_method = pytest.mark.parametrize("method", [pytest.param(1, marks=kernel_marks), 2])
+each_method = pytest.mark.parametrize("method", [pytest.param(1, marks=needs_marks), 2])
 
 # Argument 1: a file to map. Holds the lifeline at its start, says so, does what it is told.
 HOLDER = """
@@ -159,7 +148,7 @@ def test_every_kind_of_exit_is_seen(memory, start, method, end):
     assert state_after_change(memory) == "dead"
 
 
-@kernel_marks
+@needs_marks
 def test_exec_ends_the_life_though_the_process_goes_on(memory, start):
     holder = start()
     holder.say("os.execv('/bin/sleep', ['sleep', '600'])")
@@ -261,7 +250,7 @@ def test_observers_that_are_killed_while_looking_change_nothing(path, memory, st
     assert probe(memory).state == "alive"
 
 
-@kernel_marks
+@needs_marks
 def test_a_death_in_another_pid_namespace_is_seen(memory, start, new_pid_namespace):
     holder = start(before=new_pid_namespace)
     life = probe(memory)
@@ -322,7 +311,7 @@ def test_drops_in_any_order_leave_the_others_marked(memory, start):
         assert state_after_change(memory, 64 * i) == ("dead" if state == "alive" else "dropped")
 
 
-@kernel_marks
+@needs_marks
 def test_more_lives_than_the_kernel_marks_are_told_by_the_process_table(path, start):
     count = 2100
     path.write_bytes(bytes(64 * count))
