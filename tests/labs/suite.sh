@@ -93,7 +93,8 @@ for ((i = 0; i < ${#left[@]}; i += most)); do
         while IFS= read -r line; do
             case $line in
                 '==> '*) log=$(log_of "${line#==> }"); : > "$log.part" ;;
-                '<== '*) mv "$log.part" "$log"; echo "${log##*/}: $(tail -n 1 "$log")" ;;
+                # also where a pytest that was ended has left its last line open
+                *'<== '[0-9]*) mv "$log.part" "$log"; echo "${log##*/}: $(tail -n 1 "$log")" ;;
                 *) [ -z "$log" ] || printf '%s\n' "$line" >> "$log.part" ;;
             esac
         done || true
