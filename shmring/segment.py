@@ -248,7 +248,7 @@ def create(
         try:
             if place is not None:
                 # Others look at the header of whatever has room for one, so it must be there before the rest has room.
-                _reserve(name, claim.fd, 0, HEADER_NBYTES)
+                _reserve(name, claim.fd, 0, HEADER_NBYTES, needed=nbytes - sparse_nbytes)
                 _extend(name, claim.fd, nbytes)
                 mapping = _map(name, claim.fd, nbytes)
                 place(mapping, 0, nbytes)
@@ -420,9 +420,9 @@ def _extend(name: str, fd: int, nbytes: int) -> None:
         names.call("ftruncate", os.ftruncate, fd, nbytes)
 
 
-def _reserve(name: str, fd: int, offset: int, nbytes: int) -> None:
-    """Give the file its pages now: later the kernel could only say SIGBUS."""
-    with _room(name, nbytes):
+def _reserve(name: str, fd: int, offset: int, nbytes: int, *, needed: int = 0) -> None:
+    """Give the file its pages now: later the kernel could only say SIGBUS. ``needed`` counts those to come, too."""
+    with _room(name, needed or nbytes):
         names.call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
 
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from emulation import needs_address_limit
-from harness import run_processes, run_ranks, start_processes
+from harness import PATIENCE, run_processes, run_ranks, start_processes
 from spaces import enter, needs_mount, room
 
 import shmring
@@ -200,7 +200,7 @@ def in_room(rank, pid, fn, *args):
 
 def work_in_a_small_shm(rank, size, session, settings):
     try:
-        with shmring.init(rank=rank, size=size, session=session, meeting_timeout=20, **settings) as comm:
+        with shmring.init(rank=rank, size=size, session=session, meeting_timeout=20 * PATIENCE, **settings) as comm:
             assert works(comm)
             with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
                 comm.empty(80 << 20, np.uint8)

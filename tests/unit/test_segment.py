@@ -685,6 +685,22 @@ def test_a_file_size_limit_is_an_error(name, session, options):
     assert standing(session) == []
 
 
+@pytest.mark.parametrize("place", [None, lambda *_: None], ids=["plain", "placed"])
+def test_the_first_page_that_finds_no_room_tells_how_much_was_needed(name, session, place):
+    def refuse(call):
+        if call == "posix_fallocate":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    names.fault = refuse
+    try:
+        with pytest.raises(OutOfSharedMemoryError, match=f"cannot reserve {NBYTES} bytes") as caught:
+            create(name, NBYTES, kind=OUTBOX, place=place)
+    finally:
+        names.fault = None
+    assert caught.value.needed == NBYTES
+    assert standing(session) == []
+
+
 def test_no_descriptor_left_is_an_error(name, session):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
