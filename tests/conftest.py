@@ -7,8 +7,13 @@ import threading
 from multiprocessing import resource_tracker
 
 import harness
+import hypothesis
 import installed
 import pytest
+
+# No test asserts a maximum time; a watchdog ends what hangs.
+hypothesis.settings.register_profile("shmring", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("shmring")
 
 
 def pytest_addoption(parser):

@@ -8,7 +8,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shmring import arrays
@@ -111,7 +111,6 @@ def strided_views(draw):
     return base, base[(*index, ...)].transpose(draw(st.permutations(range(len(taken)))))
 
 
-@settings(deadline=None)
 @given(strided_views())
 def test_any_view_reads_in_c_order(case):
     base, view = case
@@ -120,7 +119,6 @@ def test_any_view_reads_in_c_order(case):
     assert arrays.describe(view)[1:3] == (view.size, view.size * view.itemsize)
 
 
-@settings(deadline=None)
 @given(strided_views())
 def test_any_view_is_written_in_c_order_and_nothing_around_it(case):
     base, view = case
@@ -140,7 +138,6 @@ def stride_tricks(draw):
     return shape, strides, draw(st.sampled_from([1, 2, 4]))
 
 
-@settings(deadline=None)
 @given(stride_tricks())
 def test_a_target_is_refused_exactly_when_two_elements_share_a_byte(case):
     shape, strides, itemsize = case

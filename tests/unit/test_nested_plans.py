@@ -81,7 +81,7 @@ def nests(draw):
     return Nest(levels)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(nests(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
 def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(nest, kind, wide, items, data):
     limits = Limits(data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * nest.size, 5 * nest.size)))

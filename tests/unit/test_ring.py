@@ -601,7 +601,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps=STEPS, exponent=st.integers(0, 3), start=st.sampled_from([0, 5, LAST - 3, LAST]))
 def test_a_ring_is_a_bounded_deque(steps, exponent, start):
     nslots = 1 << exponent
