@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from emulation import needs_marks
 from harness import PATIENCE, say, start_processes, start_ranks
 
 import shmring
@@ -121,6 +122,7 @@ def become_another_program(comm):
         group.barrier()
 
 
+@needs_marks
 def test_a_rank_that_becomes_another_program_is_lost_though_its_process_lives():
     gang = start_ranks(3, become_another_program)
     gang.heard("heard", [0, 2])
