@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from shmring import names
 from shmring.errors import (
     MeetingError,
     MeetingTimeoutError,
@@ -41,6 +42,8 @@ __all__ = ["meet"]
 ABSENT = 0  # has not attached everybody yet
 TIRED = 2**64 - 1  # left: ran out of time
 LEFT = 2**64 - 2  # left: any other error
+CRAMPED = 2**64 - 3  # left: lack of memory, as this rank found or was told
+GONE = (TIRED, LEFT, CRAMPED)
 
 # How long ranks that disagree, or send regrets, stay for others to see it, before they raise: as long as it takes if
 # nobody is missing.
@@ -110,7 +113,7 @@ def meet(
     SegmentError
         The name of this rank is taken by a live process, or what stands under a rank's name is not to be trusted.
     OutOfSharedMemoryError
-        No room, for this rank's segment or for another's; the message says whose.
+        No room, for this rank's segment or for another's; the message says whose, or who left for it.
 
     Notes
     -----
@@ -144,7 +147,7 @@ def meet(
         return [meeting.present[r] for r in range(size)]
     except BaseException as error:
         if not meeting.is_complete():  # else others may have seen it so, and all must: they find this rank gone
-            meeting.say(TIRED if isinstance(error, MeetingTimeoutError) else LEFT)
+            meeting.say(_farewell(error))
         try:
             if undo is not None:
                 undo()
@@ -179,6 +182,13 @@ def _regrets(name: str, rank: int, size: int, error: ShmringError) -> Segment:
             if time.monotonic() >= patience_until:
                 raise
         time.sleep(0.01)
+
+
+def _farewell(error: BaseException) -> int:
+    """What a rank that leaves with this error tells those who have its segment."""
+    if isinstance(error, MeetingTimeoutError):
+        return TIRED
+    return CRAMPED if isinstance(error, OutOfSharedMemoryError) else LEFT
 
 
 class _Meeting:
@@ -241,7 +251,7 @@ class _Meeting:
             self.own.attached = self.fingerprint()
 
     def fingerprint(self) -> int:
-        """A number for the set of segments present, between `ABSENT` and `LEFT`."""
+        """A number for the set of segments present, between `ABSENT` and `CRAMPED`."""
         nonces = b"".join(self.present[r].header.nonce for r in sorted(self.present))
         return int.from_bytes(hashlib.blake2b(nonces, digest_size=8).digest(), "little") >> 1 or 1
 
@@ -253,22 +263,24 @@ class _Meeting:
     def look_after_present(self) -> None:
         """Raise if somebody found before is gone: until the meeting is complete, nobody may go."""
         for r, segment in self.present.items():
-            if segment is self.own or segment.attached in (TIRED, LEFT) or segment.is_live():
+            if segment is self.own or segment.attached in GONE or segment.is_live():
                 continue
             # Looked at after the name: whoever completes the meeting takes names away at once, and who gives up says
             # so before his own goes.
             if self.is_complete():
                 return
-            if segment.attached not in (TIRED, LEFT):
+            if segment.attached not in GONE:
                 segment.unlink()  # nobody else may come by to do it
                 self.check_agreement()
                 pid = segment.header.pid
                 raise PeerLostError(f"rank {r} (pid {pid}) died while {self.session!r} was meeting", r, pid)
         for r, segment in self.present.items():
-            if segment.attached in (TIRED, LEFT):
+            if segment.attached in GONE:
                 self.check_agreement()
                 if segment.attached == TIRED:
                     raise self.timeout_error(f"rank {r} has run out of time")
+                if segment.attached == CRAMPED:  # the rank that could not come has left before this one saw its regrets
+                    raise self.lack_of_memory(r)
                 missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
                 raise MeetingError(
                     f"rank {r} (pid {segment.header.pid}) left {self.session!r} with an error of its own{missing}"
@@ -324,6 +336,16 @@ class _Meeting:
                 needed,
                 available,
             )
+
+    def lack_of_memory(self, r: int) -> OutOfSharedMemoryError:
+        """Why rank ``r`` left, as an error."""
+        needed, available = self.own.nbytes - self.sparse_nbytes, names.free_nbytes()
+        return OutOfSharedMemoryError(
+            f"the ranks of {self.session!r} cannot meet: rank {r} left for lack of memory; each rank needs {needed} "
+            f"bytes of shared memory, which has {max(available, 0)} free now",
+            needed,
+            available,
+        )
 
     def say(self, word: int) -> None:
         """Tell those who have this rank's segment mapped; before the name goes, see `look_after_present`."""

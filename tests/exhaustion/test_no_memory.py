@@ -243,7 +243,8 @@ def test_more_ranks_than_fit_into_64_mib_are_all_told(seed):
     with room("64m") as place:
         told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", large)
         assert place.names() == []
-    assert all("cannot reserve" in text for _, text in told)
+    # A rank that came when the first had gone has it from others.
+    assert all("cannot reserve" in text or "left for lack of memory" in text for _, text in told)
 
 
 @needs_mount

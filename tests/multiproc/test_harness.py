@@ -9,7 +9,7 @@ import time
 
 import harness
 import pytest
-from harness import RANKS, RankError, run_processes, say, start_processes
+from harness import PATIENCE, RANKS, RankError, run_processes, say, start_processes
 from installed import ROOT
 
 
@@ -33,7 +33,7 @@ def test_results_larger_than_any_pipe_come_back_whole():
 
 
 def raise_in_turn(rank):
-    time.sleep(0.05 * (2 - rank))
+    time.sleep(0.05 * (2 - rank) * PATIENCE)
     raise KeyError(f"rank {rank}")
 
 

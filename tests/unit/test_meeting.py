@@ -11,7 +11,7 @@ import pytest
 from harness import run_processes, say, start_processes
 
 from shmring import meeting, names
-from shmring.errors import MeetingError, MeetingTimeoutError, PeerLostError, SegmentError
+from shmring.errors import MeetingError, MeetingTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.meeting import meet
 from shmring.segment import ARRAY, OUTBOX, create, segment_name, sweep
 
@@ -518,4 +518,21 @@ def test_check_hears_who_is_missing_and_what_it_raises_ends_the_meeting(session)
     with pytest.raises(LookupError, match="will never come"):
         meet(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
     assert heard == [[0, 2]] * 3
+    assert standing(session) == []
+
+
+def lack_memory_once_found(rank, session):
+    def check(missing):  # of three, so that somebody is missing for ever
+        if 0 not in missing:
+            raise OutOfSharedMemoryError("no room, says the test", 1, 0)
+
+    meet(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
+
+
+def test_who_has_found_a_rank_that_leaves_for_lack_of_memory_leaves_for_the_same_reason(session):
+    for outcome in start_processes(2, lack_memory_once_found, session).outcomes():
+        assert type(outcome.error) is OutOfSharedMemoryError, outcome
+        if outcome.rank == 0:
+            assert "rank 1 left for lack of memory" in str(outcome.error)
+            assert outcome.error.needed == NBYTES
     assert standing(session) == []
