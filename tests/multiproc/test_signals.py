@@ -87,7 +87,7 @@ def be_interrupted(comm, wait):
 def test_ctrl_c_ends_every_kind_of_wait(wait):
     gang = start_ranks(2, be_interrupted, wait)
     gang.heard("going")
-    time.sleep(0.15)
+    time.sleep(0.15 * PATIENCE)     # until it waits: between two calls an interrupt breaks nothing
     gang.signal(0, signal.SIGINT)
     gang.results()
 
@@ -101,7 +101,7 @@ def meet_in_vain(rank, session):
 def test_ctrl_c_ends_a_meeting_and_leaves_nothing():
     gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
     gang.heard("going")
-    time.sleep(0.1)
+    time.sleep(0.1 * PATIENCE)
     gang.signal(0, signal.SIGINT)
     gang.results()
 
