@@ -11,6 +11,7 @@ import pytest
 from harness import run_processes, start_processes
 from spaces import (
     CLONE_NEWIPC,
+    STRANGER,
     _libc,
     enter,
     in_new_pid_namespace,
@@ -26,8 +27,6 @@ from shmring import header as headers
 from shmring import names
 from shmring.errors import MeetingTimeoutError, PeerLostError, SegmentError
 from shmring.segment import segment_name
-
-NOBODY = 65534
 
 
 def add_up(rank, size, session):
@@ -108,16 +107,16 @@ def test_another_ipc_namespace_makes_no_difference_where_dev_shm_is_shared(seed)
 # -- others' files under our names ------------------------------------------------------------------------------------
 
 
-def become_nobody(rank, session):
+def become_stranger(rank, session):
     if rank == 1:
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(STRANGER)
+        os.setuid(STRANGER)
     shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
 
 
 @needs_stranger
 def test_ranks_of_two_users_never_meet_and_each_says_so(seed):
-    for outcome in start_processes(2, become_nobody, f"users-{seed}").outcomes():
+    for outcome in start_processes(2, become_stranger, f"users-{seed}").outcomes():
         assert type(outcome.error) is MeetingTimeoutError, outcome
         assert outcome.error.missing == (1 - outcome.rank,)
 
@@ -173,7 +172,7 @@ class Squatter:
 
 REFUSED = {
     "wrong mode": {"contents": page(), "mode": 0o666},
-    "another user": {"contents": page(), "uid": NOBODY},
+    "another user": {"contents": page(), "uid": STRANGER},
     "symlink": {"contents": b"", "link": "/dev/zero"},
     "truncated": {"contents": page()[:100]},
     "says more than it has": {"contents": page(nbytes=1 << 40)},

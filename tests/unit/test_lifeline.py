@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from emulation import METHOD, needs_marks
+from emulation import EMULATED, METHOD, needs_marks
 from harness import PATIENCE
 
 from shmring.lifeline import LIFELINE_NBYTES, drop, hold, probe
@@ -350,7 +350,7 @@ def test_threads_may_hold_and_drop_at_once(memory):
     assert [probe(memory, 64 * i).pid for i in range(4)] == [os.getpid()] * 4
 
 
-@pytest.mark.skipif(METHOD != 1, reason="an emulator has signal masks of its own")
+@pytest.mark.skipif(EMULATED, reason="an emulator has signal masks of its own")
 def test_the_keeper_takes_no_signal(memory):
     hold(memory)
     drop(memory)
