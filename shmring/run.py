@@ -80,8 +80,9 @@ def run(
     Blocks; call it from the main thread. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
     ``SHMRING_SESSION``, and for `torch.distributed` to meet ``MASTER_ADDR`` and ``MASTER_PORT``, unless one of these
     is set; everything else, ``OMP_NUM_THREADS`` too, is passed on as it is. Rank 0 has this process's standard input,
-    the others have none. When a rank fails the others are ended; what they leave running is ended with them. Signals
-    that would end this process go to the ranks instead, and a second one kills them.
+    the others have none. When a rank fails the others are ended; what they leave running is ended with them,
+    where the kernel lets this process adopt it (Linux does; emulators may not). Signals that would end this process go
+    to the ranks instead, and a second one kills them.
     """
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")

@@ -1,5 +1,6 @@
 """What tests cannot ask of QEMU's user mode (tests/labs/arm64.sh), nor of a sanitizer."""
 
+import ctypes
 import mmap
 import os
 
@@ -17,6 +18,11 @@ def _takes_any_advice() -> bool:
         except OSError:
             return False
     return True
+
+
+def _adopts_orphans() -> bool:
+    PR_GET_CHILD_SUBREAPER = 37
+    return ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(ctypes.c_int()), 0, 0, 0) == 0
 
 
 def _method_of_lifelines() -> int:
@@ -37,6 +43,9 @@ needs_marks = pytest.mark.skipif(
     METHOD != 1, reason="no robust lists here: who does not wait hears of no death, and the dead keep their locks"
 )
 needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
+needs_adoption = pytest.mark.skipif(
+    not _adopts_orphans(), reason="no process adopts orphans here: the launcher does not see what ranks leave running"
+)
 needs_address_limit = pytest.mark.skipif(
     EMULATED or SANITIZED,
     reason="QEMU's user mode does not pass RLIMIT_AS on" if EMULATED else "the address sanitizer maps terabytes",

@@ -17,6 +17,7 @@ from pathlib import Path
 import harness
 import numpy as np
 import pytest
+from emulation import needs_adoption
 from harness import PATIENCE, RANKS
 
 import shmring
@@ -386,6 +387,7 @@ def test_ranks_that_ignore_sigterm_are_killed_after_the_grace():
     assert run(python(code), 2, env={"FLAG": flag}, grace=0.2) == 4
 
 
+@needs_adoption
 def test_what_ranks_leave_running_is_ended_too(tmp_path):
     code = '(sleep 1000 & echo $! > "$1/$RANK"); setsid sleep 1000 & echo $! > "$1/s$RANK"'
     assert run(shell(code, tmp_path), 2, grace=0.2) == 0
