@@ -67,7 +67,7 @@ def be_interrupted(comm, wait):
             assert caught.value.rank == 0
             return
         if wait == "work":
-            time.sleep(0.5)     # the interrupt comes first; the work goes on
+            time.sleep(0.5 * PATIENCE)      # the interrupt comes first; the work goes on
             comm.all_reduce(np.ones(3))
     else:
         say("going")
