@@ -5,7 +5,7 @@
 #   suite.sh [-n NODES] [-c CPUS] [-x WORDS] [-k COUNT] [-t SECONDS] DIR LAB [FILE...]
 #   suite.sh DIR
 #
-#   -n NODES    of numa_vm: its nodes, with 1 GiB of memory each (default 2)
+#   -n NODES    of numa_vm: its nodes, with 2 GiB of memory each (default 2)
 #   -c CPUS     of numa_vm: processors in each node (default 1: quickest where this machine has no more than nodes)
 #   -x WORDS    put before each call of the lab, e.g. 'nice -n 19'
 #   -k COUNT    at most so many files in one call of the lab (default: all)
@@ -60,7 +60,7 @@ export LAB_TIMEOUT="${LAB_TIMEOUT:-1000000}" LAB_BOOT_TIMEOUT="${LAB_BOOT_TIMEOU
 build='python3 setup.py -q build_ext --inplace'
 case $lab in
     numa_vm)
-        start=(tests/labs/numa_vm.sh -n "$nodes" -c "$cpus" -m $((nodes * 1024)))
+        start=(tests/labs/numa_vm.sh -n "$nodes" -c "$cpus" -m $((nodes * 2048)))
         build+=' && PYTHONPATH=. python3 tests/faults/fault_build.py' ;;    # imports what was built: not if cross-compiled
     arm64) start=(tests/labs/arm64.sh) ;;
     *) die "no such lab: $lab" ;;
