@@ -40,7 +40,8 @@ METHOD = _method_of_lifelines()
 EMULATED = _takes_any_advice()
 
 needs_marks = pytest.mark.skipif(
-    METHOD != 1, reason="no robust lists here: who does not wait hears of no death, and the dead keep their locks"
+    METHOD != 1,
+    reason="no robust lists: deaths are heard by waiting, in one PID namespace, and the dead keep their locks",
 )
 needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
 needs_adoption = pytest.mark.skipif(

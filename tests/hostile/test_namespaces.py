@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from emulation import needs_marks
 from harness import run_processes, start_processes
 from spaces import (
     CLONE_NEWIPC,
@@ -70,6 +71,7 @@ def lose_one(rank, size, session, sleeps):
 
 
 @needs_pids
+@needs_marks
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_a_death_in_another_pid_namespace_is_noticed_and_survived(sleeps, seed):
     outcomes = start_processes(3, in_pid_namespace, lose_one, 3, f"death-{seed}-{sleeps}", sleeps).outcomes()
