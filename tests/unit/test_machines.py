@@ -10,10 +10,11 @@ from shmring.topology import discover
 from shmring.topologyfile import dump, parse
 
 
-@pytest.fixture(params=MACHINES)
-def machine(request, tmp_path):
-    """Each machine, as the arguments of `discover`."""
-    return request.param, MACHINES[request.param].write(tmp_path)
+@pytest.fixture(params=MACHINES, scope="module")
+def machine(request, tmp_path_factory):
+    """Each machine's name; as the arguments of `discover`; and what that found. Thousands of files: written once."""
+    roots = MACHINES[request.param].write(tmp_path_factory.mktemp(request.param))
+    return request.param, roots, discover(**roots)
 
 
 # processors, usable, cores, packages, nodes with processors, last-level caches
@@ -31,8 +32,7 @@ COUNTS = {
 
 
 def test_all_that_is_there_is_counted(machine):
-    name, roots = machine
-    found = discover(**roots)
+    name, _, found = machine
     counts = (len(found.processors), found.usable, len(found.cores), len(found.packages))
     inhabited = [node for node in found.nodes if node.processors]
     assert (*counts, len(inhabited), len(found.last_level_groups)) == COUNTS[name]
@@ -41,20 +41,19 @@ def test_all_that_is_there_is_counted(machine):
 def test_a_topology_written_and_read_is_the_same(machine):
     import json
 
-    found = discover(**machine[1])
+    _, _, found = machine
     assert parse(json.loads(dump(found))) == found
 
 
 def test_seats_read_from_sysfs_and_from_a_description_make_the_same_domains(machine):
-    _, roots = machine
-    found = discover(**roots)
+    _, roots, found = machine
     by_sysfs = Domains.of([seat_at(n, roots["sysfs"]) for n in found.processors])
     assert by_sysfs == Domains.of([topology_seat(found, n) for n in found.processors])
 
 
 def test_each_level_lies_inside_the_next(machine):
-    _, roots = machine
-    found = Domains.of([seat_at(n, roots["sysfs"]) for n in discover(**roots).processors])
+    _, roots, topology = machine
+    found = Domains.of([seat_at(n, roots["sysfs"]) for n in topology.processors])
     for fine, coarse in zip(found.levels, found.levels[1:], strict=False):
         assert all(len({coarse[r] for r in part}) == 1 for part in members(fine))
         assert max(fine) > max(coarse)
@@ -91,7 +90,7 @@ def test_memory_is_where_there_is_some_and_we_may_use_it(tmp_path):
 @pytest.mark.parametrize("unit", ["core", "l3", "numa"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 200])
 def test_bound_ranks_fill_units_in_order_and_evenly(machine, size, unit):
-    topology = discover(**machine[1])
+    _, _, topology = machine
     found = masks(topology, size, unit)
     units = {
         "core": topology.cores,
