@@ -167,7 +167,7 @@ class Team:
             while len(answers) < len(self._lines):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    late = ", ".join(str(rank) for rank in self._lines if rank not in answers)
+                    late = ", ".join(map(str, sorted(self._lines.keys() - answers.keys())))
                     raise TeamFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
                 for key, _ in ready:
                     answer = key.data.read(self._said)
