@@ -13,6 +13,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from children import in_child, status_of
+from emulation import needs_marks
 from fault_build import fault_build
 from fault_points import IN_CHANNELS
 from harness import PATIENCE, nursery_with, run_processes
@@ -23,7 +24,7 @@ from shmring import EndOfStreamError, PeerLostError
 pytestmark = pytest.mark.faults
 
 PASSES = (1, 2, 5, 12)
-ENOUGH = 2000  # messages, after which a point was surely passed
+ENOUGH = int(2000 * PATIENCE)  # messages, after which a point was surely passed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,6 +160,7 @@ def overtaken_receivers_die(_rank):
         assert_killed(pid, moment)
 
 
+@needs_marks
 def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender():
     in_that_build(overtaken_receivers_die)
 
@@ -261,6 +263,7 @@ def putters_die(_rank):
         assert got == [content(number) for number in range(len(got))]
 
 
+@needs_marks
 def test_a_producer_of_a_queue_killed_at_any_step_takes_nothing_with_it():
     in_that_build(putters_die)
 
@@ -282,6 +285,7 @@ def putters_die_over_what_was_given_up(_rank):
         assert got == ["first"] + ["short"] * (n - 1)
 
 
+@needs_marks
 def test_a_producer_killed_while_it_clears_away_what_was_given_up_takes_nothing_with_it():
     in_that_build(putters_die_over_what_was_given_up)
 
@@ -315,5 +319,6 @@ def getters_die(_rank):
         assert_queue_goes_on(q, rest)
 
 
+@needs_marks
 def test_a_consumer_of_a_queue_killed_at_any_step_leaves_the_rest_in_order():
     in_that_build(getters_die)
