@@ -9,6 +9,7 @@ import queue
 import random
 import time
 from contextlib import suppress
+from itertools import count
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from shmring import EndOfStreamError, PeerLostError
 pytestmark = pytest.mark.faults
 
 PASSES = (1, 2, 5, 12)
-ENOUGH = int(2000 * PATIENCE)  # messages, after which a point was surely passed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +58,8 @@ def moments(who):
 
 
 def assert_killed(pid, moment):
-    assert status_of(pid) == -9, f"it lived past {moment}"
+    status = status_of(pid)
+    assert status == -9, f"it lived past {moment}, and ended with status {status}"
 
 
 def content(number):
@@ -66,16 +67,20 @@ def content(number):
     return number.to_bytes(8, "little") * (1, 20, 1, 1000)[number % 4]
 
 
-def pause(number):
-    """Each end is sometimes ahead of the other and sometimes behind."""
-    if number % 5 == 0:
+SENDING, RECEIVING = 0, 1
+
+
+def pause(doing, number):
+    """First the sending end is behind, for fifty messages, then the receiving one: each has to wait, on any machine."""
+    if number // 50 % 2 == doing:
         time.sleep(0.001 * random.random())
 
 
 def send_all(send):
-    for number in range(ENOUGH):
+    """All that can be sent before the end: the busier the machine, the longer until an end sleeps."""
+    for number in count():
         send(content(number))
-        pause(number)
+        pause(SENDING, number)
 
 
 def receive_prefix(receiver):
@@ -84,7 +89,7 @@ def receive_prefix(receiver):
     with pytest.raises(PeerLostError):
         while True:
             assert receiver.recv(60) == content(got)
-            pause(got + 2)
+            pause(RECEIVING, got)
             got += 1
     return got
 
@@ -121,7 +126,7 @@ def receivers_die(_rank):
 
         def listen(receiver=receiver):
             for number, _ in enumerate(receiver):
-                pause(number + 2)
+                pause(RECEIVING, number)
 
         pid = doomed(moment, listen)
         with pytest.raises(PeerLostError):
@@ -168,7 +173,7 @@ def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender(
 def overtaking_senders_die(_rank):
     for moment in moments("overtaking sender"):
         sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
-        pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in range(ENOUGH)])
+        pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in count()])
         assert_killed(pid, moment)
         got = []
         with pytest.raises(PeerLostError):
@@ -203,7 +208,7 @@ def senders_of_fans_die(_rank):
                     lost.append(error.rank)
                     continue
                 assert message == (seen[1] if index else content(seen[0]))
-                pause(seen[0] + 2)
+                pause(RECEIVING, seen[0])
                 seen[index] += 1
         assert lost == [0]
         assert seen[1] == 50
@@ -255,7 +260,7 @@ def putters_die(_rank):
             try:
                 while True:
                     got.append(q.get(timeout=0.02))
-                    pause(len(got) + 2)
+                    pause(RECEIVING, len(got))
             except queue.Empty:
                 pass
         assert_killed(pid, moment)
@@ -295,9 +300,9 @@ def getters_die(_rank):
         q = shmring.Queue(capacity_nbytes=1 << 12)
 
         def listen(q=q):
-            for number in range(ENOUGH):
+            for number in count():
                 assert len(q.get()) >= 8
-                pause(number + 2)
+                pause(RECEIVING, number)
 
         pid = doomed(moment, listen)
         put, is_over = 0, False
@@ -307,7 +312,7 @@ def getters_die(_rank):
                 while True:
                     q.put(content(put), timeout=0.02)
                     put += 1
-                    pause(put)
+                    pause(SENDING, put)
             except queue.Full:
                 pass
         assert_killed(pid, moment)
