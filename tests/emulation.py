@@ -7,6 +7,7 @@ import os
 import pytest
 
 from shmring.lifeline import drop, hold, probe
+from shmring.processes import _PR_GET_CHILD_SUBREAPER, _prctl
 
 SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
 
@@ -21,8 +22,7 @@ def _takes_any_advice() -> bool:
 
 
 def _adopts_orphans() -> bool:
-    PR_GET_CHILD_SUBREAPER = 37
-    return ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(ctypes.c_int()), 0, 0, 0) == 0
+    return _prctl is not None and _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(ctypes.c_int()), 0, 0, 0) == 0
 
 
 def _method_of_lifelines() -> int:
