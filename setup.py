@@ -26,7 +26,7 @@ ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
 # so the instruction sets would disagree in the last bit.
-compile_args = ["-std=c11", "-O3", "-g1", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
+compile_args = ["-std=c11", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
 link_args = ["-pthread"]
 if SANITIZE:
     compile_args += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-O1"]

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from shmring import arrays
+from shmring.arrays import array_view as arrays
 
 LOOPS = 2000
 ROUNDS = 50

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shmring import reduce
+from shmring.arrays import reduce
 
 KERNELS = reduce.kernels()["runnable"]
 # In the first-level cache the Python call around a kernel would be most of the time.

@@ -5,7 +5,7 @@
 
 Two processes, pinned to two processors, spin: this is the ring alone, no waiting. Times depend on whether the
 two processors share a last-level cache, so read them beside the round trip of the same run. Each measurement is of
-many messages; the first of them are compared outside the clock. That none is ever wrong, tests/unit/test_ring.py shows.
+many messages; the first of them are compared outside the clock. That none is ever wrong, tests/unit/ring/test_ring.py shows.
 """
 
 import mmap
@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
+from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
 
 CPUS = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="spinning sides need a processor each")

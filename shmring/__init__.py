@@ -8,14 +8,23 @@
 
 from importlib.util import find_spec as _find_spec
 
-if _find_spec("shmring.calls") is None:
+if _find_spec("shmring.collective.api") is None:
     raise ImportError(
         f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
     )
 
-from shmring.broadcasting import BroadcastSender
-from shmring.channels import channel, open_channel
+from shmring.arrays.lease import Lease
+from shmring.arrays.reduce import kernels
+from shmring.channels.api import channel, open_channel
+from shmring.channels.broadcast import BroadcastSender
+from shmring.channels.fan_in import FanInReceiver
+from shmring.channels.fans import broadcast_channel, fan_in
+from shmring.channels.queue import JoinableQueue, Queue
+from shmring.channels.receiver import Receiver
+from shmring.channels.records import RecordReceiver, RecordSender
+from shmring.channels.sender import Sender
+from shmring.collective.async_work import Work
 from shmring.communicator import Communicator
 from shmring.errors import (
     AbortedError,
@@ -38,20 +47,11 @@ from shmring.errors import (
     SegmentError,
     ShmringError,
 )
-from shmring.fanning import FanInReceiver
-from shmring.fans import broadcast_channel, fan_in
-from shmring.joining import init
-from shmring.launch import spawn
-from shmring.lending import Lease
-from shmring.queueing import JoinableQueue, Queue
-from shmring.receiver import Receiver
-from shmring.recordends import RecordReceiver, RecordSender
-from shmring.reduce import kernels
-from shmring.requests import ANY_SOURCE, ANY_TAG, Message, Request
-from shmring.sender import Sender
-from shmring.topologyfile import topology
+from shmring.launch.init import init
+from shmring.launch.spawn import spawn
+from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
+from shmring.placement.topology_file import topology
 from shmring.version import __version__
-from shmring.work import Work
 
 __all__ = [
     "ANY_SOURCE",

@@ -1,13 +1,13 @@
 """The communicator: the face of a group of ranks, put together from its abilities."""
 
-from shmring.coalescing import Coalescing
-from shmring.explaining import Explaining
-from shmring.groups import GroupCalls
-from shmring.locating import Locating
-from shmring.objectmessages import ObjectMessageCalls
-from shmring.objects import ObjectCalls
-from shmring.persistent import Persistent
-from shmring.sharedarrays import SharedArrayCalls
+from shmring.collective.coalesced import Coalescing
+from shmring.collective.explain import Explaining
+from shmring.collective.groups import GroupCalls
+from shmring.collective.objects import ObjectCalls
+from shmring.collective.persistent import Persistent
+from shmring.collective.placement_report import Locating
+from shmring.collective.shared_arrays import SharedArrayCalls
+from shmring.p2p.objects import ObjectMessageCalls
 
 
 class Communicator(

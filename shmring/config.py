@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 KIB = 1024
 
-# Of placement; what becomes of it is told in `shmring.placing`.
+# Of placement; what becomes of it is told in `shmring.placement.numa_policy`.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
 POLICIES = "auto, local, interleave, or bind:N for node N"
 

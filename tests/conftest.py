@@ -6,10 +6,9 @@ import signal
 import threading
 from multiprocessing import resource_tracker
 
-import harness
 import hypothesis
-import installed
 import pytest
+from support import harness, installed
 
 # No test asserts a maximum time; a watchdog ends what hangs.
 hypothesis.settings.register_profile("shmring", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -82,7 +81,7 @@ def long_run(request):
 
 @pytest.fixture
 def run_ranks():
-    """``run_ranks(n, fn, *args)``: fn(comm, *args) in n real processes; see ``tests/harness.py``."""
+    """``run_ranks(n, fn, *args)``: fn(comm, *args) in n real processes; see ``tests/support/harness.py``."""
     return harness.run_ranks
 
 

@@ -1,7 +1,7 @@
 /* The kernels of every instruction set in one binary, and the choice among them.
  *
  * vectors.h and kernels.h are compiled once per set inside a target region, so nothing outside of it can use an
- * instruction the machine may lack, and no per-file compiler flags are needed. Included by reduce.pyx alone.
+ * instruction the machine may lack, and no per-file compiler flags are needed. Included by arrays/reduce.pyx alone.
  *
  * The sets, narrowest first:
  *   baseline   what the ABI promises: SSE2 on x86-64, NEON on AArch64

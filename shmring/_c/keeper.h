@@ -10,7 +10,7 @@
  *
  * The keeper replaces the list its libc registered; it takes no robust mutex, so nothing is lost by that.
  *
- * State here is per process: only lifeline.pyx includes this file.
+ * State here is per process: only sync/liveness.pyx includes this file.
  */
 #ifndef SHMRING_KEEPER_H
 #define SHMRING_KEEPER_H

@@ -25,10 +25,10 @@ enum shmring_kind {
     SHMRING_RING = 2,
     SHMRING_ARRAY = 3,
     SHMRING_CHANNEL = 4,
-    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (meeting.py) */
+    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
 };
 
-/* A life, visible to all that map it (lifeline.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
+/* A life, visible to all that map it (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
  * sets FUTEX_OWNER_DIED. `method` says whether that mark will come (1) or pid and start time must be asked instead
  * (2: no robust list here, e.g. emulators). Zeroed memory is a life that nobody ever held. */
@@ -42,7 +42,7 @@ typedef struct {
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_lifeline;
 
-/* Where one end sleeps until the other's counter comes to a number (ringwait.pyx). */
+/* Where one end sleeps until the other's counter comes to a number (ring/blocking.pyx). */
 typedef struct {
     uint64_t until;  /* that number; written before `asleep` */
     uint32_t asleep; /* 1 while its owner sleeps; set back by whoever wakes it (compare-and-swap), or by itself */
@@ -69,7 +69,7 @@ typedef struct {
     uint64_t sleeps;  /* how often it slept in them */
 } shmring_ring_counts;
 
-/* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring.pxd).
+/* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring/spsc.pxd).
  * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
 #define SHMRING_RING_MAGIC 0x33676e6972ull /* "ring3" */
@@ -78,7 +78,7 @@ typedef struct {
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
     uint64_t drops; /* 1: the producer may give up the oldest, and head's top bit says that one is being read */
-    uint64_t slots_at; /* bytes from here to the slots, which several rings may share (broadcasting.pyx) */
+    uint64_t slots_at; /* bytes from here to the slots, which several rings may share (channels/broadcast.pyx) */
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
     shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
@@ -91,7 +91,7 @@ _Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SH
                "the two counters have two writers");
 _Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
 
-/* A queue (queueing.pyx): a ring whose ends go from process to process, each to whoever holds its lock. */
+/* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to whoever holds its lock. */
 typedef struct {
     SHMRING_APART pthread_mutex_t sending;
     uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring, */
@@ -118,7 +118,7 @@ typedef struct {
     int32_t size;
     uint64_t params[4]; /* meaning depends on kind */
     SHMRING_APART uint32_t ready;
-    SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (meeting.py) */
+    SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (bootstrap/rendezvous.py) */
     SHMRING_APART shmring_lifeline life;
 } shmring_header;
 
@@ -159,7 +159,7 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
-/* What the trials of the two ways to store have taken this rank: through the cache, and past it (stores.pyx). */
+/* What the trials of the two ways to store have taken this rank: through the cache, and past it (arrays/store_tuning.pyx). */
 #define SHMRING_NCOSTS 8u
 typedef struct {
     uint64_t told_at; /* the round in which the last trial began, plus one (release) */
@@ -172,16 +172,16 @@ typedef struct {
     SHMRING_APART uint64_t published;
     uint32_t signature[SHMRING_NSLOTS_MAX];
     SHMRING_APART uint64_t consumed; /* rounds read by this rank: their slots, everywhere, are free of it */
-    SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (wait.pyx) */
+    SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (sync/wait.pyx) */
     SHMRING_APART sem_t wake;
-    SHMRING_APART uint64_t lanes_asleep; /* the same for messages (lanes.pyx): another thread may be in a collective */
+    SHMRING_APART uint64_t lanes_asleep; /* the same for messages (p2p/pair_queue.pyx): another thread may be in a collective */
     SHMRING_APART sem_t lanes_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
     uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
     uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
-    uint64_t wants; /* what its last wait of some length was for (wants.pxd), for the same; void once that has come */
+    uint64_t wants; /* what its last wait of some length was for (sync/wait_graph.pxd), for the same; void once that has come */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
@@ -246,7 +246,7 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
 typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
-        uint64_t trial; /* the receiver is to time how long it reads the piece; 0: it is not (lanes.pyx) */
+        uint64_t trial; /* the receiver is to time how long it reads the piece; 0: it is not (p2p/pair_queue.pyx) */
     };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;

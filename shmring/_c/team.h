@@ -6,7 +6,7 @@
  *
  * No helper touches the interpreter, so it needs no lock of it and survives its end; all signals are blocked, so no
  * handler runs in one. They inherit the affinity mask of the thread that starts them. A forked child has none: its copy
- * of the team is not to be called or dismissed (team.pyx sees to that).
+ * of the team is not to be called or dismissed (engine/thread_team.pyx sees to that).
  *
  * State here is private to the process: nothing in shared memory depends on it.
  */

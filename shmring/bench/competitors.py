@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import shmring
-from shmring.environment import rank_variables
+from shmring.bootstrap.environment import rank_variables
 
 WORKER = Path(__file__).with_name("worker")
 PROBE_PATIENCE_S = 600.0  # building an operator takes a minute, on a loaded machine some

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import figures
+from . import metrics as figures
 from .competitors import Competitor
-from .conductor import Row
+from .runner import Row
 
 
 def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> None:

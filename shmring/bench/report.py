@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shmring.topology import discover
+from shmring.placement.topology import discover
 from shmring.version import __version__
 
-from . import figures
+from . import metrics as figures
 from .competitors import Competitor, Stage
-from .conductor import Row, Settings
+from .runner import Row, Settings
 
 
 class Standing(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import figures
+from . import metrics as figures
 from .competitors import Competitor
-from .conductor import Row
-from .figures import size_text, time_text
+from .metrics import size_text, time_text
 from .report import Standing
+from .runner import Row
 
 CELL = 14
 

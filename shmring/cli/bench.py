@@ -19,12 +19,12 @@ import os
 import sys
 
 from shmring.bench import competitors as field
-from shmring.bench import figures
-from shmring.bench.conductor import Row, Settings, run
+from shmring.bench import metrics as figures
 from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
+from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
-from shmring.processors import allowed_processors
+from shmring.placement.cpus import allowed_processors
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"

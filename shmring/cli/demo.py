@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import shmring
-from shmring.processors import usable_processors
+from shmring.placement.cpus import usable_processors
 
 from . import _digits, _network
 from ._progress import Progress

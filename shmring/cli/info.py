@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy
 
-from shmring import names
+from shmring.arrays.reduce import kernels
+from shmring.bootstrap.environment import detected, discover
+from shmring.bootstrap.tuning import derive
+from shmring.channels.inspect import ChannelLook, channels
 from shmring.config import configure
-from shmring.environment import detected, discover
-from shmring.inspection import ChannelLook, channels
-from shmring.reduce import kernels
-from shmring.ringlook import EndLook
-from shmring.segment import Leftover, leftovers
-from shmring.thresholds import derive
-from shmring.topology import last_level_nbytes, second_level_nbytes
-from shmring.topologyfile import dump
-from shmring.topologyfile import topology as look_at_machine
+from shmring.memory import names
+from shmring.memory.segment import Leftover, leftovers
+from shmring.placement.topology import last_level_nbytes, second_level_nbytes
+from shmring.placement.topology_file import dump
+from shmring.placement.topology_file import topology as look_at_machine
+from shmring.ring.inspect import EndLook
 from shmring.version import __version__
 
 _LIMITS = {

@@ -13,8 +13,8 @@ import argparse
 import os
 import sys
 
-from shmring.binding import UNITS
-from shmring.run import run
+from shmring.launch.run import run
+from shmring.placement.cpu_binding import UNITS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

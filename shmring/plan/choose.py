@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import mapped, movement, nested, reduction
-from .crossing import FOLDING, nest_for
+from . import data_movement as movement
+from . import hierarchical as nested
+from . import reduction
+from . import zero_copy as mapped
+from .hierarchical_cost import FOLDING, nest_for
+from .hierarchy import Nest
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
-from .nest import Nest
 from .steps import Plan
 from .two_shot import slice_capacity
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
+from .hierarchy import Nest
 from .limits import DEFAULT_LIMITS, Limits
-from .nest import Nest
 from .steps import ALL, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
 # A link, in one direction: (level, from which of its domains).

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .choose import NESTED_BUILDERS, choose
-from .crossing import FOLDING, nest_for
+from .hierarchical_cost import FOLDING, nest_for
 from .limits import DEFAULT_LIMITS, Costs
 from .predict import HOSTS, Host, predict
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from .choose import BUILDERS, ROOTED
 from .cost import Cost, cost, dependent_syncs, total
 from .limits import LINE, Limits
-from .shares import seconds, split_limit
 from .steps import Plan
+from .thread_shares import seconds, split_limit
 
 SIZES = (2, 4, 8, 64, 1024)
 VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})

@@ -15,15 +15,15 @@ from _shmring_torch import register
 # Public name -> the module here that has it.
 _WHERE = {
     "ProcessGroup": "processgroup",
-    "all_gather": "direct",
-    "all_reduce_": "direct",
+    "all_gather": "tensor_calls",
+    "all_reduce_": "tensor_calls",
     "bf16_hook": "hooks",
-    "broadcast_": "direct",
-    "communicator": "direct",
-    "monitored_barrier": "monitored",
-    "plan": "direct",
-    "reduce_scatter": "direct",
-    "set_communicator": "direct",
+    "broadcast_": "tensor_calls",
+    "communicator": "tensor_calls",
+    "monitored_barrier": "barrier",
+    "plan": "tensor_calls",
+    "reduce_scatter": "tensor_calls",
+    "set_communicator": "tensor_calls",
 }
 
 __all__ = ["register", *_WHERE]

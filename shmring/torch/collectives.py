@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from shmring.torch.blocks import Block, movable
-from shmring.torch.calls import Calls
-from shmring.torch.direct import all_reduce_
-from shmring.torch.nodes import NodesCommunicator
+from shmring.torch.dispatch import Calls
+from shmring.torch.multinode.communicator import NodesCommunicator
 from shmring.torch.options import reduction
-from shmring.torch.reductions import finish, is_of_the_core, name_of, summand
+from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, summand
 from shmring.torch.sparse import all_reduce_sparse
+from shmring.torch.tensor_calls import all_reduce_
+from shmring.torch.tensor_list import Block, movable
 
 # What a caller who gives no options means.
 _ALL_REDUCE = c10d.AllreduceOptions()

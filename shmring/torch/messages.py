@@ -15,12 +15,12 @@ from contextlib import suppress
 import torch
 
 from shmring.errors import ShmringError
-from shmring.requests import ANY_SOURCE
-from shmring.torch.blocks import movable
-from shmring.torch.calls import Calls
+from shmring.p2p.requests import ANY_SOURCE
+from shmring.torch.dispatch import Calls
 from shmring.torch.errors import torch_form
-from shmring.torch.profiles import is_profiled, recording
-from shmring.torch.works import PendingWork
+from shmring.torch.profiler import is_profiled, recording
+from shmring.torch.tensor_list import movable
+from shmring.torch.work import PendingWork
 
 MOST_SHORT = 64  # short messages under way that are left to themselves: lanes hold 256 each
 TICK_S = 0.05  # how soon the thread notices that the group is to end

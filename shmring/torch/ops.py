@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.library import Library, register_autograd, register_fake
 
-from shmring.torch import direct
+from shmring.torch import tensor_calls
 
 __all__ = ["all_gather", "all_gather_into", "all_reduce", "all_reduce_", "reduce_scatter", "reduce_scatter_into"]
 
@@ -198,27 +198,27 @@ def reduce_scatter_into(x: torch.Tensor, out: torch.Tensor, op: str = "sum", com
 
 def _all_reduce(x, op="sum", comm=""):
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return direct.communicator(comm).all_reduce(x, out, op=op)
+    return tensor_calls.communicator(comm).all_reduce(x, out, op=op)
 
 
 def _all_reduce_(x, op="sum", comm=""):
-    direct.all_reduce_(x, op, comm=comm)
+    tensor_calls.all_reduce_(x, op, comm=comm)
 
 
 def _all_gather(x, comm=""):
-    return direct.all_gather(x, comm=comm)
+    return tensor_calls.all_gather(x, comm=comm)
 
 
 def _all_gather_into(x, out, comm=""):
-    direct.all_gather(x, out, comm=comm)
+    tensor_calls.all_gather(x, out, comm=comm)
 
 
 def _reduce_scatter(x, op="sum", comm=""):
-    return direct.reduce_scatter(x, op=op, comm=comm)
+    return tensor_calls.reduce_scatter(x, op=op, comm=comm)
 
 
 def _reduce_scatter_into(x, out, op="sum", comm=""):
-    direct.reduce_scatter(x, out, op, comm=comm)
+    tensor_calls.reduce_scatter(x, out, op, comm=comm)
 
 
 # ---- shapes, for those who trace -------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ def _like(x, op="sum", comm=""):
 
 
 def _gathered(x, comm=""):
-    return x.new_empty((direct.communicator(comm).size, *x.shape))
+    return x.new_empty((tensor_calls.communicator(comm).size, *x.shape))
 
 
 def _scattered(x, op="sum", comm=""):
-    size = direct.communicator(comm).size
+    size = tensor_calls.communicator(comm).size
     torch._check(
         x.dim() > 0 and x.shape[0] == size, lambda: f"x has shape {x.shape}; its first dimension must be {size}"
     )

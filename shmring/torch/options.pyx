@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import (AllgatherOptions, AllreduceOptio
                                                 BroadcastOptions, GatherOptions, ReduceOptions, ReduceScatterOptions,
                                                 ScatterOptions)
 
-from shmring.torch.reductions import NAMES
+from shmring.torch.reduce_ops import NAMES
 
 cdef extern from "malloc.h" nogil:
     size_t malloc_usable_size(void *)

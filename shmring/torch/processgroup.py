@@ -9,14 +9,14 @@ import torch
 
 import shmring
 from shmring.errors import ShmringError
-from shmring.torch.buffers import Buffers
+from shmring.torch.allocator import Buffers
+from shmring.torch.barrier import come_together
 from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
 from shmring.torch.messages import Messages, Mover
-from shmring.torch.monitored import come_together
-from shmring.torch.neighbours import nodes
-from shmring.torch.nodes import NodesCommunicator, join
-from shmring.torch.works import seconds
+from shmring.torch.multinode.communicator import NodesCommunicator, join
+from shmring.torch.multinode.discovery import nodes
+from shmring.torch.work import seconds
 
 _CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ class ProcessGroup(Collectives, Messages):
 
     Attributes
     ----------
-    comm : shmring.Communicator, or shmring.torch.nodes.NodesCommunicator if the ranks do not share a machine
+    comm : shmring.Communicator, or shmring.torch.multinode.communicator.NodesCommunicator if the ranks do not share a machine
         What the calls are made on. Usable beside them, as long as all ranks make the same calls in the same order.
     """
 

@@ -6,12 +6,12 @@ import resource
 
 import numpy as np
 import pytest
-from harness import run_processes, run_ranks
+from support.harness import run_processes, run_ranks
 from test_no_memory import SMALL, works
 
 import shmring
-from shmring import names
 from shmring.errors import MeetingError, OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.memory import names
 
 REFUSED = (SegmentError, OutOfSharedMemoryError, MeetingError)
 

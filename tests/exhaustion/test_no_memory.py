@@ -1,6 +1,6 @@
 """Too little memory: wherever the kernel refuses it, an error says so on every rank, and nothing else is lost.
 
-Refusals come from the hook of `shmring.names` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
+Refusals come from the hook of `shmring.memory.names` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
 """
 
 import errno
@@ -10,13 +10,13 @@ import time
 
 import numpy as np
 import pytest
-from emulation import needs_address_limit
-from harness import PATIENCE, run_processes, run_ranks, start_processes
-from spaces import enter, needs_mount, room
+from support.emulation import needs_address_limit
+from support.harness import PATIENCE, run_processes, run_ranks, start_processes
+from support.namespaces import enter, needs_mount, room
 
 import shmring
-from shmring import names
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
+from shmring.memory import names
 
 SMALL = {"slot_nbytes": 4096, "nslots": 4, "lane_nbytes": 4096}
 

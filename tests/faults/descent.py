@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from fault_calls import CALLS, SETTINGS
 from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
-from harness import say
+from support.harness import say
 
 import shmring
-from shmring import names
 from shmring.errors import BrokenError, MeetingError, MessageTimeoutError
+from shmring.memory import names
 
 WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps
 
@@ -100,7 +100,7 @@ def unless_packing(act):
 
     def handler(_, frame):
         while frame is not None:
-            if frame.f_globals["__name__"] == "shmring.packing":
+            if frame.f_globals["__name__"] == "shmring.arrays.pickle5":
                 signal.setitimer(signal.ITIMER_REAL, 0.005)
                 return
             frame = frame.f_back

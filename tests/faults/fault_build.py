@@ -20,7 +20,7 @@ import shmring
 
 ROOT = Path(__file__).resolve().parents[2]
 UNDER_TEST = Path(shmring.__file__).resolve().parent
-SOURCES = ("*.py", "*.pyx", "*.pxd", "_c/*.h", "plan/*.py")
+SOURCES = ("**/*.py", "**/*.pyx", "**/*.pxd", "_c/*.h")
 
 
 def fault_build() -> str:
@@ -61,9 +61,10 @@ def fault_build() -> str:
             raise RuntimeError(f"cannot build shmring with injection points:\n{done.stdout[-3000:]}")
         shutil.rmtree(Path(work, "tree", "build"), ignore_errors=True)
         made = Path(work, "tree", "shmring")
-        for path in UNDER_TEST.glob(f"*{EXTENSION_SUFFIXES[0]}"):
-            if not (made / path.name).exists():
-                (made / path.name).symlink_to(path)
+        for path in UNDER_TEST.rglob(f"*{EXTENSION_SUFFIXES[0]}"):
+            link = made / path.relative_to(UNDER_TEST)
+            if not link.exists():
+                link.symlink_to(path)
         for old in place.parent.glob("[0-9a-f]*"):  # of other states of the sources
             shutil.rmtree(old, ignore_errors=True)
         os.rename(Path(work, "tree"), place)

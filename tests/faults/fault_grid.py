@@ -8,7 +8,7 @@ from itertools import product
 from descent import WAITS, Case, descend
 from fault_calls import CALLS
 from fault_deaths import DEATHS
-from harness import start_processes
+from support.harness import start_processes
 
 RANKS = 4
 VICTIMS = (0, 1, -1)  # who keeps the record of trouble and is the root of most; who waits for both sides; the last

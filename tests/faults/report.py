@@ -21,7 +21,7 @@ import fault_points  # noqa: E402
 from fault_build import fault_build  # noqa: E402
 from fault_calls import CALLS  # noqa: E402
 from fault_grid import MOMENTS, cells, deal, play  # noqa: E402
-from harness import close_nursery, nursery_with  # noqa: E402
+from support.harness import close_nursery, nursery_with  # noqa: E402
 
 
 def main() -> int:

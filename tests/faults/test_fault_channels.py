@@ -13,11 +13,11 @@ from itertools import count
 
 import numpy as np
 import pytest
-from children import in_child, status_of
-from emulation import needs_marks
 from fault_build import fault_build
 from fault_points import IN_CHANNELS
-from harness import PATIENCE, nursery_with, run_processes
+from support.children import in_child, status_of
+from support.emulation import needs_marks
+from support.harness import PATIENCE, nursery_with, run_processes
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError

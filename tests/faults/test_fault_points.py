@@ -16,7 +16,7 @@ import pytest
 from descent import Case, disarm
 from fault_build import fault_build
 from fault_grid import DRAWN, cells, cross, deal, draw, play
-from harness import nursery_with, run_ranks, say, start_processes, start_ranks
+from support.harness import nursery_with, run_ranks, say, start_processes, start_ranks
 
 import shmring
 from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness import run_ranks
+from support.harness import run_ranks
 
 from shmring.errors import MismatchError
 

@@ -15,15 +15,15 @@ import time
 
 import numpy as np
 import pytest
-from harness import start_processes
-from shmring.engine import outbox_nbytes, sparse_nbytes
+from shmring.engine.engine import outbox_nbytes, sparse_nbytes
+from support.harness import start_processes
 from test_namespaces import Squatter, page
 
 import shmring
 from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError
-from shmring.header import HEADER_NBYTES
-from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
-from shmring.segment import segment_name, try_attach
+from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.segment import segment_name, try_attach
+from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
 
 CASES = int(os.environ.get("SHMRING_FUZZ_CASES", "0"))
 

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from emulation import needs_marks
-from harness import run_processes, start_processes
-from spaces import (
+from support.emulation import needs_marks
+from support.harness import run_processes, start_processes
+from support.namespaces import (
     CLONE_NEWIPC,
     STRANGER,
     _libc,
@@ -24,10 +24,10 @@ from spaces import (
 )
 
 import shmring
-from shmring import header as headers
-from shmring import names
 from shmring.errors import MeetingTimeoutError, PeerLostError, SegmentError
-from shmring.segment import segment_name
+from shmring.memory import header as headers
+from shmring.memory import names
+from shmring.memory.segment import segment_name
 
 
 def add_up(rank, size, session):
@@ -146,7 +146,7 @@ def page(**changes):
 
 
 class Squatter:
-    """A file under a name of ours; alive in the sense of names.py if ``locked``."""
+    """A file under a name of ours; alive in the sense of memory/names.py if ``locked``."""
 
     def __init__(self, name, contents, mode=0o600, uid=None, locked=True, link=None):
         self.path = names.SHM_DIRECTORY + name

@@ -1,4 +1,4 @@
-/* A root that runs ahead after a talk (conclude in talk.pyx), and the wake-up that is left out on purpose. In the talk
+/* A root that runs ahead after a talk (conclude in engine/eager.pyx), and the wake-up that is left out on purpose. In the talk
  * everyone hears everyone. Who did not have to wait in it moves its count without a fence and without a look at the
  * sleepers; who had to, looks. Then the peers compute and call nothing for ever, while the root, rank 0, waits for
  * nobody, has filled its slots, and sleeps until all have counted.

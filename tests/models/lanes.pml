@@ -1,4 +1,4 @@
-/* Lanes (lanes.pyx): messages from one rank to one other. A message is one cell, or a row of pieces through the ring of
+/* Lanes (p2p/pair_queue.pyx): messages from one rank to one other. A message is one cell, or a row of pieces through the ring of
  * bytes with a cell for each. A cell announces itself by its number, stored last; the receiver says in one counter how
  * many cells it has taken, from which the sender also knows which bytes are free again.
  *

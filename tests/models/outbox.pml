@@ -1,4 +1,4 @@
-/* The discipline of the outbox (rounds.pyx): claim, publish, await, release, over NSLOTS slots and two counters a rank.
+/* The discipline of the outbox (engine/rounds.pyx): claim, publish, await, release, over NSLOTS slots and two counters a rank.
  *
  * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits all others' and reads them. In round r
  * rank i says r * NRANKS + i + 1, and whoever reads must find just that: not an older round, not a newer one. With ROOT

@@ -1,4 +1,4 @@
-/* The waiting handshake (wait.pyx, sleep.h; the same between doze and ring_bell in lanes.pyx). A sleeper needs the
+/* The waiting handshake (sync/wait.pyx, sleep.h; the same between doze and ring_bell in p2p/pair_queue.pyx). A sleeper needs the
  * counters of all NWAKERS others to reach one number, and then the next. It says in `asleep` what it waits for, fences,
  * looks once more and only then sleeps. A waker moves its counter, fences, and looks whether somebody sleeps for what
  * is now complete; of several wakers the swap makes one post.

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 
 import shmring
-from shmring.placing import memory_nodes
-from shmring.topology import discover
+from shmring.placement.numa_policy import memory_nodes
+from shmring.placement.topology import discover
 
 HOMES = [node for node in discover().nodes if node.processors]
 PAGE = os.sysconf("SC_PAGESIZE")

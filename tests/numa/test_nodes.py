@@ -10,10 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-from harness import PATIENCE
+from support.harness import PATIENCE
 
-from shmring.placing import memory_nodes
-from shmring.topology import discover
+from shmring.placement.numa_policy import memory_nodes
+from shmring.placement.topology import discover
 
 HOMES = {node.number: node.processors for node in discover().nodes if node.processors}
 NODES = [node for node in memory_nodes() if node in HOMES]

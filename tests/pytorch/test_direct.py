@@ -1,7 +1,7 @@
 """Collectives on tensors straight on the core: exact answers of every dtype, default and named communicators, plans."""
 
 import pytest
-from harness import run_ranks
+from support.harness import run_ranks
 
 torch = pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ import io
 import os
 
 import pytest
-from harness import run_ranks
+from support.harness import run_ranks
 
 torch = pytest.importorskip("torch")
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from groups import run_group
+from support.torch_groups import run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-import shmring.torch.buffers
-from shmring.torch.buffers import ALIGNMENT, FIRST_REQUESTS, Pool
+import shmring.torch.allocator
+from shmring.torch.allocator import ALIGNMENT, FIRST_REQUESTS, Pool
 
 MANY = 5000  # elements: past the whispers, of whatever type
 
@@ -117,13 +117,13 @@ def test_buffers_outlive_their_group():
 
 
 def ask_without_room(rank):
-    with mock.patch.object(shmring.torch.buffers, "free_nbytes", return_value=10_000 if rank else 1 << 30):
+    with mock.patch.object(shmring.torch.allocator, "free_nbytes", return_value=10_000 if rank else 1 << 30):
         x = asked(MANY).fill_(rank + 1)
     before = nmapped()
     dist.all_reduce(x)
     assert x[0] == 3
     assert nmapped() == before
-    with mock.patch.object(shmring.torch.buffers, "free_nbytes", return_value=-1):  # no limit is known
+    with mock.patch.object(shmring.torch.allocator, "free_nbytes", return_value=-1):  # no limit is known
         x = asked(MANY).fill_(rank + 1)
     dist.all_reduce(x)
     assert x[0] == 3

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from groups import run_group
+from support.torch_groups import run_group
 
 SIZES = (1, 2, 3)
 DTYPES = (

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from installed import ROOT
+from support.installed import ROOT
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from groups import run_group, start_group
+from support.torch_groups import run_group, start_group
 from torch.distributed.device_mesh import init_device_mesh
 
 import shmring.torch

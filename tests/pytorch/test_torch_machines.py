@@ -4,11 +4,11 @@ import os
 import time
 from datetime import timedelta
 
-import harness
 import pytest
 import torch
 import torch.distributed as dist
-from spaces import CABLE, enter, needs_machines, two_machines
+from support import harness
+from support.namespaces import CABLE, enter, needs_machines, two_machines
 from torch.nn.parallel import DistributedDataParallel
 
 import shmring

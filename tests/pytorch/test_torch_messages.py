@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from groups import run_group
+from support.torch_groups import run_group
 
 LONG = 1 << 20  # more elements than any lane holds
 

@@ -16,10 +16,10 @@ import test_torch_training as training
 import test_torch_work as work
 import torch
 import torch.distributed as dist
-from groups import run_group, start_group
+from support.torch_groups import run_group, start_group
 
 import shmring
-from shmring.torch.nodes import NodesCommunicator
+from shmring.torch.multinode.communicator import NodesCommunicator
 
 LEAVING = Path(__file__).with_name("leaving.py")
 

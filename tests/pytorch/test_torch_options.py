@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from shmring.torch import options
-from shmring.torch.reductions import NAMES, name_of
+from shmring.torch.reduce_ops import NAMES, name_of
 
 KINDS = [
     c10d.AllgatherOptions, c10d.AllreduceOptions, c10d.AllToAllOptions, c10d.BarrierOptions, c10d.BroadcastOptions,

@@ -13,7 +13,7 @@ import torch.distributed._functional_collectives as fc
 import torch.distributed.checkpoint as dcp
 import torch.export
 import torch.nn as nn
-from groups import run_group
+from support.torch_groups import run_group
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

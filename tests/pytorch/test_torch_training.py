@@ -16,7 +16,7 @@ import torch.distributed._functional_collectives as fc
 import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional as with_gradients
 import torch.nn as nn
-from groups import run_group
+from support.torch_groups import run_group
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from groups import run_group
+from support.torch_groups import run_group
 
 
 def in_background(rank):

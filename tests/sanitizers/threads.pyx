@@ -8,13 +8,13 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.layout cimport sem_t, shmring_lifeline, shmring_outbox, shmring_whisper
-from shmring.ring cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
+from shmring._c.layout cimport sem_t, shmring_lifeline, shmring_outbox, shmring_whisper
+from shmring.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
                            ring_close_producer, ring_commit, ring_control_nbytes, ring_format, ring_is_finished,
                            ring_peek, ring_release, ring_reserve)
-from shmring.rounds cimport await_round, claim, engine_t, publish, release
-from shmring.talk cimport go_on_talking, start_talk, talk_t
-from shmring.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, be_patient, patience_t
+from shmring.engine.rounds cimport await_round, claim, engine_t, publish, release
+from shmring.engine.eager cimport go_on_talking, start_talk, talk_t
+from shmring.sync.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, be_patient, patience_t
 
 
 cdef extern from "<semaphore.h>" nogil:

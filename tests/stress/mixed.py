@@ -19,8 +19,8 @@ from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
-from inputs import NUMPY_DTYPES, same_bits, values
-from model import reduce_model
+from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.numpy_model import reduce_model
 
 from shmring.dtypes import OPS, is_defined
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from harness import run_ranks
+from support.harness import run_ranks
 
 NBYTES = (1 << 31) + 5
 

@@ -12,8 +12,8 @@ import os
 import time
 
 import pytest
-from harness import run_ranks
 from mixed import KINDS, Dice, carry_out, draw, settings
+from support.harness import run_ranks
 
 from shmring.config import Config
 

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from shmring import names
+from shmring.memory import names
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shmring import dtypes, reduce
+from shmring import dtypes
+from shmring.arrays import reduce
 
 
 def test_the_c_lists_are_the_python_lists_in_the_same_order():

@@ -18,7 +18,7 @@ import numpy as np
 
 from shmring.bench.channels.pair import Pair
 from shmring.bench.channels.peers import PEERS, RECORD, Peer, ShmringRecords
-from shmring.bench.machine import APART, round_trips
+from shmring.bench.hardware_probe import APART, round_trips
 
 BATCH = 256
 DEATH_S = 2.0

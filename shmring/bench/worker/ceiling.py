@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from shmring.bench import machine
+from shmring.bench import hardware_probe as machine
 
 from .backend import Backend as Base
 

@@ -1,0 +1,1 @@
+"""C headers, and the .pxd files that declare them to Cython."""

@@ -1,0 +1,1 @@
+"""From a launcher's environment to connected ranks: rendezvous, calibration, tuning."""

@@ -1,0 +1,65 @@
+"""How ranks become one group: they meet, and each gets its engine. What `init` and groups of groups share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shmring.bootstrap.rendezvous import meet
+from shmring.bootstrap.threads import form_team
+from shmring.bootstrap.tuning import survey
+from shmring.config import Config
+from shmring.engine.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.errors import BrokenError, MeetingError
+from shmring.memory.segment import OUTBOX
+from shmring.placement.locality import own_seat
+from shmring.placement.numa_policy import place_by
+from shmring.placement.topology import second_level_nbytes, shmem_huge_pages
+
+
+def assemble(
+    session: str,
+    rank: int,
+    size: int,
+    config: Config,
+    meeting_timeout: float | None,
+    *,
+    name: str | None = None,
+    started_as: tuple[int, int] | None = None,
+    check: Callable[[list[int]], None] | None = None,
+) -> Engine:
+    """Meet under ``session`` and return the engine of this rank.
+
+    ``name`` is what messages call the group, ``session`` by default; ``started_as`` is rank and size in the first
+    group, this one by default; ``check`` is that of `shmring.bootstrap.rendezvous.meet`. Errors are those of it and of
+    `shmring.bootstrap.tuning.survey`; before anything is sent a ``ValueError`` for a topology or a placement that is not.
+    """
+    started_as = started_as or (rank, size)
+    seat = own_seat(*started_as)
+    place = place_by(config.placement)
+    config = config.settled(second_level_nbytes())
+    segments = meet(
+        session=session,
+        rank=rank,
+        size=size,
+        kind=OUTBOX,
+        nbytes=outbox_nbytes(config, size),
+        sparse_nbytes=sparse_nbytes(config, size),
+        place=place,
+        huge=config.wants_huge_pages(shmem_huge_pages()),
+        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
+        timeout=meeting_timeout,
+        prepare=lambda segment: prepare_outbox(segment.mapping),
+        check=check,
+    )
+    engine = Engine(segments, rank, config, session if name is None else name)
+    engine.started_as = started_as
+    try:
+        engine.go_by(survey(engine, config, meeting_timeout, seat))
+        form_team(engine, meeting_timeout)
+    except BaseException as error:
+        # What no other rank can know of is told them; a disagreement all find by themselves.
+        if not isinstance(error, (BrokenError, MeetingError)) and not engine.is_broken:
+            engine.abort(f"{type(error).__name__} right after the meeting")
+        engine.close()
+        raise
+    return engine

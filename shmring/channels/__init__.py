@@ -1,0 +1,1 @@
+"""Messages between processes: channels, records, fan-in, broadcast, queues."""

@@ -1,0 +1,62 @@
+# What all ends of channels have in common (channels/endpoint.pyx).
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from shmring.channels.eventfd cimport Alarm
+from shmring._c.atomics cimport load_acquire_u32, load_relaxed_u32
+from shmring._c.layout cimport shmring_ring, shmring_ring_role
+from shmring.arrays.lease cimport Lease
+from shmring.memory.mapping cimport Mapping
+from shmring.ring.blocking cimport watch_t
+
+cdef extern from "<linux/futex.h>" nogil:
+    const uint32_t FUTEX_OWNER_DIED
+
+cdef enum:     # in the role's `closed`, beside 1 and 2: its other end was cut off (channels/broadcast.pyx)
+    DISCONNECTED = 3
+
+cdef enum:                         # what sending into a full channel does
+    WAITS = 0
+    DROPS_NEWEST = 1
+    DROPS_OLDEST = 2
+
+
+# Whether the holder of the other end has closed it or is dead, as far as one look at its line tells.
+cdef inline bint is_gone(shmring_ring_role *role) noexcept nogil:
+    return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.life.word) & FUTEX_OWNER_DIED != 0
+
+
+cdef class End:
+    cdef readonly object channel       # the memory and its settings (channels/memory.py)
+    cdef readonly str role
+    cdef Mapping mapping
+    cdef shmring_ring *ring
+    cdef size_t ring_nbytes
+    cdef watch_t watch
+    cdef uint32_t generation
+    cdef bint is_taken                 # by this process, and not closed
+    cdef bint is_closed
+    cdef bint is_busy                  # a thread is in a call that has let go of the GIL
+    cdef Lease lease
+    cdef Alarm alarm                   # if there is a descriptor
+    cdef int drops
+    cdef bint is_lent                  # to one process after the other: a lock says to whom (channels/queue.pyx)
+
+    cdef int attach(self, bint again) noexcept
+    cdef void resume(self, bint must_cut) noexcept
+    cdef void leave(self, bint in_good_order) noexcept
+
+    cdef int prepare(self) except -1
+    cdef int require_idle(self) except -1
+    cdef int require_lease(self, str how) except -1
+    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t rouse_at, int64_t timeout_ns) except -1
+    cdef void hush(self) noexcept
+    cdef int silence(self) except -1
+    cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept
+    cdef int close_end(self, bint in_good_order) except -1
+    cdef object peer_state(self)
+    cdef object lost(self)
+    cdef object gone(self)
+    cdef object corrupt(self)
+
+
+cdef int64_t timeout_of(object timeout) except? -2

@@ -1,0 +1,63 @@
+"""What stands beside rings in segments that have more than one ring and its slots: a common bell, shared slots,
+locks."""
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_bell, shmring_queue, shmring_ring
+from shmring.ring.spsc cimport ring_format
+
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_init(sem_t *sem, int pshared, unsigned value)
+
+cdef extern from "robust.h" nogil:
+    int lock_init(pthread_mutex_t *lock)
+
+CONTROL_NBYTES = sizeof(shmring_ring)           # before the slots
+BELL_NBYTES = SHMRING_FALSE_SHARING
+QUEUE_NBYTES = sizeof(shmring_queue)
+
+
+def format_bell(buffer):
+    """Make the semaphore at the beginning of a buffer at which the receiver of several rings sleeps."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    memset(view.buf, 0, sizeof(shmring_bell))
+    sem_init(&(<shmring_bell *>view.buf).wake, 1, 0)
+    PyBuffer_Release(&view)
+
+
+def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_nbytes, bint drops):
+    """Make ``count`` + 1 rings, one after the other, and behind them slots that are the slots of each.
+
+    The first is the one that is written through, the others have a reader each: with ``drops``, one that can be
+    overtaken.
+    """
+    cdef Py_buffer view
+    cdef uint64_t i, at
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        if <uint64_t>view.len < (count + 1) * sizeof(shmring_ring) + nslots * slot_nbytes:
+            raise ValueError("the buffer is too small")
+        for i in range(count + 1):
+            at = i * sizeof(shmring_ring)
+            ring_format(<char *>view.buf + at, nslots, slot_nbytes, 0, drops and i > 0,
+                        (count + 1) * sizeof(shmring_ring) - at)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def format_queue(buffer):
+    """Make the locks of a queue at the beginning of a buffer."""
+    cdef Py_buffer view
+    cdef int error
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    cdef shmring_queue *q = <shmring_queue *>view.buf
+    memset(q, 0, sizeof(shmring_queue))
+    sem_init(&q.joined, 1, 0)
+    error = lock_init(&q.sending) or lock_init(&q.receiving)
+    PyBuffer_Release(&view)
+    if error:
+        raise OSError(error, "this system has no locks that survive their holders")

@@ -1,0 +1,99 @@
+"""Which channels this user's processes have open, and how they stand: who waits for whom, how full, how fast.
+
+A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory, and those can
+be found in the process table, and opened."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shmring.channels.memory import Channel
+from shmring.channels.multi_ring import Branch, rings_of
+from shmring.errors import ShmringError
+from shmring.memory import names, segment
+from shmring.memory.segment import CHANNEL
+from shmring.ring.inspect import RingLook, look
+
+
+class ChannelLook(NamedTuple):
+    """A channel as it was found, and how fast it was over some time."""
+
+    name: str
+    """Of its segment; the channel itself may have none."""
+    is_named: bool
+    ring: RingLook
+    messages_per_s: float
+    nbytes_per_s: float
+    """Of the ring, headers included."""
+
+    @property
+    def waiting(self) -> str:
+        """Who sleeps until whom does what; empty if nobody does."""
+        sender, receiver = self.ring.producer, self.ring.consumer
+        if receiver.asleep and receiver.state == "here":
+            return f"receiver {receiver.pid} waits for sender {_who(sender.pid, sender.state)} to send"
+        if sender.asleep and sender.state == "here":
+            return f"sender {sender.pid} waits for receiver {_who(receiver.pid, receiver.state)} to receive"
+        return ""
+
+
+def _who(pid: int, state: str) -> str:
+    return "(nobody yet)" if state == "absent" else f"{pid}" if state == "here" else f"{pid} ({state})"
+
+
+def channels(interval: float = 0.0) -> list[ChannelLook]:
+    """All channels that processes of this user have open, and that this one may look into.
+
+    Parameters
+    ----------
+    interval : float
+        Seconds over which to measure the rates; 0: none.
+    """
+    found = [(name, ring, _look(ring)) for name, ring in _open_rings()]
+    started = time.monotonic()
+    if interval > 0:
+        time.sleep(interval)
+    elapsed = time.monotonic() - started
+    looks = []
+    for name, ring, then in found:
+        now = _look(ring)
+        messages = now.producer.messages - then.producer.messages
+        nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
+        rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
+        is_named = not name.endswith(" (deleted)")
+        name = name.removesuffix(" (deleted)") + (f", branch {ring.index}" if isinstance(ring, Branch) else "")
+        looks.append(ChannelLook(name, is_named, now, *rates))
+    return sorted(looks)
+
+
+def _look(channel: Channel) -> RingLook:
+    return look(memoryview(channel.mapping)[channel.ring_offset :])
+
+
+def _open_rings() -> Iterator[tuple[str, Channel]]:
+    """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
+    seen = set()
+    prefix = names.SHM_DIRECTORY + names.user_prefix()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            descriptors = os.listdir(f"/proc/{pid}/fd")
+        except OSError:  # gone, or another user's
+            continue
+        for descriptor in descriptors:
+            path = f"/proc/{pid}/fd/{descriptor}"
+            try:
+                target = os.readlink(path)
+                inode = names.inode_of(os.stat(path))
+                if not target.startswith(prefix) or inode in seen:
+                    continue
+                seen.add(inode)
+                rings = rings_of(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
+                for ring in rings:
+                    _look(ring)
+            except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
+                continue
+            for ring in rings:
+                yield target.removeprefix(names.SHM_DIRECTORY), ring

@@ -1,0 +1,193 @@
+"""The memory of a channel and how processes come by it; the two ends of it are in channels/sender.pyx and channels/receiver.pyx.
+
+A channel without a name lost its name before anybody could know it: other processes get its descriptor, by a fork, or
+inside a pickle that multiprocessing carries. So nothing can be left of it, whoever dies. A named channel is found by
+its name, which stands as long as an end lives, so that the other may come again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from multiprocessing import reduction
+from typing import NamedTuple
+
+import numpy as np
+
+from shmring.arrays import dtype_codec as contents
+from shmring.config import configure
+from shmring.errors import SegmentError
+from shmring.memory import segment
+from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.segment import CHANNEL, Segment
+from shmring.placement.cpus import processor_quota
+from shmring.ring.spsc import format_ring, ring_nbytes
+
+WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
+
+# The description of the records, if it is a channel of records, follows the header in its page.
+_TEXT_OFFSET = 1024
+_TEXT_NBYTES = HEADER_NBYTES - _TEXT_OFFSET
+
+_WORD_NBYTES = 8
+_LEAST_NBYTES = 64
+_MOST_NBYTES = 1 << 35
+
+# How long to try to open a name that others are creating or taking away.
+_PATIENCE_S = 5.0
+
+
+class Channel:
+    """The memory that the two ends of a channel share, as one process sees it.
+
+    Attributes
+    ----------
+    mapping : Mapping
+    ring_offset : int
+        Where in it the ring begins.
+    key : str or None
+        The name it was opened by.
+    dtype : numpy.dtype or None
+        Of its records; None: messages of any kind.
+    when_full : str
+        One of `WHEN_FULL`.
+    allow_pickle : bool
+    spin_ns, tick_ns : int
+        How this process waits.
+    """
+
+    ring_offset = HEADER_NBYTES
+    common_bell_offset = 0  # of the bell at which the receiver sleeps, if it has several rings
+    is_lent = False  # whether its ends go from process to process
+
+    def __init__(self, memory: Segment, key: str | None = None) -> None:
+        self.memory = memory
+        self.mapping = memory.mapping
+        self.key = key
+        flags, text_nbytes, _, _ = memory.header.params
+        text = bytes(memoryview(self.mapping)[_TEXT_OFFSET : _TEXT_OFFSET + min(text_nbytes, _TEXT_NBYTES)])
+        self.dtype = contents.dtype_of(text) if text else None
+        if flags & 0xFF >= len(WHEN_FULL):
+            raise SegmentError(f"{self.title} is not to be trusted: its header has flags {flags:#x}")
+        self.when_full = WHEN_FULL[flags & 0xFF]
+        self.allow_pickle = bool(flags >> 8 & 1)
+        config = configure()
+        self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
+        self.tick_ns = int(config.tick_ms * 1e6)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "this channel" if self.key is None else f"channel {self.key!r}"
+
+    def taking(self, role: str) -> AbstractContextManager[bool]:
+        """A block in which an end is taken; it says whether one that had a holder may be taken again."""
+        return contextlib.nullcontext(False) if self.key is None else self._alone()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        with self.memory.alone():
+            yield True
+
+    def leave(self) -> None:
+        """The end that was opened has closed: let go of the name, which goes with the last that does so."""
+        if self.key is not None:
+            self.memory.unlink()
+
+    def __reduce__(self) -> tuple:
+        if self.key is not None:
+            raise TypeError(f"{self.title} has a name: call shmring.open_channel() in the other process")
+        return _adopted, (reduction.DupFd(self.memory.descriptor),)
+
+
+def _adopted(descriptor) -> Channel:
+    return Channel(segment.adopt(descriptor.detach(), kind=CHANNEL))
+
+
+def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Channel:
+    """Fresh memory without a name."""
+    name = segment.segment_name("channel", secrets.token_hex(8))
+    memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle, keep_descriptor=True)
+    memory.unlink()
+    return Channel(memory)
+
+
+def open_named(key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Channel:
+    """The memory of that name; created if there is none."""
+    name = segment.segment_name(f"channel/{key}", "ring")
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        memory = segment.join(name, kind=CHANNEL)
+        if memory is not None:
+            return _agreeing(Channel(memory, key), dtype, when_full)
+        try:
+            memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
+        except SegmentError as error:
+            if error.errno != errno.EEXIST or time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)  # somebody is creating it just now
+        else:
+            memory.share()
+            return Channel(memory, key)
+
+
+def _agreeing(found: Channel, dtype: np.dtype | None, when_full: str) -> Channel:
+    if (found.dtype, found.when_full) == (dtype, when_full):
+        return found
+    found.leave()
+    raise SegmentError(
+        f"{found.title} is open with dtype={found.dtype}, when_full={found.when_full!r}, "
+        f"not dtype={dtype}, when_full={when_full!r}"
+    )
+
+
+class Ring(NamedTuple):
+    """What a ring will be, checked."""
+
+    nslots: int
+    slot_nbytes: int
+    flags: int
+    text: bytes
+    """The description of its records."""
+
+    def reserve(self, name: str, ring_nbytes: int, params: tuple = (), **options) -> Segment:
+        """A segment for it, announced to nobody yet; ``params`` are for rings that are not alone (channels/multi_ring.py)."""
+        nbytes = HEADER_NBYTES + ring_nbytes
+        params = (self.flags, len(self.text), *params)
+        memory = segment.create(name, nbytes, kind=CHANNEL, params=params, **options)
+        page = memoryview(memory.mapping)
+        page[_TEXT_OFFSET : _TEXT_OFFSET + len(self.text)] = self.text
+        page.release()
+        return memory
+
+
+def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Ring:
+    """What a ring with these arguments will be; raises `TypeError` and `ValueError`."""
+    if when_full not in WHEN_FULL:
+        raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(WHEN_FULL)}")
+    text = b"" if dtype is None else contents.describe(dtype)
+    if len(text) > _TEXT_NBYTES:
+        raise ValueError(f"dtype={dtype}: its description has {len(text)} bytes, there is room for {_TEXT_NBYTES}")
+    slot_nbytes = _WORD_NBYTES if dtype is None else dtype.itemsize
+    if not slot_nbytes:
+        raise ValueError(f"dtype={dtype}: records must have at least one byte")
+    if not isinstance(capacity_nbytes, int) or isinstance(capacity_nbytes, bool):
+        raise TypeError(f"capacity_nbytes={capacity_nbytes!r}: must be an int")
+    if not _LEAST_NBYTES <= capacity_nbytes <= _MOST_NBYTES:
+        raise ValueError(f"capacity_nbytes={capacity_nbytes}: must be from {_LEAST_NBYTES} to {_MOST_NBYTES}")
+    nslots = 1 << max(0, -(-capacity_nbytes // slot_nbytes) - 1).bit_length()
+    return Ring(nslots, slot_nbytes, WHEN_FULL.index(when_full) | allow_pickle << 8, text)
+
+
+def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) -> Segment:
+    ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
+    memory = ring.reserve(name, ring_nbytes(ring.nslots, ring.slot_nbytes), **options)
+    page = memoryview(memory.mapping)[HEADER_NBYTES:]
+    format_ring(page, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
+    page.release()
+    memory.announce()
+    return memory

@@ -1,0 +1,67 @@
+"""The memory of a queue: a ring, and behind it the locks that hand its ends from process to process.
+
+    [header page][ring and its slots][shmring_queue]
+"""
+
+from __future__ import annotations
+
+import secrets
+from multiprocessing import reduction
+
+from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, format_queue
+from shmring.channels.memory import Channel, checked_ring
+from shmring.errors import SegmentError
+from shmring.memory import segment
+from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.segment import CHANNEL, Segment
+from shmring.ring.spsc import format_ring
+
+_ALIGNMENT = 128
+
+
+class QueueMemory(Channel):
+    """What the processes that have a queue share, as one process sees it.
+
+    Attributes
+    ----------
+    queue_offset : int
+        Of the locks.
+    maxsize : int
+    """
+
+    is_lent = True
+
+    def __init__(self, memory: Segment) -> None:
+        super().__init__(memory)
+        self.queue_offset, self.maxsize = memory.header.params[2:]
+        if self.queue_offset % _ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= memory.nbytes - QUEUE_NBYTES:
+            raise SegmentError("the locks of this queue are not where its header says")
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "this queue"
+
+    def __reduce__(self) -> tuple:
+        return _adopted, (reduction.DupFd(self.memory.descriptor),)
+
+
+def _adopted(descriptor) -> QueueMemory:
+    return QueueMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
+
+
+def create_queue(capacity_nbytes: int, maxsize: int) -> QueueMemory:
+    """Fresh memory for a queue."""
+    ring = checked_ring(capacity_nbytes, None, "wait", True)
+    ring_nbytes = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _ALIGNMENT) * _ALIGNMENT
+    params = (HEADER_NBYTES + ring_nbytes, maxsize)
+    name = segment.segment_name("channel", secrets.token_hex(8))
+    memory = ring.reserve(name, ring_nbytes + QUEUE_NBYTES, params, keep_descriptor=True)
+    memory.unlink()
+    with memoryview(memory.mapping) as view:
+        with view[HEADER_NBYTES:] as rest:
+            format_ring(rest, ring.nslots, ring.slot_nbytes)
+        with view[HEADER_NBYTES + ring_nbytes :] as rest:
+            format_queue(rest)
+    memory.announce()
+    return QueueMemory(memory)

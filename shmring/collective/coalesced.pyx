@@ -1,0 +1,350 @@
+"""Coalescing: many arrays as one operation, so that the small ones wait for the other ranks once and not each.
+
+Small arrays are packed side by side into a scratch that stays in the cache, make the trip as one array, and are
+unpacked; two copies cost less than one more round of waiting. Large ones gain nothing by that and go by themselves. The
+ranks compare how the arrays lie in the list (a hash of it is in the signature), since equal sums of bytes would not
+show that they disagree.
+"""
+
+import numpy as np
+
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcpy
+
+from shmring.arrays.array_view cimport array_t, give_back, is_copy, source_array, target_array
+from shmring.collective.api cimport Calls, kernel_for, nanoseconds, number_of
+from shmring.collective.schedule cimport run_errand
+from shmring.collective.user_ops cimport prepare_fold
+from shmring.collective.prepared cimport Prepared, do, prepare
+from shmring.arrays.reduce cimport reduce_kernel
+from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY, NO_OP,
+                                NO_ROOT, OPAQUE, pack_bundle_signature)
+
+from shmring.dtypes import DTYPE_CODES
+
+cdef enum:
+    SMALL_NBYTES = 16384         # arrays up to this size are packed (docs/async.md, "Many arrays", has the measurement)
+    BUNDLE_NBYTES = 1 << 20      # together up to this size: a scratch that stays in the second-level cache
+
+cdef int UINT8 = DTYPE_CODES["uint8"]
+
+
+# ---- small arrays together -------------------------------------------------------------------------------------------
+
+ctypedef struct piece_t:
+    char *data
+    size_t nbytes
+
+
+cdef class Bundle(Prepared):
+    """Small arrays that make one errand together. The scratch is used within a turn of the engine, so all bundles of a
+    communicator share it."""
+
+    cdef piece_t *pieces
+    cdef int npieces
+    cdef bint packs              # this rank has something to say
+    cdef bint unpacks            # and to hear
+    cdef char *scratch           # of BUNDLE_NBYTES; `held` keeps it
+
+    def __dealloc__(self):
+        free(self.pieces)
+
+    cdef object run(self):
+        self.engine.enter()
+        try:
+            if self.packs:
+                with nogil:
+                    self.pack()
+            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            if self.unpacks:
+                with nogil:
+                    self.unpack()
+        finally:
+            self.engine.leave()
+
+    cdef void pack(self) noexcept nogil:
+        cdef char *place = self.scratch
+        cdef int i
+        for i in range(self.npieces):
+            memcpy(place, self.pieces[i].data, self.pieces[i].nbytes)
+            place += self.pieces[i].nbytes
+
+    cdef void unpack(self) noexcept nogil:
+        cdef char *place = self.scratch
+        cdef int i
+        for i in range(self.npieces):
+            memcpy(self.pieces[i].data, place, self.pieces[i].nbytes)
+            place += self.pieces[i].nbytes
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+cdef class Many(Prepared):
+    """A list of arrays in one operation: bundles of the small ones, and the large ones by themselves."""
+
+    cdef str what                # the collective
+    cdef list steps
+    cdef list keepers
+
+    cdef object run(self):
+        for step in self.steps:
+            (<Prepared> step).run()
+        for keeper in self.keepers:
+            give_back(keeper)
+        return self.result
+
+    cdef bint has_copies(self) except -1:
+        return any([is_copy(keeper) for keeper in self.keepers])
+
+    @property
+    def name(self):
+        """The call in words."""
+        return f"{self.what}({len(self.keepers)} arrays)"
+
+    @property
+    def label(self):
+        """The same."""
+        return self.name
+
+    def describe(self):
+        """The schedules of this rank, in readable lines.
+
+        Returns
+        -------
+        str
+        """
+        return "\n".join([self.name, *[step.describe() for step in self.steps]])
+
+    def __repr__(self):
+        bundles = sum([isinstance(step, Bundle) for step in self.steps])
+        return (f"<shmring.Prepared {self.name} on {self.engine.name!r}: {bundles} bundles of small arrays, "
+                f"{len(self.steps) - bundles} large ones>")
+
+
+cdef int by_address(const void *a, const void *b) noexcept nogil:
+    cdef char *first = (<const piece_t *> a).data
+    cdef char *second = (<const piece_t *> b).data
+    return (first > second) - (first < second)
+
+
+cdef int check_apart(piece_t *pieces, int n) except -1:
+    """No two of the arrays may overlap: what one of them receives would be what the other one sends. Sorts them."""
+    cdef int i
+    qsort(pieces, n, sizeof(piece_t), by_address)
+    for i in range(1, n):
+        if pieces[i - 1].data + pieces[i - 1].nbytes > pieces[i].data:
+            raise ValueError("two of the arrays overlap, or are the same; pass arrays apart")
+    return 0
+
+
+cdef class Sorter:
+    """The arrays of one call, seen through and sorted into bundles."""
+
+    cdef Calls calls
+    cdef array_t *arrays
+    cdef piece_t *pieces
+    cdef int n
+    cdef list keepers
+    cdef uint64_t layout
+    cdef object scratch
+    cdef char *base
+
+    def __dealloc__(self):
+        free(self.arrays)
+        free(self.pieces)
+
+    cdef int look(self, Calls calls, list xs, bint writable) except -1:
+        cdef int i, nfull = 0
+        cdef array_t *a
+        self.calls = calls
+        self.n = len(xs)
+        self.keepers = []
+        self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
+        self.pieces = <piece_t *> malloc(max(self.n, 1) * sizeof(piece_t))
+        if self.arrays == NULL or self.pieces == NULL:
+            raise MemoryError()
+        for i, x in enumerate(xs):
+            a = &self.arrays[i]
+            self.keepers.append(target_array(x, a) if writable else source_array(x, a))
+            if a.nbytes:
+                self.pieces[nfull].data = <char *> a.data
+                self.pieces[nfull].nbytes = a.nbytes
+                nfull += 1
+            self.layout = (self.layout ^ (<uint64_t> a.count << 4 | a.dtype)) * <uint64_t> 0x9e3779b97f4a7c15
+            self.layout ^= self.layout >> 32
+        check_apart(self.pieces, nfull)
+        self.scratch = getattr(calls, "_scratch", None)
+        if self.scratch is None:
+            self.scratch = calls._scratch = np.empty(BUNDLE_NBYTES, np.uint8)
+        self.base = <char *> <uintptr_t> self.scratch.ctypes.data
+        return 0
+
+    cdef list bundles(self, int dtype):
+        """Lists of the indices of small arrays, of one dtype (-1: whatever they are), that go together."""
+        cdef int i
+        cdef size_t nbytes = BUNDLE_NBYTES
+        cdef list found = [], members = []
+        for i in range(self.n):
+            if self.arrays[i].nbytes > SMALL_NBYTES or (dtype >= 0 and self.arrays[i].dtype != dtype):
+                continue
+            if nbytes + self.arrays[i].nbytes > BUNDLE_NBYTES:
+                members = []
+                found.append(members)
+                nbytes = 0
+            members.append(i)
+            nbytes += self.arrays[i].nbytes
+        return found
+
+    cdef Bundle bundle(self, list members, int kind, int dtype, int root, int op, reduce_kernel kernel,
+                       int64_t timeout_ns):
+        cdef Bundle call = Bundle.__new__(Bundle)
+        cdef array_t whole
+        cdef uint64_t signature
+        cdef int i
+        call.pieces = <piece_t *> malloc(len(members) * sizeof(piece_t))
+        if call.pieces == NULL:
+            raise MemoryError()
+        whole.nbytes = 0
+        for i in members:
+            call.pieces[call.npieces].data = <char *> self.arrays[i].data
+            call.pieces[call.npieces].nbytes = self.arrays[i].nbytes
+            whole.nbytes += self.arrays[i].nbytes
+            call.npieces += 1
+        call.scratch = self.base
+        call.packs = root == NO_ROOT or root == self.calls.rank
+        call.unpacks = root == NO_ROOT or root != self.calls.rank
+        whole.data = self.base
+        whole.dtype = UINT8 if dtype == OPAQUE else dtype
+        whole.itemsize = 1 if dtype == OPAQUE else self.arrays[<int> members[0]].itemsize
+        whole.count = whole.nbytes // whole.itemsize
+        prepare(call, self.calls.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
+        signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op,
+                                          dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
+        if call.program is None:
+            call.errand.talk.signature = signature
+        else:
+            call.errand.journey.signature = signature
+        return call
+
+    cdef Many gather_up(self, str what, list steps, list xs):
+        cdef Many many = Many.__new__(Many)
+        many.engine = self.calls.engine
+        many.what = what
+        many.steps = steps
+        many.keepers = self.keepers
+        many.result = xs
+        return many
+
+
+class Coalescing:
+    """What `shmring.Communicator` is made of, operations on lists of arrays: see there."""
+
+    def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
+        """All-reduce several arrays in place, as one operation: the same bits as one call for each, in less time.
+
+        Parameters
+        ----------
+        arrays : list or tuple of arrays
+            As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all
+            ranks. No two may overlap.
+        op, timeout, async_op
+            As in `all_reduce`. The timeout is that of each part.
+
+        Returns
+        -------
+        list of arrays
+            Those of ``arrays``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`. If a part fails, arrays of the parts before it may have their results already.
+
+        Notes
+        -----
+        Collective. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each
+        such bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if
+        ``op`` is a callable.
+        """
+        cdef Calls calls = self
+        cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
+        cdef Sorter sorter = Sorter.__new__(Sorter)
+        cdef reduce_kernel kernel
+        cdef array_t *a
+        cdef int i, code
+        xs = list_of(arrays)
+        sorter.look(calls, xs, True)
+        codes = {}
+        for i in range(sorter.n):
+            a = &sorter.arrays[i]
+            if a.dtype not in codes:
+                codes[a.dtype] = number_of(op, a.dtype)
+                if codes[a.dtype] != NO_OP:
+                    kernel_for(codes[a.dtype], a)
+        steps = []
+        for dtype, code in codes.items():
+            for members in sorter.bundles(dtype) if code != NO_OP else ():
+                kernel = kernel_for(code, &sorter.arrays[<int> members[0]])
+                steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, kernel, timeout_ns))
+        for i in range(sorter.n):
+            a = &sorter.arrays[i]
+            code = codes[a.dtype]
+            if code == NO_OP:
+                steps.append(prepare_fold(calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None,
+                                          xs[i]))
+            elif a.nbytes > SMALL_NBYTES:
+                steps.append(prepare(Prepared.__new__(Prepared), calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
+                                     kernel_for(code, a), timeout_ns, None, None, None))
+        return do(sorter.gather_up("all_reduce_many", steps, xs), async_op)
+
+    def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
+        """Copy the root's arrays into those of all others, as one operation.
+
+        Parameters
+        ----------
+        arrays : list or tuple of arrays
+            As in `broadcast`; element types may differ. The same number, types and sizes in the same order on all
+            ranks. No two may overlap.
+        root : int
+        timeout, async_op
+            As in `all_reduce`. The timeout is that of each part.
+
+        Returns
+        -------
+        list of arrays
+            Those of ``arrays``.
+
+        Raises
+        ------
+        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `broadcast`. If a part fails, arrays of the parts before it may have their contents already.
+
+        Notes
+        -----
+        Collective. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such
+        bundle is copied once more on every rank and makes one broadcast. Larger arrays make one each.
+        """
+        cdef Calls calls = self
+        cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
+        cdef Sorter sorter = Sorter.__new__(Sorter)
+        cdef array_t *a
+        cdef int i
+        xs = list_of(arrays)
+        sorter.look(calls, xs, not calls.check_root(root))
+        steps = []
+        for members in sorter.bundles(-1):
+            steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
+        for i in range(sorter.n):
+            a = &sorter.arrays[i]
+            if a.nbytes > SMALL_NBYTES:
+                steps.append(prepare(Prepared.__new__(Prepared), calls.engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
+                                     timeout_ns, None, None, None))
+        return do(sorter.gather_up("broadcast_many", steps, xs), async_op)
+
+
+def list_of(arrays):
+    """``arrays`` as a list; one array alone is refused, of which each row would be taken for one."""
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(f"arrays is {type(arrays).__name__}: pass a list or a tuple of arrays")
+    return list(arrays)

@@ -1,0 +1,120 @@
+"""Explaining: which way a collective of some size takes, what the other ways would cost, and why the line is there."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from shmring.dtypes import DTYPE_CODES, op_code, widening
+from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
+from shmring.plan.cost import cost, dependent_syncs
+from shmring.plan.hierarchical_cost import NESTED, flat_seconds, nest_for, nested_seconds
+from shmring.plan.limits import LINE, Limits
+
+if TYPE_CHECKING:
+    from shmring.config import Config
+
+# Methods whose x holds a block for each rank; plans count blocks.
+OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
+
+# Which threshold drew the line between the ways.
+LINES = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
+
+
+class Explaining:
+    """What `shmring.Communicator` is made of, explanations: see there."""
+
+    rank: int
+    size: int
+    config: Config
+    engine: Any
+
+    def explain(self, collective: str, nbytes: int, *, root: int = 0, op: str = "sum", dtype: str = "float32") -> str:
+        """Tell which way a collective takes, and what the cost model says of that way and the others.
+
+        Parameters
+        ----------
+        collective : str
+            The name of the method, e.g. ``"all_reduce"``; one on arrays that is planned.
+        nbytes : int
+            Bytes of the array ``x`` that the method takes.
+        root : int, default 0
+            Where the method has a root.
+        op, dtype : str
+            The operation, of those with names, and the name of the dtype. They matter where ranks live in several
+            domains: 16-bit floats are summed in float32 from domain to domain.
+
+        Returns
+        -------
+        str
+            A line for each way on private arrays: whether it is taken, its synchronisations that nothing hides, rounds,
+            bytes that this rank loads and stores, and the model's microseconds.
+
+        Raises
+        ------
+        TypeError, ValueError
+            No such collective, root, operation or dtype, or ``nbytes`` is negative or no multiple of what the method
+            takes.
+
+        Notes
+        -----
+        Not collective, and nothing is sent. The model knows a latency and a rate (``comm.stats()`` has both) and no
+        caches: it is good for telling ways apart, not for telling the time.
+        """
+        nbytes, root = operator.index(nbytes), operator.index(root)
+        blocks = self.size if collective in OF_BLOCKS else 1
+        if collective not in KINDS:
+            raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
+        if nbytes < 0 or nbytes % blocks:
+            raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
+        if not 0 <= root < self.size:
+            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
+        if dtype not in DTYPE_CODES:
+            raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
+        wide = widening(op_code(op), DTYPE_CODES[dtype])
+        limit = self.engine.thresholds.whisper_nbytes
+        whispers = nbytes <= limit
+        limits, costs = self.engine.limits, self.engine.thresholds.costs
+        whole = nbytes * self.size if collective == "all_gather" else nbytes
+        domains = nest_for(collective, self.engine.nest, whole, limits, costs, wide=wide)
+        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "nested"
+        lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'whispered' if whispers else planned}"]
+        why = self.engine.thresholds.why
+        lines.append(
+            f"  whispered: {'taken' if whispers else 'no'}, up to {limit} bytes "
+            f"({why.get('whisper_nbytes', 'default')})"
+        )
+        for kind, name in BUILDERS:
+            if kind == collective and "mapped" not in name:
+                taken = "taken" if name == planned and not whispers else "no"
+                lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
+        if self.engine.nest is not None and collective in NESTED:
+            domains = domains or self.engine.nest
+            flat = flat_seconds(collective, domains, whole, costs)
+            nested = nested_seconds(collective, domains, whole, costs, wide=wide)
+            taken = "taken" if planned == "nested" and not whispers else "no"
+            lines.append(
+                f"  nested: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
+                f"{1e6 * nested:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
+            )
+        if line := LINES.get(collective):
+            lines.append(f"  {line} = {getattr(self.engine.limits, line)} ({why[line]})")
+        return "\n".join(lines)
+
+    def _priced(self, kind: str, name: str, nbytes: int, root: int) -> str:
+        """The price of one way, in words."""
+        build, costs = BUILDERS[kind, name], self.engine.thresholds.costs
+        rooted = (root,) if kind in ROOTED else ()
+        try:
+            plan = build(self.rank, self.size, nbytes, 1, self.engine.limits, *rooted)
+        except ValueError as error:
+            return str(error)
+        # The same for any size that fits in one round, and any ranks that are not too few to differ.
+        few = [build(r, 3, 3 * LINE, 1, Limits(), *([0] if rooted else [])) for r in range(3)]
+        syncs = dependent_syncs(few) if self.size > 1 else 0
+        touched = cost(plan).touched_nbytes
+        us = 1e6 * (syncs * costs.latency + touched / costs.bytes_per_second)
+        return (
+            f"{syncs} synchronisation{'s' * (syncs != 1)}, {plan.rounds} round{'s' * (plan.rounds != 1)}, "
+            f"{touched} bytes touched: {us:.3g} us by the model"
+        )

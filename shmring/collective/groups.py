@@ -1,0 +1,303 @@
+"""Communicators of some of a communicator's ranks: by colour, by list, of all again, of those who are still alive.
+
+A group is made like the first communicator: its ranks meet under a name in shared memory. The name is made of what only
+the ranks of this parent know (a hash of its segments' nonces) and of who belongs to the group, so it needs no agreement
+and no counter: groups made at the same time, by different threads, or in different orders cannot meet each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shmring.bootstrap.connect import assemble
+from shmring.errors import BrokenError, MeetingError, MeetingTimeoutError, PeerLostError
+from shmring.memory.segment import DEATH_GRACE_S, sweep_after
+
+if TYPE_CHECKING:
+    from shmring.config import Config
+
+
+class GroupCalls:
+    """The calls of `shmring.Communicator` that make new communicators."""
+
+    rank: int
+    size: int
+    name: str
+    config: Config
+    engine: Any
+    all_gather: Callable
+
+    parent_ranks: tuple[int, ...] | None = None
+    """What each rank's number was in the communicator this one was made from; None if it was made by `init`."""
+
+    def split(self, color, key=None, *, meeting_timeout=300.0, **settings):
+        """Make one communicator of each set of ranks that give the same colour.
+
+        Parameters
+        ----------
+        color : int or None
+            Any integer of 64 bits. None: this rank takes part in the split but belongs to no group.
+        key : int, optional
+            Ranks are numbered by (key, rank in this communicator); by default all keys are equal.
+        meeting_timeout : float, optional
+            Seconds to wait for the group's other ranks to make their segments; None for ever.
+        **settings
+            Fields of `shmring.config.Config`, by default those of this communicator. A group takes ``nslots *
+            slot_nbytes`` of shared memory per rank, 2 MiB by default; many groups at a time want smaller ones.
+
+        Returns
+        -------
+        Communicator or None
+            None where ``color`` is None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A bad argument. Nothing was sent; this communicator stays usable.
+        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
+            As in `all_reduce`, from the collective that exchanges colours: this communicator is broken.
+        PeerLostError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+            The group was not made, and nothing of it is left. This communicator is as usable as it was. ``rank`` and
+            ``missing`` are ranks of this communicator.
+
+        Notes
+        -----
+        Collective. One `all_gather` of 24 bytes, then some milliseconds to make the memory and meet. The group does
+        not depend on this communicator any more: either may be closed first.
+        """
+        config = self.config.changed(**settings)
+        numbers = [0 if number is None else operator.index(number) for number in (color, key)]
+        if not all(-(2**63) <= number < 2**63 for number in numbers):
+            raise ValueError(f"color={color}, key={key}: must fit in 64 bits")
+        own = np.array([color is not None, *numbers], np.int64)
+        said = self.all_gather(own)
+        if color is None:
+            return None
+        members = [r for r in range(self.size) if said[r, 0] and said[r, 1] == own[1]]
+        members.sort(key=lambda r: (said[r, 2], r))
+        return self._found(f"split.{own[1]}", members, config, meeting_timeout)
+
+    def subgroup(self, ranks, *, meeting_timeout=300.0, **settings):
+        """Make a communicator of some ranks. Only they call.
+
+        Parameters
+        ----------
+        ranks : iterable of int
+            Ranks of this communicator, each once, this one among them. All of them give the same ranks in the same
+            order; the place in it becomes the rank in the group. Groups may overlap.
+        meeting_timeout, **settings
+            As in `split`.
+
+        Returns
+        -------
+        Communicator
+
+        Raises
+        ------
+        TypeError, ValueError
+            A bad argument. This communicator stays usable.
+        BrokenError
+            This communicator was broken before.
+        PeerLostError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+            As in `split`: the group was not made and this communicator is as usable as it was.
+
+        Notes
+        -----
+        Sends nothing in this communicator, so it may be called while others use it. One thread at a time for the
+        same ranks. Blocks until the others have called. For ranks in order 0, 1, 2, ... a group of all, see `dup`.
+        """
+        config = self.config.changed(**settings)
+        members = [operator.index(r) for r in ranks]
+        wrong = [r for r in members if not 0 <= r < self.size]
+        if wrong:
+            raise ValueError(f"ranks={members}: {wrong[0]} is not a rank, from 0 to {self.size - 1}")
+        if len(set(members)) < len(members):
+            raise ValueError(f"ranks={members}: each rank may be there once")
+        if self.rank not in members:
+            raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only those listed call")
+        return self._found("subgroup", members, config, meeting_timeout)
+
+    def dup(self, *, meeting_timeout=300.0, **settings):
+        """Make a communicator of the same ranks, with traffic of its own: for a library, or one for each thread.
+
+        Parameters
+        ----------
+        meeting_timeout, **settings
+            As in `split`.
+
+        Returns
+        -------
+        Communicator
+
+        Raises
+        ------
+        TypeError, ValueError, BrokenError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+            As in `subgroup`.
+
+        Notes
+        -----
+        Collective: all ranks call, one thread of each at a time.
+        """
+        return self._found("dup", range(self.size), self.config.changed(**settings), meeting_timeout)
+
+    def shrink(self, *, meeting_timeout=300.0, **settings):
+        """Make a communicator of the ranks that are still here, in their old order. For going on after a `BrokenError`.
+
+        Parameters
+        ----------
+        meeting_timeout, **settings
+            As in `split`.
+
+        Returns
+        -------
+        Communicator
+            Its ``parent_ranks`` tell who each rank was.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A bad argument.
+        ClosedError
+            This communicator was closed here.
+        MeetingTimeoutError
+            Ranks that are alive and have not closed this communicator did not call; ``missing`` has them.
+        MeetingError, OutOfSharedMemoryError, SegmentError
+            A rank that is alive gave up; no room. May be called again.
+
+        Notes
+        -----
+        All ranks call that are alive and have not closed this communicator, broken or not. Those who die meanwhile are
+        left out too. Who is left is read from the lifelines, which all ranks see alike and which never come back. So
+        the ranks need no vote: they meet under the name of the set they see, start again when it gets smaller, and are
+        done when a barrier has shown that all of them have met. This communicator stays as it is; close it.
+        """
+        config = self.config.changed(**settings)
+        deadline = None if meeting_timeout is None else time.monotonic() + meeting_timeout
+        survivors = self._survivors()
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                group = self._found_for_sure(survivors, config, left_s)
+                if len(survivors) < self.size:
+                    self._clear_up()
+                return group
+            except (BrokenError, MeetingError) as error:
+                before, survivors = survivors, self._survivors_after(survivors, error)
+                if survivors == before:
+                    raise
+
+    # ---- what the calls share ----
+
+    def _found(
+        self,
+        what: str,
+        members: Sequence[int],
+        config: Config,
+        meeting_timeout: float | None,
+        check: Callable[[Iterable[int]], None] | None = None,
+    ) -> Any:
+        """Meet the other members and make the group. ``check`` is called with the members who have not come yet."""
+        if check is None:
+            self.engine.assure()
+            check = self._check_awaited
+        try:
+            engine = assemble(
+                f"{self.name.partition('/')[0]}/{self._key()}.{what}.{_listed(members)}",
+                members.index(self.rank),
+                len(members),
+                config,
+                meeting_timeout,
+                name=f"{self.name}/{what}",
+                started_as=self.engine.started_as,
+                check=lambda missing: check([members[r] for r in missing if r < len(members)]),
+            )
+        except MeetingTimeoutError as error:
+            missing = tuple(members[r] for r in error.missing if r < len(members))
+            raise MeetingTimeoutError(
+                f"{self.name}: {list(missing)} of the ranks {list(members)} of a new group did not come. "
+                f"Did all call, and give the same ranks in the same order? ({error})",
+                missing,
+            ) from None
+        except PeerLostError as error:
+            self._clear_up()
+            if isinstance(error, _MemberLostError):
+                raise
+            # Seen by the meeting, which knows the ranks of the group only.
+            raise _lost(self.name, members[error.rank], error.pid) from None
+        group: Any = type(self)(engine)  # type: ignore[call-arg]
+        group.parent_ranks = tuple(members)
+        return group
+
+    def _check_awaited(self, missing: Iterable[int]) -> None:
+        """Nobody is waited for in vain; those who have come must live until all have, which the meeting looks after."""
+        gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
+        try:
+            self.engine.assure()
+        except PeerLostError as error:
+            raise _MemberLostError(str(error), error.rank, error.pid) from None
+        for r in missing:
+            if r in gone:
+                raise _lost(self.name, r)
+
+    def _found_for_sure(self, survivors: list[int], config: Config, meeting_timeout: float | None) -> Any:
+        """Make a group of exactly these, on all of them or on none."""
+
+        def check(missing: Iterable[int]) -> None:
+            for r in self.engine.gone_ranks():
+                if r in survivors:
+                    raise _lost(self.name, r)
+
+        group = self._found("shrink", survivors, config, meeting_timeout, check)
+        try:
+            # A rank may have left the meeting because of a death in the instant in which others saw it complete. It
+            # does not come to the barrier. If one rank gets through, all have come to it, so all get through.
+            group.barrier(timeout=meeting_timeout)
+            return group
+        except BaseException:
+            group.close()
+            raise
+
+    def _clear_up(self) -> None:
+        """Take away the names of ranks that died while they were meeting, in whichever group: nobody else would."""
+        sweep_after(self.name.partition("/")[0], self.engine.dead_pids())
+
+    def _key(self) -> str:
+        """What only this communicator's ranks know: equal on all of them, different for every communicator."""
+        nonces = b"".join(segment.header.nonce for segment in self.engine.segments)
+        return hashlib.blake2b(nonces, digest_size=12).hexdigest()
+
+    def _survivors(self) -> list[int]:
+        gone = self.engine.gone_ranks()
+        return [r for r in range(self.size) if r not in gone]
+
+    def _survivors_after(self, before: list[int], error: Exception) -> list[int]:
+        """Who is left after an attempt has failed; ``before`` if it failed of anything but a death."""
+        grace_until = time.monotonic() + (DEATH_GRACE_S if isinstance(error, PeerLostError) else 0.0)
+        while True:
+            survivors = self._survivors()
+            if survivors != before or time.monotonic() >= grace_until:
+                return survivors
+            time.sleep(0.001)
+
+
+class _MemberLostError(PeerLostError):
+    """A `PeerLostError` whose rank is one of the parent's."""
+
+    def __reduce__(self) -> tuple:
+        return PeerLostError, (str(self), self.rank, self.pid)
+
+
+def _lost(name: str, rank: int, pid: int = 0) -> PeerLostError:
+    return _MemberLostError(f"{name}: rank {rank} died or closed before a new group was made", rank, pid)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """A list of ranks as a short text, a different one for each list."""
+    text = ".".join(map(str, ranks))
+    return text if len(text) <= 32 else hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,184 @@
+"""The directory of a communicator's shared arrays.
+
+An *allocation* is what one collective call made: a segment of each rank, all mapped by all, or a single one that serves
+as everyone's. Each ndarray keeps an *area* alive, the area its allocation, and that the mappings of all its segments;
+so they go with the last view, which the directory does not count as.
+
+Addresses differ from process to process. What ranks tell each other is a place: (allocation, owner, offset).
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
+
+from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.mapping cimport Mapping
+
+
+cdef class Directory:
+    """Which addresses belong to which allocation; read and changed with the GIL held."""
+
+    def __dealloc__(self):
+        free(self.ranges)
+        free(self.entries)
+
+    cdef int add(self, Allocation allocation) except -1:
+        """List an allocation, which has a higher number than all before it."""
+        cdef int i, at, needed = self.nranges + <int> len(allocation.segments)
+        cdef range_t new
+        cdef Mapping mapping
+        cdef void *memory
+        if needed > self.capacity:
+            needed *= 2
+            memory = realloc(self.ranges, needed * sizeof(range_t))
+            if memory == NULL:
+                raise MemoryError("no memory for the directory of shared arrays")
+            self.ranges = <range_t *> memory
+            memory = realloc(self.entries, needed * sizeof(entry_t))
+            if memory == NULL:
+                raise MemoryError("no memory for the directory of shared arrays")
+            self.entries = <entry_t *> memory
+            self.capacity = needed
+        for segment in allocation.segments:
+            mapping = segment.mapping
+            new.start = mapping.address + <size_t> HEADER_NBYTES
+            new.end = new.start + allocation.nbytes
+            new.allocation = allocation.number
+            new.owner = segment.rank
+            at = self.nranges
+            for i in range(self.nranges):
+                if self.ranges[i].start > new.start:
+                    at = i
+                    break
+            memmove(self.ranges + at + 1, self.ranges + at, (self.nranges - at) * sizeof(range_t))
+            self.ranges[at] = new
+            self.nranges += 1
+        self.entries[self.nentries].allocation = allocation.number
+        self.entries[self.nentries].bases = allocation.bases
+        self.entries[self.nentries].object = <void *> allocation
+        self.nentries += 1
+        allocation.is_listed = True
+        return 0
+
+    cdef void remove(self, Allocation allocation) noexcept:
+        cdef int i, kept = 0
+        for i in range(self.nranges):
+            if self.ranges[i].allocation != <uint32_t> allocation.number:
+                self.ranges[kept] = self.ranges[i]
+                kept += 1
+        self.nranges = kept
+        kept = 0
+        for i in range(self.nentries):
+            if self.entries[i].allocation != <uint32_t> allocation.number:
+                self.entries[kept] = self.entries[i]
+                kept += 1
+        self.nentries = kept
+
+    cdef range_t *range_at(self, const void *address) noexcept:
+        """The range that holds a byte; NULL if none does."""
+        cdef int low = 0, high = self.nranges, middle
+        while low < high:       # the last one that does not begin behind it
+            middle = (low + high) // 2
+            if self.ranges[middle].start <= <char *> address:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0 or <char *> address >= self.ranges[low - 1].end:
+            return NULL
+        return &self.ranges[low - 1]
+
+    cdef place_t place_of(self, const void *address, size_t nbytes) noexcept:
+        """Where ``nbytes`` from an address on lie, if all in one shared array."""
+        cdef place_t place
+        cdef range_t *found = self.range_at(address)
+        place.allocation = NOWHERE
+        place.owner = 0
+        place.offset = 0
+        if found != NULL and nbytes <= <size_t> (found.end - <char *> address):
+            place.allocation = found.allocation
+            place.owner = found.owner
+            place.offset = <char *> address - found.start
+        return place
+
+    cdef entry_t *entry_of(self, uint32_t allocation) noexcept:
+        """The entry of an allocation; NULL if this process has dropped it, or never had it."""
+        cdef int low = 0, high = self.nentries, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle].allocation < allocation:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.nentries or self.entries[low].allocation != allocation:
+            return NULL
+        return &self.entries[low]
+
+    def locate(self, size_t address):
+        """(allocation, owner, offset) of an address; None if it lies in no shared array."""
+        cdef range_t *found = self.range_at(<void *> address)
+        if found == NULL:
+            return None
+        allocation = <Allocation> self.entry_of(found.allocation).object
+        return allocation, found.owner, <size_t> (address - <size_t> found.start)
+
+    def allocations(self):
+        """All that this process still has, by number."""
+        cdef int i
+        return [<Allocation> self.entries[i].object for i in range(self.nentries)]
+
+    def __len__(self):
+        return self.nentries
+
+
+@cython.no_gc       # in no cycle: nothing that it refers to refers back
+cdef class Allocation:
+    """The segments of one collective allocation, mapped here; listed in the directory as long as it lives.
+
+    Parameters
+    ----------
+    directory : Directory
+    number : int
+        From 1 on; the same on all ranks.
+    segments : list of Segment
+        By rank; or the only one, which all ranks share.
+    size : int
+        How many ranks there are.
+    nbytes : int
+        Of data in each segment.
+    """
+
+    def __cinit__(self, Directory directory, int number, list segments, int size, size_t nbytes):
+        cdef int r
+        self.directory = directory
+        self.number = number
+        self.segments = segments
+        self.size = size
+        self.nbytes = nbytes
+        self.is_result = len(segments) == 1 and size > 1
+        self.bases = <char **> calloc(size, sizeof(char *))
+        if self.bases == NULL:
+            raise MemoryError("no memory for a shared array's addresses")
+        for r in range(size):
+            self.bases[r] = (<Mapping> segments[0 if self.is_result else r].mapping).address + <size_t> HEADER_NBYTES
+        directory.add(self)
+
+    def __dealloc__(self):
+        if self.is_listed:
+            self.directory.remove(self)
+        free(self.bases)
+
+    def area(self, int rank):
+        """The data of a rank's segment, as something to make an ndarray of."""
+        cdef Area area = Area.__new__(Area)
+        area.allocation = self
+        area.rank = rank
+        return area
+
+
+@cython.no_gc
+cdef class Area:
+    """One rank's memory in an allocation. Whoever looks at it keeps the whole allocation mapped."""
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.allocation.bases[self.rank], self.allocation.nbytes, 0, flags)

@@ -1,0 +1,293 @@
+"""Collectives: what each of them means.
+
+Each is one function that prepares an errand: a talk if what a rank says fits in a whisper, else a journey along the
+program it returns. The two agree to the last bit, since both fold in rank order. Whether it is a talk must be the same
+on all ranks, so it depends on the size of the message alone. Nothing is said yet, and an errand can be run again.
+
+The caller has checked the arguments.
+"""
+
+from libc.string cimport memset
+
+from shmring.collective.zero_copy cimport refuse_result, travel_shared
+from shmring.arrays.reduce cimport find_carrier
+from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
+                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.dtypes import widening
+from shmring.plan.choose import choose
+from shmring.plan.thread_shares import cut, spaced
+from shmring.engine.signature import MAX_COUNT
+
+# A signature has room for counts below this.
+cdef uint64_t COUNTS = MAX_COUNT + 1
+
+# By the bits of a signature that hold operation and dtype: how wide a prefix is that goes from domain to domain.
+cdef tuple WIDENINGS = tuple(widening(word >> 4, word & 15) for word in range(256))
+
+
+# ---- the two ways ----------------------------------------------------------------------------------------------------
+
+cdef inline void open_talk(talk_t *t, int kind, int op, int root, array_t *x, char *words, size_t nbytes) noexcept:
+    """A talk in which this rank says ``words`` (NULL: nothing) and hears nobody yet."""
+    memset(t, 0, sizeof(talk_t))
+    t.signature = pack_signature(kind, op, x.dtype, root, x.count)
+    t.words = words
+    t.nbytes = nbytes
+
+
+cdef inline char *content(array_t *x) noexcept:
+    """What ``x`` says: never NULL, also of an array of nothing, which some frameworks place at NULL."""
+    return <char *> x.data if x.data != NULL else <char *> b""
+
+
+cdef inline void hear_all(talk_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
+    t.last = e.c.circle.size
+    t.offset = offset
+    t.part_nbytes = part_nbytes
+
+
+cdef inline void hear_one(talk_t *t, int who, size_t offset, size_t part_nbytes) noexcept:
+    t.first = who
+    t.last = who + 1
+    t.offset = offset
+    t.part_nbytes = part_nbytes
+
+
+cdef inline void fold_into(talk_t *t, array_t *out, reduce_kernel kernel) noexcept:
+    t.kernel = kernel
+    t.count = out.count
+    t.out = <char *> out.data
+
+
+cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
+    t.out = <char *> out.data
+    t.stride = stride
+
+
+cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
+                          reduce_kernel kernel, errand_t *errand):
+    """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
+    if x.count >= COUNTS:
+        raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
+    cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
+                                       kernel, errand)
+    errand.journey.kind = kind
+    errand.journey.root = root
+    errand.journey.nbytes = nbytes
+    return program
+
+
+cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
+    """The program of this rank: of its whole part, or of the shares of a team's threads."""
+    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef Program first
+    cdef dict domains = {}
+    if e.nest is not None:
+        domains = {"nest": e.nest, "costs": e.thresholds.costs, "wide": wide}
+    shares = None
+    if e.team is not None and isinstance(nbytes, int):
+        shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
+    if shares is None:
+        return Program(choose(name, rank, size, nbytes, itemsize, root=root, limits=e.limits, **domains), e.limits)
+    plans = [choose(name, rank, size, n, itemsize, root=root, limits=e.team.limits, **domains) for n in shares]
+    first, last = [Program(spaced(plan, n, nbytes), e.team.limits) for plan, n in zip(plans, shares, strict=True)]
+    first.last = last
+    first.share_nbytes = shares.nbytes
+    return first
+
+
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, errand_t *errand):
+    """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
+    cdef journey_t *j = &errand.journey
+    cdef Program program
+    cdef int wide = 1, word
+    key = (name, nbytes, x.itemsize, root)
+    if e.nest is not None:
+        word = signature >> 50 & 255
+        wide = WIDENINGS[word]
+        key = (name, nbytes, x.itemsize, root, wide)
+        j.carrier = find_carrier(word >> 4, word & 15)
+    found = e.programs.get(key)
+    if found is None:
+        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), wide))
+    program = found
+    j.signature = signature
+    j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about
+    j.in_base = <char *> x.data
+    j.out_base = <char *> out.data
+    j.kernel = kernel
+    j.itemsize = x.itemsize
+    j.out_streaming = outgrows_cache(e, x, out, name == "broadcast")
+    return program
+
+
+cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept:
+    """Whether the output is better stored past the cache.
+
+    Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others
+    an ordinary store must first fetch from memory, as soon as the arrays and the outboxes of all ranks do not fit. They
+    do not from half the cache's size on: which lines are displaced goes by their addresses, and others use it, too.
+    ``is_blind``: the call writes its array and does not read it, though it is input and output.
+    """
+    cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
+    cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
+    if is_in_place and not is_blind:
+        return out.nbytes >= e.c.output_streaming_nbytes
+    return 2 * (e.c.circle.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
+
+
+# ---- the collectives -------------------------------------------------------------------------------------------------
+
+cdef Program barrier(Engine e, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    cdef array_t nothing
+    cdef Program program
+    memset(&nothing, 0, sizeof(array_t))
+    if e.nests_barriers:
+        program = plan_journey(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, errand)
+        errand.journey.kind = KIND_NONE      # no arrays to ask about
+        return program
+    open_talk(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
+    hear_all(t, e, 0, 0)
+    return None
+
+
+cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    if e.sharing is not None:
+        refuse_result(e, x, out)
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
+    fold_into(t, out, kernel)
+    return None
+
+
+cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, errand_t *errand):
+    """``out`` is read on the root only."""
+    cdef talk_t *t = &errand.talk
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, errand)
+    open_talk(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
+    if e.c.circle.rank == root:
+        hear_all(t, e, 0, x.nbytes)
+        fold_into(t, out, kernel)
+    return None
+
+
+cdef Program broadcast(Engine e, array_t *x, int root, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    cdef bint is_root = e.c.circle.rank == root
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    if not is_root:
+        hear_one(t, root, 0, x.nbytes)
+        place_into(t, x, 0)
+    return None
+
+
+cdef Program all_gather(Engine e, array_t *x, array_t *out, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, errand)
+    open_talk(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
+    place_into(t, out, x.nbytes)
+    return None
+
+
+cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, e.c.circle.rank * out.nbytes, out.nbytes)
+    fold_into(t, out, kernel)
+    return None
+
+
+cdef Program gather(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
+    """``out`` is read on the root only."""
+    cdef talk_t *t = &errand.talk
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
+    if e.c.circle.rank == root:
+        hear_all(t, e, 0, x.nbytes)
+        place_into(t, out, x.nbytes)
+    return None
+
+
+cdef Program scatter(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
+    """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
+    cdef talk_t *t = &errand.talk
+    cdef bint is_root = e.c.circle.rank == root
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, errand)
+    open_talk(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    hear_one(t, root, e.c.circle.rank * out.nbytes, out.nbytes)
+    place_into(t, out, 0)
+    return None
+
+
+cdef Program all_to_all(Engine e, array_t *x, array_t *out, errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    cdef size_t part = x.nbytes // e.c.circle.size
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, errand)
+    open_talk(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, e.c.circle.rank * part, part)
+    place_into(t, out, part)
+    return None
+
+
+cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
+                  errand_t *errand):
+    cdef talk_t *t = &errand.talk
+    cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
+    if x.nbytes > e.whisper_limit:
+        return plan_journey(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
+    open_talk(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
+    hear_all(t, e, 0, x.nbytes)
+    t.last = e.c.circle.rank + inclusive
+    fold_into(t, out, kernel)
+    return None
+
+
+# ---- any of them -----------------------------------------------------------------------------------------------------
+
+cdef Program prepare_errand(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                            errand_t *errand):
+    """The errand of the collective ``kind``; what it does not have (a root, a kernel) is not looked at."""
+    if kind == KIND_ALL_REDUCE:
+        return all_reduce(e, x, out, op, kernel, errand)
+    if kind == KIND_REDUCE:
+        return reduce(e, x, out, root, op, kernel, errand)
+    if kind == KIND_BROADCAST:
+        return broadcast(e, x, root, errand)
+    if kind == KIND_ALL_GATHER:
+        return all_gather(e, x, out, errand)
+    if kind == KIND_REDUCE_SCATTER:
+        return reduce_scatter(e, x, out, op, kernel, errand)
+    if kind == KIND_GATHER:
+        return gather(e, x, out, root, errand)
+    if kind == KIND_SCATTER:
+        return scatter(e, x, out, root, errand)
+    if kind == KIND_ALL_TO_ALL:
+        return all_to_all(e, x, out, errand)
+    if kind == KIND_SCAN or kind == KIND_EXSCAN:
+        return scan(e, x, out, kind == KIND_SCAN, op, kernel, errand)
+    return barrier(e, errand)
+
+
+cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout_ns) except -1:
+    """Do it. The caller has entered the engine."""
+    if program is None:
+        return e.talk(&errand.talk, timeout_ns)
+    if e.sharing is not None and errand.journey.kind != KIND_NONE:
+        return travel_shared(e, program, &errand.journey, timeout_ns)
+    return e.travel(program, &errand.journey, timeout_ns)

@@ -1,0 +1,380 @@
+"""Collectives in which ranks have different numbers of rows.
+
+All but all-to-all are told the rows of every rank on every rank, so they are a talk or a plan like any other; a digest
+of the counts is in the signature, and ranks that were told different ones disagree. In an all-to-all each rank knows
+only what it sends itself (and perhaps what it expects), so ranks first tell each other, in a talk of
+8 * (2 * size + 1) bytes.
+
+A *row* is one index of the first axis. A *block* is the rows of one rank.
+"""
+
+import operator
+from itertools import accumulate
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
+
+from shmring.arrays.array_view cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
+                             target_array)
+from shmring._runtime cimport allocate
+from shmring.collective.schedule cimport errand_t, follow_plan, run_errand
+from shmring.engine.engine cimport Engine
+from shmring._c.layout cimport SHMRING_WHISPER_NBYTES
+from shmring.collective.prepared cimport Prepared, do
+from shmring.engine.compiled_plan cimport Program
+from shmring.arrays.reduce cimport find_kernel, reduce_kernel
+from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
+                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.eager cimport part_t, talk_t
+
+from shmring.dtypes import DTYPES, OPS, op_code
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef tuple checked(counts, int size, str name):
+    """``counts`` as a tuple of one number of rows a rank."""
+    try:
+        numbers = tuple([operator.index(n) for n in counts])
+    except TypeError:
+        raise TypeError(f"{name}={counts!r}: must be a sequence of integers, one for each rank") from None
+    if len(numbers) != size:
+        raise ValueError(f"{name}={counts!r}: {len(numbers)} numbers for {size} ranks")
+    if min(numbers) < 0 or sum(numbers) >= 1 << 62:
+        raise ValueError(f"{name}={counts!r}: must be numbers of rows, from 0 up")
+    return numbers
+
+
+cdef tuple rows_of(x, str name, rows):
+    """The shape of one row of ``x``, which must have so many."""
+    shape = shape_of(x)
+    if not shape:
+        raise ValueError(f"{name} has no dimensions; its first one counts the rows")
+    if shape[0] != rows:
+        raise ValueError(f"{name} has {shape[0]} rows; by the counts it must have {rows}")
+    return shape[1:]
+
+
+cdef int check_out(array_t *x, array_t *out, count) except -1:
+    if out.dtype != x.dtype:
+        raise TypeError(f"out has dtype {DTYPES[out.dtype].name}, x has {DTYPES[x.dtype].name}; they must be equal")
+    if out.count != count:
+        raise ValueError(f"out has {out.count} elements; by the counts it must have {count}")
+    return 0
+
+
+cdef object volume(tuple row):
+    """Elements of a row; a Python number, as it may be anything."""
+    elements = 1
+    for extent in row:
+        elements *= extent
+    return elements
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+cdef uint64_t mixed(uint64_t digest, uint64_t number) noexcept:
+    digest = (digest ^ number) * <uint64_t> 0x9e3779b97f4a7c15
+    return digest ^ digest >> 29
+
+
+cdef class Layout:
+    """The blocks of all ranks, one after the other in one array."""
+
+    cdef tuple sizes           # bytes
+    cdef list places           # bytes; one more: the end
+    cdef object count          # elements in all
+    cdef object nbytes
+    cdef uint64_t digest       # of all that ranks must agree about: 36 bits
+
+    def __cinit__(self, tuple counts, tuple row, int itemsize):
+        cdef object elements = volume(row)
+        self.count = sum(counts) * elements
+        self.sizes = tuple([n * elements * itemsize for n in counts])
+        self.places = [0, *accumulate(self.sizes)]
+        self.nbytes = sum(self.sizes)
+        self.digest = mixed(1, elements)
+        for n in counts:
+            self.digest = mixed(self.digest, n)
+        self.digest >>= 28
+
+
+cdef inline uint64_t sign(int kind, int op, array_t *x, int root, uint64_t digest) noexcept:
+    return pack_signature(kind | BY_COUNTS, op, x.dtype, root, digest)
+
+
+cdef inline void open_talk(talk_t *t, uint64_t signature, array_t *x, bint speaks) noexcept:
+    memset(t, 0, sizeof(talk_t))
+    t.signature = signature
+    if speaks:
+        t.words = <char *> x.data if x.data != NULL else <char *> b""
+        t.nbytes = x.nbytes
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+cdef class RowsCall(Prepared):
+    """A collective by counts: as any other, with the memory that its talk points to."""
+
+    cdef list memory
+
+    def __cinit__(self):
+        self.memory = []
+
+
+cdef RowsCall new_call(type kind, Engine e, int64_t timeout_ns, held, kept, result):
+    cdef RowsCall call = kind.__new__(kind)
+    call.engine, call.timeout_ns = e, timeout_ns
+    call.held, call.kept, call.result = held, kept, result
+    return call
+
+
+# ---- gather, all_gather ----------------------------------------------------------------------------------------------
+
+cdef object all_gather_rows(Engine e, x, out, counts, int64_t timeout_ns, async_op):
+    return collect(e, KIND_ALL_GATHER, "all_gather", x, out, counts, NO_ROOT, timeout_ns, async_op)
+
+
+cdef object gather_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
+    return collect(e, KIND_GATHER, "gather", x, out, counts, root, timeout_ns, async_op)
+
+
+cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int64_t timeout_ns, async_op):
+    cdef array_t a, b
+    cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
+    cdef part_t *parts
+    cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
+    cdef bint hears = root == NO_ROOT or root == rank
+    cdef tuple numbers = checked(counts, size, "counts")
+    cdef tuple row = rows_of(x, "x", numbers[rank])
+    cdef uint64_t signature
+    result = kept = None
+    held = source_array(x, &a)
+    b = a
+    layout = Layout(numbers, row, a.itemsize)
+    if hears:
+        result = empty_like_array(x, (sum(numbers), *row)) if out is None else out
+        kept = target_array(result, &b)
+        check_out(&a, &b, layout.count)
+        check_overlap(&a, &b, layout.places[rank])
+    signature = sign(kind, NO_OP, &a, root, layout.digest)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if max(layout.sizes) > e.whisper_limit:
+        call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, True)
+    if hears:
+        parts = <part_t *> allocate(call.memory, size, sizeof(part_t))
+        for j in range(size):
+            parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
+        t.last, t.parts, t.out = size, parts, <char *> b.data
+    return do(call, async_op)
+
+
+# ---- scatter ---------------------------------------------------------------------------------------------------------
+
+cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
+    cdef array_t a, b
+    cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
+    cdef int rank = e.c.circle.rank
+    cdef tuple numbers = checked(counts, e.c.circle.size, "counts")
+    cdef tuple row
+    cdef uint64_t signature
+    held = None
+    if rank == root:
+        row = rows_of(x, "x", sum(numbers))
+        held = source_array(x, &a)
+        result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
+        kept = target_array(result, &b)
+        layout = Layout(numbers, row, a.itemsize)
+        check_out(&a, &b, layout.sizes[rank] // a.itemsize)
+        check_overlap(&b, &a, layout.places[rank])
+    elif out is None:
+        raise ValueError(f"rank {rank} is not the root of this scatter: pass out=, an array for its "
+                         f"{numbers[rank]} rows")
+    else:
+        row = rows_of(out, "out", numbers[rank])
+        result = out
+        kept = target_array(out, &b)
+        a = b
+        layout = Layout(numbers, row, a.itemsize)
+    signature = sign(KIND_SCATTER, NO_OP, &a, root, layout.digest)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if layout.nbytes > e.whisper_limit:
+        call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, rank == root)
+    t.first, t.last = root, root + 1
+    t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
+    return do(call, async_op)
+
+
+# ---- reduce_scatter --------------------------------------------------------------------------------------------------
+
+cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns, async_op):
+    cdef array_t a, b
+    cdef Layout layout
+    cdef RowsCall call
+    cdef talk_t *t
+    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef tuple numbers = checked(counts, size, "counts")
+    cdef tuple row = rows_of(x, "x", sum(numbers))
+    cdef reduce_kernel kernel
+    cdef uint64_t signature
+    cdef int code
+    if callable(op):
+        raise TypeError("a callable folds equal shares only: leave counts away, or name an op")
+    code = op_code(op)
+    held = source_array(x, &a)
+    result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
+    kept = target_array(result, &b)
+    layout = Layout(numbers, row, a.itemsize)
+    check_out(&a, &b, layout.sizes[rank] // a.itemsize)
+    check_overlap(&b, &a, layout.places[rank])
+    kernel = find_kernel(code, a.dtype)
+    if kernel == NULL:
+        raise TypeError(f"op {OPS[code]!r} is not defined on {DTYPES[a.dtype].name}")
+    signature = sign(KIND_REDUCE_SCATTER, code, &a, NO_ROOT, layout.digest)
+    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    if layout.nbytes > e.whisper_limit:
+        call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.errand)
+        return do(call, async_op)
+    t = &call.errand.talk
+    open_talk(t, signature, &a, True)
+    t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
+    t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
+    return do(call, async_op)
+
+
+# ---- all_to_all ------------------------------------------------------------------------------------------------------
+
+cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeout_ns, async_op):
+    cdef array_t a, b
+    cdef SwapCall call
+    cdef int size = e.c.circle.size
+    cdef tuple sent = checked(counts, size, "counts")
+    cdef tuple got = None if out_counts is None else checked(out_counts, size, "out_counts")
+    cdef tuple row = rows_of(x, "x", sum(sent))
+    cdef object room = -1      # rows that the output has; -1: as many as come
+    held = source_array(x, &a)
+    result, kept = out, None
+    if got is not None:
+        room = sum(got)
+        result = empty_like_array(x, (room, *row)) if out is None else out
+    elif out is not None:
+        room = (shape_of(out) or (0,))[0]
+    b = a
+    if result is not None:
+        kept = target_array(result, &b)
+        check_out(&a, &b, room * volume(row))
+        check_overlap(&a, &b, 0)
+        if a.nbytes and a.data == b.data and got != sent:
+            raise ValueError("in place, a rank gets from each as many rows as it sends there: "
+                             "pass out_counts equal to counts")
+    call = new_call(SwapCall, e, timeout_ns, held, kept, result)
+    call.x, call.out, call.like, call.row = a, b, x, row
+    call.prepare_telling((*sent, *(got or (-1,) * size), room))
+    return do(call, async_op)
+
+
+cdef class SwapCall(RowsCall):
+    """An all-to-all by counts: its errand is the telling of counts; what is swapped, and how, follows from that."""
+
+    cdef array_t x
+    cdef array_t out
+    cdef object like             # the array that new outputs are like
+    cdef tuple row
+    cdef int64_t *told           # of each rank: rows to each, rows expected from each or -1, room for rows or -1
+
+    cdef int prepare_telling(self, tuple numbers) except -1:
+        cdef array_t mine, whole
+        cdef Engine e = self.engine
+        cdef int size = e.c.circle.size, n = 2 * size + 1, i
+        cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
+        cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
+        cdef talk_t *t = &self.errand.talk
+        self.told = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
+        for i in range(n):
+            own[i] = numbers[i]
+        memset(&mine, 0, sizeof(array_t))
+        mine.data, mine.count, mine.nbytes, mine.itemsize = own, n, n * sizeof(int64_t), sizeof(int64_t)
+        whole = mine
+        whole.data, whole.nbytes = self.told, mine.nbytes * size
+        if mine.nbytes > SHMRING_WHISPER_NBYTES:
+            self.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
+                                       &self.errand)
+        else:
+            open_talk(t, signature, &mine, True)
+            t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.told
+        return 0
+
+    cdef object run(self):
+        cdef array_t out = self.out
+        cdef int rank = self.engine.c.circle.rank
+        cdef errand_t swap
+        cdef Program program
+        cdef list memory = []      # that the second errand points to
+        result, kept = self.result, self.kept
+        self.engine.enter()
+        try:
+            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            matrix = self.agree()
+            try:
+                if result is None:
+                    result = empty_like_array(self.like, (sum([line[rank] for line in matrix]), *self.row))
+                    kept = target_array(result, &out)
+                program = self.prepare_swap(matrix, &out, &swap, memory)
+            except BaseException as error:      # the others, who know what this rank lacks, are on their way
+                self.engine.abort(f"{type(error).__name__}: {error}")
+                raise
+            run_errand(self.engine, program, &swap, self.timeout_ns)
+        finally:
+            self.engine.leave()
+        give_back(kept)
+        return result
+
+    cdef tuple agree(self):
+        """The rows from each rank (outer) to each. All ranks know the same, so all find the same fault, if any."""
+        cdef int size = self.engine.c.circle.size, n = 2 * size + 1, i, j
+        cdef int64_t *told = self.told
+        matrix = tuple([tuple([told[j * n + i] for i in range(size)]) for j in range(size)])
+        for i in range(size):
+            for j in range(size):
+                if 0 <= told[i * n + size + j] != matrix[j][i]:
+                    self.engine.disagree(j, self.word(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, which "
+                                                         f"expects {told[i * n + size + j]}")
+            coming = sum([line[i] for line in matrix])
+            if 0 <= told[i * n + n - 1] != coming:
+                self.engine.disagree(i, self.word(), f"rank {i} has room for {told[i * n + n - 1]} rows, and "
+                                                     f"{coming} come")
+        return matrix
+
+    cdef Program prepare_swap(self, tuple matrix, array_t *out, errand_t *swap, list memory):
+        """The errand of an all-to-all of blocks whose sizes all ranks know."""
+        cdef Engine e = self.engine
+        cdef talk_t *t = &swap.talk
+        cdef part_t *parts
+        cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
+        cdef size_t place = 0
+        cdef uint64_t digest = mixed(2, volume(self.row))
+        width = volume(self.row) * self.x.itemsize
+        sizes = tuple([tuple([n * width for n in line]) for line in matrix])
+        for line in matrix:
+            for n in line:
+                digest = mixed(digest, n)
+        signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, digest >> 28)
+        if max([sum(line) for line in sizes]) > e.whisper_limit:
+            return follow_plan(e, "all_to_all", sizes, signature, &self.x, out, NO_ROOT, NULL, swap)
+        parts = <part_t *> allocate(memory, size, sizeof(part_t))
+        for j in range(size):
+            parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
+            place += parts[j].nbytes
+        open_talk(t, signature, &self.x, True)
+        t.last, t.parts, t.out = size, parts, <char *> out.data
+        return None

@@ -1,0 +1,1 @@
+"""Executes compiled plans and eager exchanges over outboxes, without the interpreter."""

@@ -1,0 +1,69 @@
+# Programs: plans compiled to structs that the engine executes without the interpreter.
+from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
+
+from shmring.arrays.store_tuning cimport stores_t
+
+cdef enum:
+    IN = 0
+    OUT = 1
+    SLOT = 2
+
+cdef enum:
+    COPY = 0
+    REDUCE = 1
+    CLAIM = 2
+    PUBLISH = 3
+    AWAIT = 4
+    RELEASE = 5
+
+ctypedef struct operand_t:
+    int32_t space
+    int32_t rank
+    int64_t offset
+    int64_t offset_step
+    int64_t round
+    int64_t round_step
+
+ctypedef struct step_t:
+    int32_t code
+    int32_t whom
+    int32_t nsources
+    int32_t nalso
+    int8_t opens                   # a REDUCE: from operands only, or else the first source is a prefix
+    int8_t closes                  # ... to a result, or else to a prefix
+    int8_t wide                    # bytes of a prefix for each byte of an operand
+    int64_t round
+    int64_t round_step
+    int64_t nbytes
+    operand_t *operands            # dst, also ..., sources ...
+
+ctypedef struct loop_t:
+    int64_t times
+    step_t *steps
+    int nsteps
+
+
+# What a journey needs of a program: no objects, so that threads without an interpreter can travel, too.
+ctypedef struct program_t:
+    loop_t *loops
+    int nloops
+    uint64_t rounds
+    uint64_t places                # of a slot: a power of two
+    size_t place_nbytes
+
+
+cdef class Program:
+    """A plan, compiled: the steps as structs."""
+
+    cdef program_t code
+    cdef readonly object plan
+    cdef stores_t stores
+    cdef bint gathers_all                # who is through with it knows that all have begun it
+    cdef bint learns                     # how to store into outboxes: something is said in them
+    # Where it is a share (shmring.plan.thread_shares) of a collective that all threads of a team make: the last thread's
+    # program, and how far the threads' shares lie apart. None, 0: one thread makes it.
+    cdef Program last
+    cdef size_t share_nbytes
+    cdef list blocks
+
+    cdef int compile_step(self, step_t *s, object step) except -1

@@ -1,0 +1,79 @@
+"""Programs: plans compiled to structs.
+
+A plan is a few loops of steps with affine offsets, so a program is some hundred bytes a step, whatever the size of the
+message. Compiled once for each (collective, size), kept by the engine.
+"""
+
+from shmring._runtime cimport allocate
+
+from shmring.plan.limits import LINE
+from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
+
+
+cdef class Program:
+    """A plan (`shmring.plan.steps.Plan`) in the form that `engine/executor.pyx` executes."""
+
+    def __cinit__(self, plan, limits):
+        cdef Py_ssize_t i, k
+        self.plan = plan
+        self.blocks = []
+        self.code.rounds = plan.rounds
+        self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
+        self.gathers_all = plan.kind == "barrier"
+        self.learns = plan.size > 1 and not plan.mapped and plan.said_nbytes > 0
+        loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
+        self.code.nloops = len(loops)
+        self.code.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
+        for i, (times, steps) in enumerate(loops):
+            self.code.loops[i].times = times
+            self.code.loops[i].nsteps = len(steps)
+            self.code.loops[i].steps = <step_t *> allocate(self.blocks, len(steps), sizeof(step_t))
+            for k, step in enumerate(steps):
+                self.compile_step(&self.code.loops[i].steps[k], step)
+
+    cdef int compile_step(self, step_t *s, object step) except -1:
+        operands = []
+        if isinstance(step, Copy):
+            s.code, s.nbytes, operands = COPY, step.nbytes, [step.dst, step.src]
+        elif isinstance(step, Reduce):
+            s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
+            s.opens, s.closes, s.wide = step.opens, step.closes, step.wide
+            operands = [step.dst, *step.also, *step.sources]
+        else:
+            s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
+            s.round, s.round_step = step.round
+            s.whom = step.ranks if s.code == AWAIT else 0
+        s.operands = <operand_t *> allocate(self.blocks, len(operands), sizeof(operand_t))
+        for i, operand in enumerate(operands):
+            s.operands[i].space = {Space.IN: IN, Space.OUT: OUT, Space.SLOT: SLOT}[operand.space]
+            s.operands[i].rank = operand.rank
+            s.operands[i].offset, s.operands[i].offset_step = operand.offset
+            s.operands[i].round, s.operands[i].round_step = operand.round
+        return 0
+
+
+def places_in_slot(said_nbytes, slot_nbytes, size):
+    """How many places in a slot take turns to hold what is said in a round, a power of two, and their distance.
+
+    To rewrite a line that another core's own cache still holds takes an exchange with that core. So small rounds, too,
+    go round much of the outboxes, which together are larger than a core's own caches: what is written again has left
+    them for the cache that the cores share. With more ranks each needs to go round less for that.
+    """
+    said_nbytes = max(-(-said_nbytes // LINE), 1) * LINE
+    places = 1
+    while 2 * places * said_nbytes * max(size, 2) <= 2 * slot_nbytes:
+        places *= 2
+    return places, slot_nbytes // places // LINE * LINE
+
+
+def flatten(steps):
+    """Steps with each `Await` of several ranks as one a rank, and of all as one for EVERYONE (-1)."""
+    flat = []
+    for step in steps:
+        if not isinstance(step, Await):
+            flat.append(step)
+        elif step.ranks is ALL:
+            flat.append(step._replace(ranks=-1))
+        else:
+            flat.extend(step._replace(ranks=rank) for rank in step.ranks)
+    return flat

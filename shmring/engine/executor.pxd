@@ -1,0 +1,34 @@
+# Journeys: the execution of a program, resumable at every wait.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring.engine.compiled_plan cimport program_t
+from shmring.arrays.reduce cimport carrier_t, reduce_kernel
+from shmring.engine.rounds cimport engine_t
+from shmring.sync.wait cimport patience_t
+
+# How far one collective has come: enough to go on after a signal was handled.
+ctypedef struct journey_t:
+    uint64_t signature
+    uint64_t base                  # its first round
+    uint64_t places                # in a slot, taken in turn by the rounds that use it
+    size_t place_nbytes
+    int loop
+    int step
+    int64_t iteration
+    int kind                       # what the plan is for, which a signature need not say
+    int root
+    size_t nbytes                  # what the plan counts: a vector or one block of it
+    char *in_base
+    char *out_base
+    char **ins                     # by rank: the others' buffers as they lie here; read by mapped plans only
+    char **outs
+    reduce_kernel kernel
+    const carrier_t *carrier       # read by nested plans only
+    size_t itemsize
+    bint out_streaming
+    bint outbox_streaming
+    bint on_trial                  # then the time in copies and folds is added up
+    int64_t busy_ns
+
+
+cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil

@@ -1,0 +1,117 @@
+"""Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
+
+from shmring._c.faults cimport fault_point
+from shmring.engine.compiled_plan cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
+from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
+from shmring.engine.rounds cimport await_round, claim, finish, publish, release
+from shmring.sync.wait cimport READY, now_ns
+
+
+cdef enum:
+    HOT_NBYTES = 8192      # a block of it and its sources stay in the first-level cache
+
+
+cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+    cdef int64_t offset = o.offset + j.iteration * o.offset_step
+    cdef uint64_t round
+    if o.space == SLOT:
+        round = j.base + <uint64_t> (o.round + j.iteration * o.round_step)
+        return (e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes
+                + (round >> e.nslots_bits & (j.places - 1)) * j.place_nbytes + offset)
+    if o.rank != e.circle.rank:     # in a mapped plan
+        return (j.ins if o.space == IN else j.outs)[o.rank] + offset
+    return (j.in_base if o.space == IN else j.out_base) + offset
+
+
+cdef inline bint streams(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+    return j.outbox_streaming if o.space == SLOT else j.out_streaming
+
+
+cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef char *dst = address(e, j, &s.operands[0])
+    cdef char *src = address(e, j, &s.operands[1])
+    if dst != src:      # in place, what an operation moves to its own place stays there
+        copy_bytes(dst, src, s.nbytes, streams(e, j, &s.operands[0]))
+
+
+cdef inline fold_t fold_of(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef fold_t f = whole_fold(j.kernel, j.itemsize)
+    if (s.opens and s.closes) or j.carrier == NULL:
+        return f
+    if s.closes:
+        f.kernel, f.closes, f.total = NULL, j.carrier.closes, e.circle.size
+    else:
+        f.kernel = j.carrier.opens if s.opens else j.carrier.carries
+        f.dst_itemsize *= s.wide
+    if not s.opens:
+        f.first_itemsize *= s.wide
+    return f
+
+
+cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+    cdef fold_t f = fold_of(e, j, s)
+    cdef operand_t *also = s.operands + 1
+    cdef operand_t *sources = also + s.nalso
+    cdef char *dst = address(e, j, &s.operands[0])
+    cdef bint dst_streams = streams(e, j, &s.operands[0])
+    cdef int64_t done = 0, part = s.nbytes
+    cdef int i
+    if s.nalso > 1:
+        part = HOT_NBYTES      # several further destinations (none of a prefix): block by block, from the cache
+    while done < s.nbytes:
+        part = min(part, s.nbytes - done)
+        for i in range(s.nsources):
+            e.sources[i] = address(e, j, &sources[i]) + done
+        if s.nalso == 1:
+            reduce_into(&f, dst + done, address(e, j, also) + done, e.sources, s.nsources, part // j.itemsize,
+                        dst_streams, streams(e, j, also))
+        else:
+            reduce_into(&f, dst + done, NULL, e.sources, s.nsources, part // j.itemsize,
+                        dst_streams and s.nalso == 0, False)
+            for i in range(s.nalso):
+                copy_bytes(address(e, j, &also[i]) + done, dst + done, part, streams(e, j, &also[i]))
+        done += part
+
+
+cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexcept nogil:
+    cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
+    cdef int64_t started
+    if s.code == COPY or s.code == REDUCE:
+        fault_point("copy" if s.code == COPY else "fold")
+        started = now_ns() if j.on_trial else 0
+        if s.code == COPY:
+            copy(e, j, s)
+        else:
+            fold(e, j, s)
+        if j.on_trial:
+            j.busy_ns += now_ns() - started
+    elif s.code == CLAIM:
+        return claim(e, round, patience)
+    elif s.code == PUBLISH:
+        publish(e, round, j.signature)
+    elif s.code == AWAIT:
+        return await_round(e, s.whom, round, j.base, j.signature, patience)
+    else:
+        release(e, round)
+    return READY
+
+
+cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil:
+    """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
+    until it is READY, so it is simply taken again."""
+    cdef loop_t *loop
+    cdef int outcome
+    while j.loop < program.nloops:
+        loop = &program.loops[j.loop]
+        while j.iteration < loop.times:
+            while j.step < loop.nsteps:
+                outcome = take(e, j, &loop.steps[j.step], patience)
+                if outcome != READY:
+                    return outcome
+                j.step += 1
+            j.step = 0
+            j.iteration += 1
+        j.iteration = 0
+        j.loop += 1
+    finish(e, j.base + program.rounds, j.signature)
+    return READY

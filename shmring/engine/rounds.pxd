@@ -1,0 +1,44 @@
+# Rounds: claim, publish, await, release. One discipline for all collectives, small and large.
+from libc.stdint cimport uint64_t
+
+from shmring._c.layout cimport shmring_outbox, shmring_whisper
+from shmring.sync.wait cimport circle_t, patience_t
+
+# What one process needs to take part in the rounds of one communicator.
+ctypedef struct engine_t:
+    circle_t circle
+    shmring_outbox *own            # circle.outbox[rank]
+    shmring_whisper **whisper      # by rank: its first whisper slot
+    char **slots                   # by rank: its first slot
+    int nslots                     # a power of two
+    int nslots_bits                # of which one
+    size_t slot_nbytes
+    uint64_t next_round
+    uint64_t history               # of all collectives before this one, mixed into each signature: `remember_call`
+    uint64_t *ended                # by slot: the round with which a collective ended, plus one, ...
+    uint64_t *did                  # ... and what it was; only to explain a mismatch
+    uint64_t free_until            # rounds below it may be written without a look at anyone's consumed counter
+    uint64_t *agreed               # by rank: first round + 1 of the last collective whose signature was compared
+    char *scratch                  # by rank: a whisper's worth, for gathering payloads
+    const void **sources           # room for one pointer a rank
+    int brief_looks                # polls before the GIL is let go
+    bint outbox_streaming          # non-temporal stores into the own outbox: pays between far cores
+    size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/schedule.pyx
+
+
+cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
+cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil
+cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
+                     patience_t *patience) noexcept nogil
+cdef void release(engine_t *e, uint64_t round) noexcept nogil
+cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil
+cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil
+
+
+cdef inline void remember_call(engine_t *e, uint64_t signature) noexcept nogil:
+    # The collective that ended with the round before `next_round`.
+    cdef int slot = (e.next_round - 1) & (e.nslots - 1)
+    e.ended[slot] = e.next_round
+    e.did[slot] = signature
+    # Times an odd number, so that two histories which differ once stay different.
+    e.history = (e.history ^ signature) * <uint64_t> 0xff51afd7ed558ccd

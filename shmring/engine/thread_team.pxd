@@ -1,0 +1,38 @@
+# Teams: the threads of one rank that make a large collective together. Thread 0 is the caller, the others its helpers.
+from libc.stdint cimport int64_t, uint32_t
+
+from shmring.engine.executor cimport journey_t
+from shmring.engine.compiled_plan cimport Program, program_t
+from shmring.engine.rounds cimport engine_t
+from shmring.sync.wait cimport patience_t
+
+
+cdef extern from "team.h" nogil:
+    ctypedef struct shmring_team:
+        int nhelpers
+        int64_t spin_ns
+
+# What one helper works with: its thread's view of the strand, and its part of the call under way.
+ctypedef struct strand_t:
+    engine_t engine
+    program_t *program
+    journey_t journey
+    patience_t patience
+    int outcome
+
+
+cdef class Team:
+    cdef shmring_team *threads
+    cdef strand_t **strands             # by thread; the first is NULL: the caller's is its communicator's engine
+    cdef readonly unsigned long ncalls  # made together
+    cdef readonly object limits         # what the plans of shares have to fit into
+    cdef readonly double split_nbytes   # messages from this size up are made together
+    cdef list blocks
+    cdef uint32_t generation           # of the process that has the threads
+
+    cdef int nthreads(self) noexcept
+    cdef int settle(self, engine_t *caller, char **areas, size_t strand_nbytes, size_t slot_nbytes) except -1
+    cdef void begin(self, Program program, journey_t *j, int64_t timeout_ns) noexcept
+    cdef bint await_helpers(self) noexcept
+    cdef int outcome(self) noexcept
+    cdef void keep(self, int nthreads) noexcept

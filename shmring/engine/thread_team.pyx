@@ -1,0 +1,190 @@
+"""Teams: the threads of one rank that make a large collective together.
+
+Thread t of a rank takes a share of every block of the message (shmring.plan.thread_shares) and does what its rank would do
+alone, with the threads t of the other ranks: over slots and counters of its own in each outbox, a *strand*, and by the
+same rounds and waits. So a thread needs nothing of the other threads of its rank but to be called and awaited, once a
+collective, and what is true of a rank alone is true of each thread: it hears of death, delay, disagreement and abortion
+wherever it waits, and reports what it notices. The caller, thread 0, works on the outbox itself.
+"""
+
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free
+
+from shmring._c.atomics cimport compare_swap_u32, load_relaxed_u32, store_release_u64
+from shmring._runtime cimport allocate
+from shmring.engine.executor cimport travel
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
+from shmring.sync.liveness cimport fork_generation
+from shmring.sync.wait cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, be_patient
+
+
+cdef extern from "team.h" nogil:
+    shmring_team *make_team(void (*work)(void *, int) noexcept nogil, void *what, int64_t spin_ns)
+    int start_helpers(shmring_team *team, int wanted)
+    void dismiss_helpers(shmring_team *team, int kept)
+    void call_helpers(shmring_team *team)
+    bint c_await_helpers "await_helpers"(shmring_team *team, int64_t tick_ns)
+
+cdef enum:
+    PAGE = 4096             # a strand's control area, before its slots
+    TICK_NS = 20000000      # longest sleep of the caller without a look at signals
+
+
+cdef void take_part(void *what, int number) noexcept nogil:
+    """One helper's part of a call."""
+    cdef strand_t *s = (<strand_t **> what)[number]
+    s.journey.base = s.engine.next_round
+    store_release_u64(&s.engine.own.current, s.journey.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+    s.outcome = UNREADY
+    while s.outcome == UNREADY:      # signals are the caller's to look after
+        s.outcome = travel(&s.engine, s.program, &s.journey, &s.patience)
+
+
+cdef class Team:
+    """The threads of one rank in one communicator: the caller of each collective and its helpers.
+
+    Parameters
+    ----------
+    nthreads : int
+        How many there are to be, the caller counted. There are fewer if the system gives no more.
+    spin_ns : int
+        How long a helper looks out for the next call, and the caller for its helpers, before they sleep.
+    limits : Limits
+        What the plans of shares have to fit into.
+    split_nbytes : float
+        Messages from this size up are made together.
+    """
+
+    def __cinit__(self, int nthreads, int64_t spin_ns, limits, double split_nbytes):
+        self.limits = limits
+        self.split_nbytes = split_nbytes
+        self.generation = fork_generation()
+        self.blocks = []
+        self.strands = <strand_t **> PyMem_Calloc(SHMRING_THREADS_MAX, sizeof(strand_t *))
+        if self.strands != NULL:
+            self.threads = make_team(take_part, self.strands, spin_ns)
+        if self.threads == NULL:
+            raise MemoryError("no memory for a team of threads")
+        start_helpers(self.threads, nthreads - 1)
+
+    def __dealloc__(self):
+        if self.threads != NULL:
+            self.keep(1)
+            free(self.threads)
+        PyMem_Free(self.strands)
+
+    cdef int nthreads(self) noexcept:
+        return 1 + self.threads.nhelpers
+
+    cdef int settle(self, engine_t *caller, char **areas, size_t strand_nbytes, size_t slot_nbytes) except -1:
+        """Give every helper its strand; ``areas`` has where the strands of each rank begin."""
+        cdef int t, j, rank = caller.circle.rank, size = caller.circle.size
+        cdef strand_t *s
+        cdef engine_t *e
+        cdef engine_t *before = caller
+        cdef char *room
+        cdef char *area
+        # A thread's own counts and caches in one piece, apart from those of the other threads.
+        cdef size_t nbytes = (sizeof(strand_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
+                              + caller.nslots * 2 * sizeof(uint64_t))
+        for t in range(1, self.nthreads()):
+            room = <char *> allocate(self.blocks, 1, nbytes + 2 * SHMRING_FALSE_SHARING)
+            room += -<uintptr_t> room & (SHMRING_FALSE_SHARING - 1)
+            s = <strand_t *> room
+            e = &s.engine
+            e.circle = caller.circle                 # life, record and patience are the rank's
+            e.circle.next = NULL
+            e.circle.outbox = <shmring_outbox **> (room + sizeof(strand_t))
+            e.slots = <char **> (e.circle.outbox + size)
+            e.sources = <const void **> (e.slots + size)
+            e.circle.seen[PUBLISHED] = <uint64_t *> (e.sources + size)
+            e.circle.seen[CONSUMED] = e.circle.seen[PUBLISHED] + size
+            e.agreed = e.circle.seen[CONSUMED] + size
+            e.ended = e.agreed + size
+            e.did = e.ended + caller.nslots
+            for j in range(size):
+                area = areas[j] + (t - 1) * strand_nbytes
+                e.circle.outbox[j] = <shmring_outbox *> area
+                e.slots[j] = area + PAGE
+            e.own = e.circle.outbox[rank]
+            e.circle.seen[PUBLISHED][rank] = e.circle.seen[CONSUMED][rank] = UINT64_MAX
+            e.circle.spin_ns = self.threads.spin_ns
+            e.nslots = caller.nslots
+            e.nslots_bits = caller.nslots_bits
+            e.slot_nbytes = slot_nbytes
+            e.free_until = e.nslots
+            self.strands[t] = s
+            before.circle.next = &e.circle           # from here on it is roused with the others
+            before = e
+        return 0
+
+    cdef void begin(self, Program program, journey_t *j, int64_t timeout_ns) noexcept:
+        """Call the helpers to the journey that the caller is about to make; ``await_helpers`` must follow."""
+        cdef int t, nthreads = self.nthreads()
+        cdef strand_t *s
+        for t in range(1, nthreads):
+            s = self.strands[t]
+            s.journey = j[0]
+            s.journey.on_trial = False               # the caller's times tell
+            s.journey.in_base += t * program.share_nbytes
+            s.journey.out_base += t * program.share_nbytes
+            s.program = &(program.last if t == nthreads - 1 else program).code
+            s.journey.places, s.journey.place_nbytes = s.program.places, s.program.place_nbytes
+            be_patient(&s.patience, timeout_ns)
+        self.ncalls += 1
+        call_helpers(self.threads)
+
+    cdef bint await_helpers(self) noexcept:
+        """Whether all helpers are through with the call; waits for that, but no longer than a tick."""
+        cdef bint done
+        with nogil:
+            done = c_await_helpers(self.threads, TICK_NS)
+        return done
+
+    cdef int outcome(self) noexcept:
+        """What the helpers' journeys have ended with: READY, or TROUBLE, which is in the abort record."""
+        cdef int t
+        for t in range(1, self.nthreads()):
+            if self.strands[t].outcome != READY:
+                return TROUBLE
+        return READY
+
+    cdef void keep(self, int nthreads) noexcept:
+        """Dismiss the helpers beyond so many threads and wait for their ends. In a forked child there are none."""
+        if self.generation == fork_generation():
+            with nogil:
+                dismiss_helpers(self.threads, nthreads - 1)
+
+
+cdef void count_up(void *what, int number) noexcept nogil:
+    cdef uint32_t *count = <uint32_t *> what
+    cdef uint32_t seen = load_relaxed_u32(count)
+    while not compare_swap_u32(count, seen, seen + 1):
+        seen = load_relaxed_u32(count)
+
+
+def called_by(int nthreads, int ncalls):
+    """What happens when a caller calls its helpers ``ncalls`` times without work; for tests.
+
+    Returns
+    -------
+    tuple of int
+        How many threads there were, and how often the helpers were at work.
+    """
+    cdef shmring_team *team
+    cdef uint32_t count = 0
+    team = make_team(count_up, &count, 0)
+    if team == NULL:
+        raise MemoryError("no memory for a team of threads")
+    try:
+        with nogil:
+            start_helpers(team, nthreads - 1)
+            for _ in range(ncalls):
+                call_helpers(team)
+                while not c_await_helpers(team, TICK_NS):
+                    pass
+        return 1 + team.nhelpers, count
+    finally:
+        dismiss_helpers(team, 0)
+        free(team)

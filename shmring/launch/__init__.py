@@ -1,0 +1,1 @@
+"""How processes become ranks: `init`, `spawn`, `run`."""

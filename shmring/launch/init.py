@@ -1,0 +1,61 @@
+"""How a process becomes a rank: `init`."""
+
+from __future__ import annotations
+
+from shmring.bootstrap.connect import assemble
+from shmring.bootstrap.environment import discover
+from shmring.communicator import Communicator
+from shmring.config import configure
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    session: str | None = None,
+    meeting_timeout: float | None = 300.0,
+    **settings,
+) -> Communicator:
+    """Meet the other ranks and return the communicator of all of them.
+
+    Parameters
+    ----------
+    rank, size : int, optional
+        Both or neither; by default what the launcher exported: ``shmring run``, torchrun, Open MPI, MPICH, Intel MPI or
+        Slurm.
+    session : str, optional
+        A key that the ranks of this job share and no other job of this user has at the same time; by default derived
+        from what the launcher exported.
+    meeting_timeout : float, optional
+        Seconds to wait for the other ranks to come; None for ever.
+    **settings
+        Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must
+        be equal on all ranks are compared.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    TypeError, ValueError
+        An unknown or bad setting, or no rank and size to be found; the message says how to give them.
+    MeetingTimeoutError
+        Some ranks never came, or stood still as soon as they had; it names them.
+    MeetingError
+        The ranks came with different settings.
+    PeerLostError
+        A rank died when others had found it.
+    OutOfSharedMemoryError
+        /dev/shm is too small; the message says what is needed and how to get it.
+    SegmentError
+        The session's names are taken by a living job, or not to be trusted.
+
+    Notes
+    -----
+    Collective: all ranks call. After it returns nothing of the communicator has a name in /dev/shm any more. May be
+    called again; each call makes a communicator of its own.
+    """
+    job = discover(rank=rank, size=size, session=session)
+    config = configure(**settings)
+    return Communicator(assemble(job.session, job.rank, job.size, config, meeting_timeout))

@@ -1,0 +1,1 @@
+"""Shared memory: mappings, segment headers, names and their locks, segments."""

@@ -1,0 +1,121 @@
+"""The header page of a segment, for Python: the only place outside the C structs that knows its fields.
+
+The creator stamps a fresh (all zero) segment, lets others initialise what else it holds, and announces it. Anyone who
+finds the segment asks `found_version`, then `is_ready`, then takes a copy with `read`, and judges the copy: a peer may
+write what it likes at any time, so nothing is looked at twice.
+"""
+
+import os
+from typing import NamedTuple
+
+from libc.string cimport memcpy, memset
+
+from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
+from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_LAYOUT_VERSION,
+                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_REGRETS, SHMRING_RING, shmring_header)
+from shmring.memory.mapping cimport Mapping
+
+from shmring.errors import ClosedError
+
+MAGIC = SHMRING_MAGIC
+LAYOUT_VERSION = SHMRING_LAYOUT_VERSION
+HEADER_NBYTES = SHMRING_HEADER_NBYTES
+OUTBOX = SHMRING_OUTBOX
+RING = SHMRING_RING
+ARRAY = SHMRING_ARRAY
+CHANNEL = SHMRING_CHANNEL
+REGRETS = SHMRING_REGRETS
+KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", REGRETS: "regrets"}
+
+
+class Header(NamedTuple):
+    """A copy of what a header said: plain values, unchecked."""
+
+    magic: int
+    version: int
+    header_nbytes: int
+    nbytes: int
+    kind: int
+    uid: int
+    boot_id: bytes
+    nonce: bytes
+    rank: int
+    size: int
+    params: tuple
+    pid: int
+    start_time: int
+
+
+cdef shmring_header *header_of(Mapping mapping) except NULL:
+    if mapping.address == NULL:
+        raise ClosedError("the mapping is closed")
+    if mapping.nbytes < SHMRING_HEADER_NBYTES:
+        raise ValueError(f"a mapping of {mapping.nbytes} bytes cannot hold a header of {SHMRING_HEADER_NBYTES}")
+    return <shmring_header *>mapping.address
+
+
+def stamp(Mapping mapping, *, int kind, boot_id, nonce, int rank, int size, params):
+    """Write the header of a fresh segment, all but ``ready``. Creator only, once."""
+    cdef shmring_header *header = header_of(mapping)
+    cdef Py_ssize_t i
+    if len(boot_id) != 16 or len(nonce) != 16 or len(params) > 4:
+        raise ValueError("a header holds a boot id of 16 bytes, a nonce of 16 bytes and at most 4 params")
+    memset(header, 0, SHMRING_HEADER_NBYTES)
+    header.version = SHMRING_LAYOUT_VERSION
+    header.header_nbytes = SHMRING_HEADER_NBYTES
+    header.nbytes = mapping.nbytes
+    header.kind = kind
+    header.uid = os.geteuid()
+    memcpy(header.boot_id, <const char *>boot_id, 16)
+    memcpy(header.nonce, <const char *>nonce, 16)
+    header.rank = rank
+    header.size = size
+    for i in range(len(params)):
+        header.params[i] = params[i]
+    header.life.pid = os.getpid()
+    # SYNC stamped (meets: found_version). Magic and version never move between layout versions, and whoever sees the
+    # magic sees the version: two builds of different layout tell each other apart whatever else they disagree about.
+    store_release_u64(&header.magic, SHMRING_MAGIC)
+
+
+def found_version(Mapping mapping):
+    """The layout version under our magic; None if the magic is not (or not yet) there."""
+    cdef shmring_header *header = header_of(mapping)
+    # SYNC stamped (meets: stamp)
+    if load_acquire_u64(&header.magic) != SHMRING_MAGIC:
+        return None
+    return header.version
+
+
+def announce(Mapping mapping):
+    """Set ``ready``: everything written to the segment so far is there for whoever sees it. Creator only, once."""
+    # SYNC ready (meets: is_ready). The peers use the whole segment, not only the header, once they see this.
+    store_release_u32(&header_of(mapping).ready, 1)
+
+
+def is_ready(Mapping mapping):
+    """Whether the creator has announced the segment (any value but 0: `read` what it holds and judge it)."""
+    # SYNC ready (meets: announce)
+    return load_acquire_u32(&header_of(mapping).ready) != 0
+
+
+def read(Mapping mapping):
+    """Copy the header out, unchecked."""
+    cdef shmring_header copy
+    memcpy(&copy, header_of(mapping), sizeof(copy))
+    return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
+                  (<const char *>copy.boot_id)[:16], (<const char *>copy.nonce)[:16], copy.rank, copy.size,
+                  (copy.params[0], copy.params[1], copy.params[2], copy.params[3]), copy.life.pid,
+                  copy.life.start_time)
+
+
+def set_attached(Mapping mapping, value):
+    """Store the word that says which peers the creator has mapped (`shmring.bootstrap.rendezvous` gives it its meaning)."""
+    # SYNC attached (meets: attached). Whoever sees the word complete may take the names away: all mappings stand.
+    store_release_u64(&header_of(mapping).attached, value)
+
+
+def attached(Mapping mapping):
+    """The word stored by `set_attached`; 0 at first."""
+    # SYNC attached (meets: set_attached)
+    return load_acquire_u64(&header_of(mapping).attached)

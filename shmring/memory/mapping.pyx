@@ -1,0 +1,290 @@
+"""A range of a file mapped into this process, shared and writable.
+
+Python's own ``mmap`` duplicates the descriptor and keeps it for the life of the mapping: with hundreds of peers that is
+hundreds of descriptors. Here the descriptor is the caller's, and may be closed as soon as the mapping stands.
+"""
+
+import os
+import resource
+
+from shmring.errors import ClosedError, OutOfSharedMemoryError
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EAGAIN, EFAULT, EINTR, EINVAL, ENOMEM, errno
+from posix.mman cimport (MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
+                         PROT_READ, PROT_WRITE, madvise, mmap, munmap)
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport _SC_PAGESIZE, sysconf
+
+from shmring.sync.liveness cimport end_lifelines
+
+
+cdef extern from *:
+    """
+    /* Since Linux 5.14; older headers do not know them, older kernels answer EINVAL. */
+    #ifndef MADV_POPULATE_READ
+    #define MADV_POPULATE_READ 22
+    #endif
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    #ifndef MADV_COLLAPSE
+    #define MADV_COLLAPSE 25 /* since 6.1 */
+    #endif
+    """
+    const int MADV_POPULATE_READ
+    const int MADV_POPULATE_WRITE
+    const int MADV_COLLAPSE
+
+cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
+
+# What one entry of the second-lowest level of page tables maps; with larger base pages it is more, and nothing here
+# collapses. A mapping can have such entries only where address and file offset are alike modulo this.
+HUGE_PAGE_NBYTES = 2 << 20
+cdef size_t HUGE_NBYTES = HUGE_PAGE_NBYTES
+
+# Populated in one system call; between two of them Ctrl-C is heard.
+cdef size_t POPULATE_NBYTES = 64 << 20
+
+
+cdef int populate(char *address, size_t nbytes, bint write) noexcept nogil:
+    """Fault in whole pages, contents kept; 0 or the error number."""
+    while madvise(address, nbytes, MADV_POPULATE_WRITE if write else MADV_POPULATE_READ):
+        if errno != EINTR and errno != EAGAIN:
+            return errno
+    return 0
+
+
+cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcept nogil:
+    # Not atomic: a byte that another process writes between our read and our write would be lost.
+    cdef size_t at = 0
+    cdef char byte
+    while at < nbytes:
+        byte = address[at]
+        if write:
+            address[at] = byte
+        at += PAGE_NBYTES
+
+
+cdef void *map_aligned(int fd, size_t nbytes, Py_ssize_t offset, int *error) noexcept nogil:
+    """mmap, at an address where huge pages are possible if there is room for one; MAP_FAILED with the error number."""
+    cdef char *room
+    cdef size_t before, whole
+    cdef void *address
+    if nbytes < HUGE_NBYTES:
+        address = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset)
+        error[0] = errno
+        return address
+    whole = (nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
+    room = <char *> mmap(NULL, whole + HUGE_NBYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    error[0] = errno
+    if room == MAP_FAILED:
+        return MAP_FAILED
+    before = (<size_t> offset - <size_t> room) % HUGE_NBYTES
+    address = mmap(room + before, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, offset)
+    error[0] = errno
+    if address == MAP_FAILED:
+        munmap(room, whole + HUGE_NBYTES)
+        return MAP_FAILED
+    if before:
+        munmap(room, before)
+    if before < HUGE_NBYTES:
+        munmap(room + before + whole, HUGE_NBYTES - before)
+    return address
+
+
+cdef class Mapping:
+    """``nbytes`` bytes of the file behind descriptor ``fd``, from ``offset`` on, shared and writable.
+
+    The range must lie inside the file, since touching a page past its end is a SIGBUS. The descriptor is not kept.
+    The mapping looks like a ``bytearray`` of fixed size to ``memoryview`` and ``numpy.frombuffer``; Cython code
+    cimports it and uses the members ``address`` and ``nbytes``. Dropped without `close`, it unmaps itself.
+
+    Parameters
+    ----------
+    fd : int
+        Descriptor open for reading and writing.
+    nbytes : int
+        At least 1.
+    offset : int, default 0
+        A multiple of the page size.
+
+    Raises
+    ------
+    ValueError
+        The range is empty, not on a page, or not inside the file.
+    OutOfSharedMemoryError
+        The kernel refuses: RLIMIT_AS, vm.max_map_count, no memory for page tables.
+    OSError
+        Any other refusal, with its errno.
+    """
+
+    def __cinit__(self, int fd, Py_ssize_t nbytes, Py_ssize_t offset=0):
+        cdef struct_stat status
+        cdef void *address
+        cdef int error
+        if nbytes <= 0:
+            raise ValueError(f"a mapping needs at least one byte, not nbytes={nbytes}")
+        if offset < 0 or offset % PAGE_NBYTES:
+            raise ValueError(f"offset={offset} is not a multiple of the page size ({PAGE_NBYTES} bytes)")
+        if fstat(fd, &status):
+            raise OSError(errno, os.strerror(errno))
+        if offset > status.st_size or nbytes > status.st_size - offset:
+            raise ValueError(f"bytes {offset}..{offset + nbytes} are not inside a file of {status.st_size} bytes; "
+                             "touching them would be a SIGBUS")
+        with nogil:
+            address = map_aligned(fd, nbytes, offset, &error)
+        if address == MAP_FAILED:
+            if error == ENOMEM or error == EAGAIN:
+                raise OutOfSharedMemoryError(f"cannot map {nbytes} bytes of shared memory: {os.strerror(error)} "
+                                             f"({address_space_limit()})", nbytes)
+            raise OSError(error, f"cannot map {nbytes} bytes: {os.strerror(error)}")
+        self.address = <char *>address
+        self.nbytes = nbytes
+
+    def __dealloc__(self):
+        if self.address != NULL:
+            self.unmap()
+
+    cdef void unmap(self) noexcept:
+        # A signal handler may have raised in the instant between holding a life and noting that it is to be dropped.
+        end_lifelines(self.address, self.nbytes)
+        munmap(self.address, self.nbytes)
+        self.address = NULL
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return self.address == NULL
+
+    def close(self):
+        """Unmap. A second call does nothing; ``BufferError`` while memoryviews or arrays still look at the memory."""
+        if self.address == NULL:
+            return
+        if self.views:
+            raise BufferError(f"{self.views} views still look at this mapping; drop them before closing it")
+        self.unmap()
+
+    def collapse(self, Py_ssize_t offset=0, nbytes=None):
+        """Give the whole huge pages inside a range one physical page each, contents kept, and map them by one entry.
+
+        The range must have its memory already: what has none would get it. Peers who map the file afterwards at a like
+        address get such entries, too (and `Mapping` sees to the address). Needs Linux 6.1; asks for no setting of the
+        system.
+
+        Returns
+        -------
+        int
+            Bytes from the first huge page of the range on that are huge now: less than there are where the kernel
+            refuses, having no such page free or not knowing how.
+        """
+        cdef size_t at, end, done = 0
+        cdef int error = 0
+        self._pages(offset, nbytes)      # checks
+        end = <size_t> self.address + offset + (self.nbytes - offset if nbytes is None else nbytes)
+        at = (<size_t> self.address + offset + HUGE_NBYTES - 1) // HUGE_NBYTES * HUGE_NBYTES
+        while at + HUGE_NBYTES <= end:
+            with nogil:
+                error = madvise(<void *> at, HUGE_NBYTES, MADV_COLLAPSE)
+            if error:
+                break
+            at += HUGE_NBYTES
+            done += HUGE_NBYTES
+            PyErr_CheckSignals()
+        return done
+
+    @property
+    def huge_nbytes(self):
+        """Bytes that this process maps by huge pages now, as the kernel accounts for it; 0 where it does not."""
+        if self.address == NULL:
+            return 0
+        start, inside, kib = f"{<size_t> self.address:x}-", False, 0
+        try:
+            with open("/proc/self/smaps") as smaps:
+                for line in smaps:
+                    name, _, rest = line.partition(" ")
+                    if not name.endswith(":"):
+                        inside = line.lstrip("0").startswith(start)
+                    elif inside and name == "ShmemPmdMapped:":
+                        kib += int(rest.split()[0])
+        except OSError:
+            return 0
+        return kib << 10
+
+    def prefault(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
+        """Give every page of a range its physical page and page-table entry now, contents kept.
+
+        Never a SIGBUS: what the file system cannot provide is an error here, on Linux 5.14 and later.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+            The range, rounded outwards to pages; by default all.
+        write : bool, default True
+            Fault for writing. Older kernels need each page rewritten (`touch`), so it is legal only for memory
+            that nobody else writes yet. False faults for reading and is always legal.
+
+        Raises
+        ------
+        OutOfSharedMemoryError
+            No page to be had.
+        """
+        cdef size_t at, end, chunk_nbytes
+        cdef int error
+        at, end = self._pages(offset, nbytes)
+        while at < end:
+            chunk_nbytes = min(POPULATE_NBYTES, end - at)
+            with nogil:
+                error = populate(self.address + at, chunk_nbytes, write)
+            if error == EINVAL:
+                return self.touch(offset, nbytes, write=write)
+            if error == EFAULT or error == ENOMEM:
+                raise OutOfSharedMemoryError(f"no memory behind bytes {at}..{at + chunk_nbytes} of a mapping: "
+                                             "its file was not reserved, or was cut short", chunk_nbytes)
+            if error:
+                raise OSError(error, f"cannot prefault: {os.strerror(error)}")
+            at += chunk_nbytes
+            PyErr_CheckSignals()
+
+    def touch(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
+        """Fault pages in by hand: read one byte of each and, with ``write``, store it again.
+
+        What `prefault` does on kernels that cannot populate. The memory must be reserved (SIGBUS otherwise).
+        """
+        cdef size_t at, end
+        at, end = self._pages(offset, nbytes)
+        with nogil:
+            touch_pages(self.address + at, end - at, write)
+
+    def _pages(self, Py_ssize_t offset, nbytes):
+        """The range as page bounds (from, to), checked."""
+        if self.address == NULL:
+            raise ClosedError("the mapping is closed")
+        count = self.nbytes - offset if nbytes is None else nbytes
+        if offset < 0 or count < 0 or offset + count > self.nbytes:
+            raise ValueError(f"offset={offset}, nbytes={nbytes} is not inside a mapping of {self.nbytes} bytes")
+        return offset // PAGE_NBYTES * PAGE_NBYTES, -(-(offset + count) // PAGE_NBYTES) * PAGE_NBYTES
+
+    def __len__(self):
+        return self.nbytes
+
+    def __repr__(self):
+        return f"<Mapping of {self.nbytes} bytes{', closed' if self.address == NULL else ''}>"
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.address == NULL:
+            raise ClosedError("the mapping is closed")
+        PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, 0, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.views -= 1
+
+
+def address_space_limit():
+    """What may have run out when the kernel maps no more, for messages."""
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if soft == resource.RLIM_INFINITY:
+        return "RLIMIT_AS is unlimited; see vm.max_map_count and vm.overcommit_memory"
+    return f"RLIMIT_AS, ulimit -v, is {soft} bytes"

@@ -1,0 +1,1 @@
+"""Point-to-point messages between ranks: pair queues, matching, requests."""

@@ -1,0 +1,38 @@
+# Point-to-point calls of one communicator in one process.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring.arrays.array_view cimport array_t
+from shmring._c.layout cimport shmring_cell
+from shmring.p2p.matching cimport Matching
+from shmring.p2p.requests cimport Message, Request
+
+
+cdef class PointToPoint(Matching):
+    cdef bint is_busy
+    cdef unsigned long holder
+    cdef int nwaiting
+    cdef object turn
+    cdef int nfollowers            # threads that wait for what the one that dozes will find
+    cdef object news
+    cdef bint is_told              # what this rank sleeps for stands in its outbox
+
+    # public to the face; each enters and leaves
+    cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1
+    cdef Message recv(self, object x, int peer, int tag, int64_t timeout_ns)
+    cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns)
+    cdef Request isend(self, object x, int peer, int tag)
+    cdef Request irecv(self, object x, int peer, int tag)
+    cdef Message probe(self, int peer, int tag, int64_t timeout_ns)
+
+    cdef int take_turn(self) except -1
+    cdef void give_turn(self) noexcept
+    cdef int check_peer(self, int peer, bint any_is_allowed) except -1
+    cdef int open_lane(self, int peer, uint64_t nbytes) except -1
+    cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
+    cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun)
+    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)
+    cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell)
+    cdef int rest(self, int64_t tick_ns) except -1
+    cdef int retake_turn(self) except -1
+    cdef int give_up(self, list requests, str raised) except -1
+    cdef int break_down(self) except -1

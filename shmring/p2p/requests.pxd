@@ -1,0 +1,63 @@
+# What is known of messages and of requests, and what goes with what.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from shmring.arrays.array_view cimport array_t
+
+cdef enum:
+    ANY = -1                     # source or tag
+    MOST_TAG = 0x7FFFFFFF
+    OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
+
+cdef enum:                       # kinds of requests
+    SEND = 0
+    RECV = 1
+    PROBE = 2
+
+
+cdef class Message:
+    cdef readonly int source
+    cdef readonly int tag
+    cdef readonly uint64_t nbytes
+    cdef int32_t code              # of the dtype
+
+
+cdef class Waiter:
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=*) except -1
+
+
+cdef class Request:
+    cdef Waiter owner
+    cdef int kind
+    cdef int peer
+    cdef int tag
+    cdef array_t a
+    cdef object array              # as the user gave it
+    cdef object keeper             # of its memory
+    cdef bint is_over
+    cdef Message message
+    cdef object error
+    cdef list callbacks
+    cdef object __weakref__
+
+    cdef int settle(self, int64_t timeout_ns) except -1
+
+
+cdef class Parcel:
+    cdef Message message
+    cdef char *content
+    cdef bint is_whole
+    cdef Request claimant
+
+
+cdef Message message_of(int source, int tag, uint64_t nbytes, int code)
+cdef Parcel parcel_of(Message message)
+cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
+cdef object misfit(str name, array_t *a, Message message)
+cdef int check_tag(int tag, bint any_is_allowed) except -1
+cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil
+
+
+cdef inline bint is_for(int peer, int tag, int source, int its_tag) noexcept nogil:
+    return (peer == ANY or peer == source) and (tag == its_tag or (tag == ANY and its_tag >= 0))

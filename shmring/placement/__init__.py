@@ -1,0 +1,1 @@
+"""The machine: processors, topology, locality of ranks, NUMA policy."""

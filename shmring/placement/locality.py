@@ -1,0 +1,202 @@
+"""Domains: which ranks of a group share a last-level cache, a NUMA node, a package, and how far apart their nodes are.
+
+Each rank says where it sits (`Seat`), in the numbers of the machine; from what all have said all conclude the same
+(`Domains.of`). Where a rank sits is where it runs while the group meets: one that may run elsewhere may go there later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shmring.placement.cpus import processor_of
+from shmring.placement.sysfs import entries, number_in, parse_list, read
+from shmring.placement.topology import Topology
+from shmring.placement.topology_file import ENVIRON, load
+
+# What the kernel tells of a node's distance to itself, and of another's where the firmware is silent.
+LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
+
+NODES_TOLD = 64
+_FORM = struct.Struct(f"<qqqq{NODES_TOLD}s")
+SEAT_NBYTES = _FORM.size
+
+
+class Seat(NamedTuple):
+    """Where one rank sits.
+
+    Attributes
+    ----------
+    processor : int
+    cache : int
+        The lowest processor that shares its last-level cache; ``-1 - package`` where caches are not known.
+    node, package : int
+        Of that processor, as the kernel numbers them.
+    distances : bytes
+        From its node to nodes 0, 1, 2, ...; 0 where not known.
+    """
+
+    processor: int = 0
+    cache: int = 0
+    node: int = 0
+    package: int = 0
+    distances: bytes = b""
+
+    def pack(self) -> bytes:
+        """As `SEAT_NBYTES` bytes."""
+        return _FORM.pack(self.processor, self.cache, self.node, self.package, self.distances)
+
+    @classmethod
+    def unpack(cls, words: bytes) -> Seat:
+        """What `pack` made."""
+        processor, cache, node, package, distances = _FORM.unpack(words)
+        return cls(processor, cache, node, package, distances.rstrip(b"\0"))
+
+    def distance(self, node: int) -> int:
+        """To another seat's node."""
+        if 0 <= node < len(self.distances) and self.distances[node]:
+            return self.distances[node]
+        return LOCAL_DISTANCE if node == self.node else REMOTE_DISTANCE
+
+
+class Domains(NamedTuple):
+    """The domains of a group: the same on all its ranks.
+
+    Attributes
+    ----------
+    caches, nodes, packages : tuple of int
+        Of each rank the number of its last-level cache, NUMA node and package, counted from 0 as they first appear.
+    distances : tuple of tuple of int
+        From node to node, by these numbers: 10 is local, as the kernel has it.
+    """
+
+    caches: tuple[int, ...]
+    nodes: tuple[int, ...]
+    packages: tuple[int, ...]
+    distances: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, seats: Sequence[Seat]) -> Domains:
+        """The domains that follow from where the ranks sit."""
+        nodes = _numbered([seat.node for seat in seats])
+        # Of a node the first rank that sits there speaks.
+        first = [seats[nodes.index(n)] for n in range(max(nodes) + 1)]
+        return cls(
+            _numbered([(seat.package, seat.cache) for seat in seats]),
+            nodes,
+            _numbered([seat.package for seat in seats]),
+            tuple(tuple(a.distance(b.node) for b in first) for a in first),
+        )
+
+    @property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Ways to divide the ranks, each inside the next: of each rank the number of its part, finest way first.
+
+        A node may hold several caches (chiplets) or a cache several nodes (clusters of a package); what is inside of
+        what is read from the ranks themselves. Ways that leave all together or all alone divide nothing and are left
+        out, and so is one that divides as another does.
+        """
+        inner, outer = self.caches, self.nodes
+        if max(inner) < max(outer):
+            inner, outer = outer, inner
+        outer = _together(outer, self.packages)
+        chain = (_together(inner, outer), outer, self.packages)
+        found: list[tuple[int, ...]] = []
+        for way in chain:
+            if 0 < max(way) < len(way) - 1 and way not in found:
+                found.append(way)
+        return tuple(found)
+
+    def distance(self, rank: int, other: int) -> int:
+        """From the node of one rank to that of another."""
+        return self.distances[self.nodes[rank]][self.nodes[other]]
+
+
+def members(way: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each part of one of `Domains.levels`, in order."""
+    return tuple(tuple(r for r, n in enumerate(way) if n == part) for part in range(max(way) + 1))
+
+
+def own_seat(rank: int, size: int, sysfs: str = "/sys", procfs: str = "/proc") -> Seat:
+    """Where the calling thread sits now; ``SHMRING_TOPOLOGY`` decides instead if it names a file.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this process among all that were started together: by these the processors of a forced topology are dealt.
+
+    Raises
+    ------
+    ValueError
+        The file is none, or describes no topology.
+    """
+    if path := os.environ.get(ENVIRON):
+        return dealt_seat(load(path), rank, size)
+    return seat_at(max(0, processor_of(procfs=procfs)), sysfs)
+
+
+def dealt_seat(topology: Topology, rank: int, size: int) -> Seat:
+    """The seat of a rank if ranks are dealt over all processors in blocks, neighbours next to each other."""
+    order = packed_order(topology)
+    return topology_seat(topology, order[rank * len(order) // size if size <= len(order) else rank % len(order)])
+
+
+def packed_order(topology: Topology) -> tuple[int, ...]:
+    """All processors, those of a package together, within it those of a node, of a last-level cache, of a core."""
+    ways = (topology.packages, [node.processors for node in topology.nodes], topology.last_level_groups, topology.cores)
+    places = [{number: i for i, group in enumerate(way) for number in group} for way in ways]
+    return tuple(sorted(topology.processors, key=lambda number: [*(place.get(number, -1) for place in places), number]))
+
+
+def topology_seat(topology: Topology, processor: int) -> Seat:
+    """A processor's seat by a description of the machine."""
+    package = _index(topology.packages, processor)
+    node = next((node for node in topology.nodes if processor in node.processors), topology.nodes[0])
+    reach = {other.number: d for other, d in zip(topology.nodes, node.distances, strict=False)}
+    return Seat(processor, _index(topology.last_level_groups, processor), node.number, package, _row(reach))
+
+
+def _index(groups: Sequence[Sequence[int]], processor: int) -> int:
+    return next(i for i, group in enumerate(groups) if processor in group)
+
+
+def seat_at(processor: int, sysfs: str = "/sys") -> Seat:
+    """A processor's seat as sysfs tells it, whichever processors are allowed."""
+    root = Path(sysfs) / "devices/system"
+    package = number_in(read(root / f"cpu/cpu{processor}/topology/physical_package_id"))
+    shared = _last_level_sharers(root / f"cpu/cpu{processor}/cache")
+    node, reach = 0, {0: LOCAL_DISTANCE}
+    numbers = sorted(int(entry[4:]) for entry in entries(root / "node") if re.fullmatch(r"node[0-9]+", entry))
+    for number in numbers:
+        if processor in parse_list(read(root / f"node/node{number}/cpulist")):
+            words = read(root / f"node/node{number}/distance").split()
+            node, reach = number, {n: number_in(word) for n, word in zip(numbers, words, strict=False)}
+            break
+    return Seat(processor, min(shared, default=-1 - package), node, package, _row(reach))
+
+
+def _last_level_sharers(caches: Path) -> tuple[int, ...]:
+    """The processors that share the highest data cache in a processor's folder of caches; none if not known."""
+    kinds = [caches / entry for entry in entries(caches) if read(caches / entry / "type") != "Instruction"]
+    last = max(kinds, key=lambda at: number_in(read(at / "level")), default=None)
+    return parse_list(read(last / "shared_cpu_list")) if last else ()
+
+
+def _row(reach: dict[int, int]) -> bytes:
+    row = bytes(min(max(reach.get(number, 0), 0), 255) for number in range(NODES_TOLD))
+    return row.rstrip(b"\0")
+
+
+def _together(way: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The parts that two ways of dividing have in common."""
+    return _numbered(list(zip(way, other, strict=True)))
+
+
+def _numbered(keys: Sequence[Hashable]) -> tuple[int, ...]:
+    """Numbers for keys, from 0 on, in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)

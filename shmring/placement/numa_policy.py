@@ -1,0 +1,78 @@
+"""Placing: on which NUMA node the memory of a segment shall lie.
+
+Memory lies with the rank that *writes* it. Of every segment that is one rank, its maker, but for a shared result, of
+which every rank writes a slice. Why the writer and not a reader is told in ``docs/placement.md``: a store to another
+node's memory takes its line over and brings it back, a load takes it over once; and an outbox has many readers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from shmring.memory.mapping import Mapping
+from shmring.memory.segment import Place
+from shmring.placement.numa import current_node, has_thread_policy, lay
+from shmring.placement.sysfs import parse_list, read, spans
+
+
+def memory_nodes(sysfs: str = "/sys", procfs: str = "/proc") -> tuple[int, ...]:
+    """The nodes that have memory which this process may use; node 0 where nothing is known of nodes."""
+    nodes = parse_list(read(Path(sysfs) / "devices/system/node/has_memory")) or (0,)
+    match = re.search(r"^Mems_allowed_list:\s*(\S+)", read(Path(procfs) / "self/status"), re.MULTILINE)
+    allowed = parse_list(match[1]) if match else nodes
+    return tuple(node for node in nodes if node in allowed) or nodes
+
+
+def place_by(policy: str, nodes: Sequence[int] | None = None) -> Place | None:
+    """What places a rank's own segments by a policy; None: nothing is to be done.
+
+    Parameters
+    ----------
+    policy : str
+        As in `shmring.config.Config.placement`.
+    nodes : sequence of int, optional
+        Those with memory; by default this machine's.
+
+    Raises
+    ------
+    ValueError
+        The policy names a node that has no memory, or none for us.
+    """
+    nodes = memory_nodes() if nodes is None else nodes
+    if policy.startswith("bind:"):
+        node = int(policy[5:])
+        if node not in nodes:
+            raise ValueError(f"placement={policy!r}: the nodes with memory for this process are {spans(nodes)}")
+        return lambda mapping, offset, nbytes: lay(mapping, offset, nbytes, (node,))
+    if len(nodes) < 2 or policy == "local":
+        return None
+    if policy == "interleave":
+        return lambda mapping, offset, nbytes: lay(mapping, offset, nbytes, nodes)
+    return None if has_thread_policy() else _with_writer
+
+
+def _with_writer(mapping: Mapping, offset: int, nbytes: int) -> None:
+    """Where this thread runs now, which may be elsewhere than when the segment was made."""
+    node = current_node()
+    if node >= 0:
+        lay(mapping, offset, nbytes, (node,))
+
+
+def in_slices(place: Place | None, bounds: Sequence[int], homes: Sequence[int]) -> Place | None:
+    """What places a segment of which slice i, from bounds[i] to bounds[i + 1], is written on node homes[i].
+
+    Only where ``place`` is the choice of the policy ``auto``; any other holds for slices, too.
+    """
+    if place is not _with_writer or min(homes) < 0:
+        return place
+
+    def slices(mapping: Mapping, offset: int, nbytes: int) -> None:
+        first = 0
+        for i in range(1, len(homes) + 1):
+            if i == len(homes) or homes[i] != homes[first]:
+                lay(mapping, bounds[first], bounds[i] - bounds[first], (homes[first],))
+                first = i
+
+    return slices

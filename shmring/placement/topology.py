@@ -1,0 +1,244 @@
+"""What the machine looks like to this process: processors, caches, NUMA nodes, quotas, shared memory.
+
+Pure functions over the roots of sysfs and procfs, given as arguments so that a test (or a question about another
+machine) can hand in a tree of files. Containers, virtual machines and other architectures leave out what they like; a
+missing or odd file means "not known" and is never an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shmring.placement.cpus import allowed_processors, usable_processors
+from shmring.placement.render import draw
+from shmring.placement.sysfs import among, chosen_in, entries, number_in, parse_list, read, size_in
+
+__all__ = [
+    "Cache",
+    "Node",
+    "Topology",
+    "discover",
+    "last_level_nbytes",
+    "second_level_nbytes",
+    "shmem_huge_pages",
+]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache and the processors, allowed ones only, that share it."""
+
+    level: int
+    nbytes: int
+    line_nbytes: int
+    processors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One NUMA node: its allowed processors (none: memory only), its memory, its distance to each node in order."""
+
+    number: int
+    processors: tuple[int, ...]
+    memory_nbytes: int
+    free_nbytes: int
+    distances: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The machine as this process may use it. What is not known is empty or 0 (-1 for free shared memory).
+
+    Attributes
+    ----------
+    model, architecture : str
+        Of the processors.
+    processors : tuple of int
+        Those in the affinity mask.
+    usable : float
+        How many of them can run at a time: less than their number under a control-group quota.
+    cores : tuple of tuple of int
+        The allowed processors of each core: its hardware threads.
+    packages : tuple of tuple of int
+        The allowed processors of each package (socket).
+    nodes : tuple of Node
+        NUMA nodes; one for the whole machine where the kernel knows of none.
+    caches : tuple of Cache
+        Data and unified caches of the allowed processors, level 1 first.
+    last_level_groups : tuple of tuple of int
+        The allowed processors by last-level cache: within a group ranks are near, between groups far. What the machine
+        says; a hypervisor may say otherwise than it does.
+    shmem_huge_pages : str
+        The setting for huge pages in shared memory: ``never``, ``advise``, ``always``, ...
+    shm_nbytes, shm_free_nbytes : int
+        Size of ``/dev/shm`` (0: no limit of its own) and what is free of it.
+    """
+
+    model: str
+    architecture: str
+    processors: tuple[int, ...]
+    usable: float
+    cores: tuple[tuple[int, ...], ...]
+    packages: tuple[tuple[int, ...], ...]
+    nodes: tuple[Node, ...]
+    caches: tuple[Cache, ...]
+    last_level_groups: tuple[tuple[int, ...], ...]
+    shmem_huge_pages: str
+    shm_nbytes: int
+    shm_free_nbytes: int
+
+    def describe(self) -> str:
+        """A drawing in text, some lines long."""
+        return draw(self)
+
+
+def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") -> Topology:
+    """Read the machine.
+
+    Parameters
+    ----------
+    sysfs, procfs, shm : str
+        Where these file systems are mounted, or trees that look like them.
+
+    Returns
+    -------
+    Topology
+        What could be read; nothing is raised for what could not.
+    """
+    processors = allowed_processors(procfs)
+    caches = _caches(Path(sysfs), processors)
+    packages = _groups(processors, lambda number: _package(Path(sysfs), number))
+    shm_nbytes, shm_free_nbytes = _shm_space(shm)
+    return Topology(
+        model=_model(Path(procfs)),
+        architecture=platform.machine(),
+        processors=processors,
+        usable=usable_processors(sysfs, procfs),
+        cores=_groups(processors, lambda number: _core(Path(sysfs), number)),
+        packages=packages,
+        nodes=_nodes(Path(sysfs), Path(procfs), processors),
+        caches=caches,
+        last_level_groups=_last_level_groups(processors, caches) or packages,
+        shmem_huge_pages=shmem_huge_pages(sysfs),
+        shm_nbytes=shm_nbytes,
+        shm_free_nbytes=shm_free_nbytes,
+    )
+
+
+def last_level_nbytes(sysfs: str = "/sys", procfs: str = "/proc") -> int:
+    """Bytes of the last-level cache of the first allowed processor; 0 if not known."""
+    caches = _caches(Path(sysfs), allowed_processors(procfs)[:1])
+    return caches[-1].nbytes if caches else 0
+
+
+def second_level_nbytes(sysfs: str = "/sys") -> int:
+    """Bytes of the second-level cache of processor 0, 0 if not known.
+
+    Of processor 0 whichever are allowed: where there are two kinds of cores all processes must get one answer.
+    """
+    return next((cache.nbytes for cache in _caches(Path(sysfs), (0,)) if cache.level == 2), 0)
+
+
+def shmem_huge_pages(sysfs: str = "/sys") -> str:
+    """The system's setting for huge pages in shared memory; empty if not known."""
+    return chosen_in(read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled"))
+
+
+def _nodes(sysfs: Path, procfs: Path, processors: tuple[int, ...]) -> tuple[Node, ...]:
+    root = sysfs / "devices/system/node"
+    numbers = sorted(int(entry[4:]) for entry in entries(root) if re.fullmatch(r"node[0-9]+", entry))
+    nodes = []
+    for number in numbers:
+        directory = root / f"node{number}"
+        memory = read(directory / "meminfo")
+        nodes.append(
+            Node(
+                number=number,
+                processors=among(parse_list(read(directory / "cpulist")), processors),
+                memory_nbytes=_meminfo(memory, "MemTotal"),
+                free_nbytes=_meminfo(memory, "MemFree"),
+                distances=tuple(number_in(word) for word in read(directory / "distance").split()),
+            )
+        )
+    if nodes:
+        return tuple(nodes)
+    memory = read(procfs / "meminfo")
+    return (Node(0, processors, _meminfo(memory, "MemTotal"), _meminfo(memory, "MemFree"), (10,)),)
+
+
+def _meminfo(text: str, field: str) -> int:
+    match = re.search(rf"\b{field}:\s*([0-9]+) kB", text)
+    return int(match[1]) * 1024 if match else 0
+
+
+@functools.cache  # some twenty files a processor, and they never change
+def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
+    """Each cache once, whichever of its processors tells of it."""
+    found = set()
+    for number in processors:
+        root = sysfs / f"devices/system/cpu/cpu{number}/cache"
+        for entry in entries(root):
+            level = number_in(read(root / entry / "level"))
+            shared = among(parse_list(read(root / entry / "shared_cpu_list")), processors) or (number,)
+            if level > 0 and read(root / entry / "type") != "Instruction":
+                nbytes = size_in(read(root / entry / "size"))
+                found.add(Cache(level, nbytes, max(0, number_in(read(root / entry / "coherency_line_size"))), shared))
+    return tuple(sorted(found, key=lambda cache: (cache.level, cache.processors)))
+
+
+def _last_level_groups(processors: tuple[int, ...], caches: tuple[Cache, ...]) -> tuple[tuple[int, ...], ...]:
+    """By the highest cache of each processor; one whose caches are not known is alone. Nothing if none is known."""
+    last = {number: cache for cache in caches for number in cache.processors}  # sorted by level: the last one stays
+    return _groups(processors, lambda number: last.get(number, number)) if last else ()
+
+
+def _groups(processors: tuple[int, ...], key: Callable[[int], object]) -> tuple[tuple[int, ...], ...]:
+    """The processors by what ``key`` says of them, in order of first appearance."""
+    groups: dict[object, list[int]] = {}
+    for number in processors:
+        groups.setdefault(key(number), []).append(number)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _core(sysfs: Path, number: int) -> int:
+    # The name of the file until Linux 5.0, which stays beside `core_cpus_list`.
+    siblings = parse_list(read(sysfs / f"devices/system/cpu/cpu{number}/topology/thread_siblings_list"))
+    return min(siblings, default=number)
+
+
+def _package(sysfs: Path, number: int) -> int:
+    # -1 where the firmware does not say, which makes one package of all such processors.
+    return number_in(read(sysfs / f"devices/system/cpu/cpu{number}/topology/physical_package_id"))
+
+
+# Makers of arm64 cores, by the number in their MIDR register.
+_ARM_MAKERS = {0x41: "Arm", 0x42: "Broadcom", 0x43: "Cavium", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x50: "Ampere"}
+_ARM_MAKERS |= {0x51: "Qualcomm", 0x61: "Apple", 0xC0: "Ampere"}
+
+
+def _model(procfs: Path) -> str:
+    """The name of the processor; arm64 has numbers only."""
+    fields: dict[str, str] = {}
+    for line in read(procfs / "cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip().lower(), value.strip())
+    for name in ("model name", "cpu model", "uarch", "cpu"):
+        if fields.get(name):
+            return fields[name]
+    if maker := fields.get("cpu implementer"):
+        return f"{_ARM_MAKERS.get(number_in(maker), f'implementer {maker}')} part {fields.get('cpu part', 'unknown')}"
+    return ""
+
+
+def _shm_space(shm: str) -> tuple[int, int]:
+    try:
+        status = os.statvfs(shm)
+    except OSError:
+        return 0, -1
+    return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize if status.f_blocks else -1

@@ -1,0 +1,207 @@
+"""Collectives on shared arrays: every rank can load and store every rank's buffers, and nothing is staged.
+
+Two dataless rounds frame the work: the *entry* says "my buffers are ready", the *exit* says "I am done with
+yours". A rank awaits only those whose word it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .data_movement import blocks_of
+from .limits import DEFAULT_LIMITS, Limits
+from .pipeline import alone, even, peers
+from .steps import IN, OUT, Affine, Await, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Step
+
+ENTRY, EXIT = Affine(0), Affine(1)
+
+
+def all_reduce(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Every rank folds one slice of all inputs and stores it into all outputs: 2ps bytes, the least there can be.
+
+    Right in place, because the slice is read and written by its owner alone.
+    """
+    return _by_slices("all_reduce", rank, size, nbytes, outputs=(rank, *peers(rank, size)), in_place=0)
+
+
+def all_reduce_shared(
+    rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
+) -> Plan:
+    """All-reduce with one result for all, in the OUT of ``root``, where everyone reads it: (p+1)s bytes."""
+    plan = _by_slices("all_reduce", rank, size, nbytes, outputs=(root,), in_place=0 if rank == root else None)
+    return plan._replace(algorithm="mapped_shared" if plan.mapped else plan.algorithm)
+
+
+def reduce(
+    rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
+) -> Plan:
+    """Every rank folds one slice of all inputs straight into the root's output: (p+1)s bytes."""
+    return _by_slices("reduce", rank, size, nbytes, outputs=(root,), in_place=0 if rank == root else None)
+
+
+def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Every rank folds its block of all inputs into its output: (p+1)s bytes (s = p * ``nbytes``)."""
+    kind, in_place = "reduce_scatter", -rank * nbytes
+    if size == 1 or not nbytes:
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
+    block = Affine(rank * nbytes)
+    sources = tuple(Operand(IN, r, block) for r in range(size))
+    work = [Reduce(Operand(OUT, rank, Affine(0)), (), sources, nbytes)]
+    return _framed(kind, rank, size, work, in_place)
+
+
+def broadcast(
+    rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
+) -> Plan:
+    """Everyone copies from the root's IN, each starting somewhere else: 2(p-1)s bytes.
+
+    Pushing slices would load every byte only once (ps bytes), but leave the result in the caches of the wrong ranks.
+    """
+    kind = "broadcast"
+    if size == 1 or not nbytes:
+        return alone(kind, rank, size, 0)
+    begin = even(nbytes, size)[rank]
+    work: list[Step] = [
+        Copy(Operand(OUT, rank, Affine(lo)), Operand(IN, root, Affine(lo)), hi - lo)
+        for lo, hi in ((begin, nbytes), (0, begin))
+        if lo < hi
+    ]
+    return _with_root(kind, rank, size, root, work if rank != root else [])
+
+
+def all_gather(
+    rank: int, size: int, nbytes: int | Sequence[int], itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
+) -> Plan:
+    """Everyone copies every block: 2p(p-1)m bytes in place."""
+    kind = "all_gather"
+    sizes, places = blocks_of(nbytes, size)
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), places[rank])
+    work = [
+        Copy(Operand(OUT, rank, Affine(places[r])), Operand(IN, r, Affine(0)), sizes[r])
+        for r in (rank, *peers(rank, size))
+        if sizes[r]
+    ]
+    return _framed(kind, rank, size, work, places[rank])
+
+
+def all_gather_shared(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[int],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    root: int = 0,
+) -> Plan:
+    """All-gather with one result for all, in the OUT of ``root``: everyone stores its block, 2pm bytes.
+
+    The inputs are reached by their owners alone, so they need not be shared.
+    """
+    kind = "all_gather"
+    sizes, places = blocks_of(nbytes, size)
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), places[rank])
+    own: list[Step] = []
+    if sizes[rank]:
+        own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
+    return _framed(kind, rank, size, own, None)._replace(algorithm="mapped_shared")
+
+
+def gather(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[int],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    root: int = 0,
+) -> Plan:
+    """Every rank stores its block into the root's output: 2(p-1)m bytes in place."""
+    kind = "gather"
+    sizes, places = blocks_of(nbytes, size)
+    in_place = places[root] if rank == root else None
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), in_place)
+    own: list[Step] = []
+    if sizes[rank]:
+        own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
+    return _with_root(kind, rank, size, root, own, in_place)
+
+
+def scatter(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[int],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+    root: int = 0,
+) -> Plan:
+    """Every rank copies its block from the root's input: 2(p-1)m bytes in place."""
+    kind = "scatter"
+    sizes, places = blocks_of(nbytes, size)
+    in_place = -places[root] if rank == root else None
+    if size == 1 or not any(sizes):
+        return alone(kind, rank, size, sum(sizes), in_place)
+    own: list[Step] = []
+    if sizes[rank]:
+        own = [Copy(Operand(OUT, rank, Affine(0)), Operand(IN, root, Affine(places[rank])), sizes[rank])]
+    return _with_root(kind, rank, size, root, own, in_place)
+
+
+def all_to_all(
+    rank: int,
+    size: int,
+    nbytes: int | Sequence[Sequence[int]],
+    itemsize: int = 1,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Plan:
+    """Everyone copies its blocks from all inputs: 2p^2 m bytes. Not in place: blocks would swap under their readers."""
+    kind = "all_to_all"
+    matrix = [[nbytes] * size] * size if isinstance(nbytes, int) else nbytes
+    sizes = [row[rank] for row in matrix]
+    if not any(map(any, matrix)):
+        return alone(kind, rank, size, 0, None)
+    places = blocks_of(sizes, size)[1]
+    work = [
+        Copy(Operand(OUT, rank, Affine(places[r])), Operand(IN, r, Affine(sum(matrix[r][:rank]))), sizes[r])
+        for r in (rank, *peers(rank, size))
+        if sizes[r]
+    ]
+    return _framed(kind, rank, size, work, None)
+
+
+def entered(plan: Plan) -> Plan:
+    """The same plan for ranks that have all just heard from one another: the exit round alone is left."""
+    if not plan.mapped:
+        return plan
+    steps = [s for loop in plan.loops for s in loop.steps if not (isinstance(s, (Publish, Await)) and s.round == ENTRY)]
+    moved = [s if isinstance(s, (Copy, Reduce)) else s._replace(round=ENTRY) for s in steps]
+    return plan._replace(rounds=1, loops=(Loop(1, tuple(moved)),))
+
+
+def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int, ...], in_place: int | None) -> Plan:
+    """Every rank folds its slice of all inputs and stores it into each of ``outputs``."""
+    if size == 1 or not nbytes:
+        return alone(kind, rank, size, nbytes, in_place, folds=True)
+    lo, hi = even(nbytes, size)[rank : rank + 2]
+    at = Affine(lo)
+    dst, *also = (Operand(OUT, r, at) for r in outputs)
+    sources = tuple(Operand(IN, r, at) for r in range(size))
+    return _framed(kind, rank, size, [Reduce(dst, tuple(also), sources, hi - lo)] if lo < hi else [], in_place)
+
+
+def _framed(kind: str, rank: int, size: int, work: Sequence[Step], in_place: int | None) -> Plan:
+    """Work on everyone's buffers, which everyone keeps still from entry to exit."""
+    return _mapped(kind, rank, size, [Publish(ENTRY), Await(ENTRY), *work, Publish(EXIT), Await(EXIT)], in_place)
+
+
+def _with_root(kind: str, rank: int, size: int, root: int, work: Sequence[Step], in_place: int | None = 0) -> Plan:
+    """Work on the root's buffers: it waits at the exit for everyone, the others at the entry for it."""
+    if rank == root:
+        return _mapped(kind, rank, size, [Publish(ENTRY), *work, Await(EXIT)], in_place)
+    return _mapped(kind, rank, size, [Await(ENTRY, (root,)), *work, Publish(EXIT)], in_place)
+
+
+def _mapped(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
+    # Nothing is written into slots, but the rule holds for every round: claim before you publish. It keeps a rank from
+    # getting so far ahead that it says a round over one that a slow peer has yet to look at.
+    return Plan(kind, "mapped", rank, size, 2, 0, (Loop(1, (Claim(EXIT), *steps)),), in_place, mapped=True)

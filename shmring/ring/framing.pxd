@@ -1,0 +1,164 @@
+# Messages as frames in a ring of 8-byte words. The layout, with the reasons, is in docs/channels.md.
+#
+# A frame is one word that says what follows, then its bytes, padded to whole words; it lies in one piece. A message is
+# one frame, or, if it is long, a first frame with its total length and then pieces, so that both ends copy at the same
+# time and nothing is too long. The ring's counters always stand between two frames: who dies leaves no half of one.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from shmring.arrays.reduce cimport copy_bytes
+from shmring.ring.spsc cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
+
+cdef enum:
+    WORD_NBYTES = 8
+    LINE_NWORDS = 8
+    ALIGNED_NBYTES = 512       # payloads from this size on begin on a cache line
+
+# Kinds of frames.
+cdef enum:
+    FILLER = 1         # nothing: up to the end of the ring, or to the next line
+    BYTES = 2
+    ARRAY = 3
+    OBJECT = 4
+    PIECE = 5          # more of the long message under way
+    CUT = 6            # its sender gave it up, or died over it
+
+# The word: bits 0..31 bytes that follow, 32..39 kind, 40..47 dtype (position in dtypes.DTYPES; OTHER_DTYPE: described
+# in words), 48..55 number of dimensions, 56 whether this begins a long message.
+cdef enum:
+    OTHER_DTYPE = 255
+
+# What a sender has in hand: the word without its length, and the bytes, from several places.
+ctypedef struct part_t:
+    const char *address
+    uint64_t nbytes
+
+ctypedef struct load_t:
+    uint64_t word
+    part_t *parts
+    int nparts
+    uint64_t nbytes            # of all parts
+    int part                   # so far: this one is under way,
+    uint64_t offset            # from here
+
+ctypedef struct frame_t:
+    uint64_t word
+    const char *bytes
+    uint64_t nbytes
+    uint64_t nwords            # of the ring, its own word included
+
+
+cdef inline uint64_t word_of(int kind, int code=0, int ndim=0) noexcept nogil:
+    return <uint64_t> kind << 32 | <uint64_t> code << 40 | <uint64_t> ndim << 48
+
+
+cdef inline uint64_t nwords_of(uint64_t nbytes) noexcept nogil:
+    return 1 + (nbytes + WORD_NBYTES - 1) // WORD_NBYTES
+
+
+# The longest frame's bytes: with what may have to be skipped before it, it fits into an empty ring at any place.
+cdef inline uint64_t longest_frame(uint64_t capacity) noexcept nogil:
+    return min(capacity // 2 - 1, (<uint64_t> 1 << 32) // WORD_NBYTES - 1) * WORD_NBYTES
+
+
+# How many words a frame takes at this point of the ring, with those before it that must be skipped: it lies in one
+# piece, and what is worth it begins on a line.
+cdef inline uint64_t frame_needs(producer_t *p, uint64_t nbytes) noexcept nogil:
+    cdef uint64_t nwords = nwords_of(nbytes), index = p.tail & p.mask, skipped = 0
+    cdef bint is_aligned = nbytes >= ALIGNED_NBYTES and nwords < p.capacity // 4
+    if is_aligned:
+        skipped = (LINE_NWORDS - 1 - index) & (LINE_NWORDS - 1)
+    if index + skipped + nwords > p.capacity:
+        skipped = p.capacity - index + (LINE_NWORDS - 1 if is_aligned else 0)
+    return skipped + nwords
+
+
+# Begin a frame of so many bytes; where they go, or NULL if `needed` words (by frame_needs) are not free. Then commit
+# p.reserved slots, or abort. `needed` becomes RING_CORRUPT if the consumer's counter is impossible.
+cdef inline char *open_frame(producer_t *p, uint64_t word, uint64_t nbytes, int64_t *needed) noexcept nogil:
+    needed[0] = <int64_t> frame_needs(p, nbytes)
+    cdef int64_t free = ring_free(p, <uint64_t> needed[0])
+    if free < needed[0]:
+        if free < 0:
+            needed[0] = RING_CORRUPT
+        return NULL
+    p.reserved = <uint64_t> needed[0]
+    cdef uint64_t index = p.tail & p.mask, skipped = p.reserved - nwords_of(nbytes), to_end = p.capacity - index
+    cdef uint64_t *words = <uint64_t *> p.slots
+    if skipped:
+        if skipped > to_end:
+            words[0] = word_of(FILLER) | (skipped - to_end - 1) * WORD_NBYTES
+        words[index] = word_of(FILLER) | (min(skipped, to_end) - 1) * WORD_NBYTES
+        index = (index + skipped) & p.mask
+    words[index] = word | nbytes
+    return <char *> (words + index + 1)
+
+
+# Payload, in or out. What is short costs no call into another module; the rest goes by a loop that no processor makes
+# slow (docs/kernels.md).
+cdef inline void copy_payload(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+    if nbytes < ALIGNED_NBYTES:
+        memcpy(to, source, nbytes)
+    else:
+        copy_bytes(to, source, nbytes, False)
+
+
+# Copy the next `nbytes` of what is in hand.
+cdef inline void put_load(char *to, load_t *m, uint64_t nbytes) noexcept nogil:
+    cdef uint64_t n
+    while nbytes:
+        n = min(nbytes, m.parts[m.part].nbytes - m.offset)
+        copy_payload(to, m.parts[m.part].address + m.offset, n)
+        to += n
+        nbytes -= n
+        m.offset += n
+        if m.offset == m.parts[m.part].nbytes:
+            m.part += 1
+            m.offset = 0
+
+
+# The next frame: 1, 0 if there is none yet, or RING_CORRUPT. Fillers are passed over.
+cdef inline int next_frame(consumer_t *c, frame_t *f) noexcept nogil:
+    cdef uint64_t index
+    cdef int64_t ready
+    while True:
+        ready = ring_ready(c, 1)
+        if ready <= 0:
+            return <int> ready
+        index = c.head & c.mask
+        f.word = (<const uint64_t *> c.slots)[index]
+        f.nbytes = <uint32_t> f.word
+        f.nwords = nwords_of(f.nbytes)
+        if f.nwords > <uint64_t> ready or index + f.nwords > c.capacity:
+            return RING_CORRUPT
+        if f.word >> 32 & 0xFF != FILLER:
+            f.bytes = c.slots + (index + 1) * WORD_NBYTES
+            return 1
+        # Not announced by itself: a frame comes behind it, and the two go together.
+        c.head += f.nwords
+
+
+cdef inline uint64_t as_long(uint64_t word) noexcept nogil:
+    return word | <uint64_t> 1 << 56
+
+
+cdef inline bint is_long(uint64_t word) noexcept nogil:
+    return word >> 56 & 1
+
+
+cdef inline int kind_of(uint64_t word) noexcept nogil:
+    return <int> (word >> 32 & 0xFF)
+
+
+cdef inline int code_of(uint64_t word) noexcept nogil:
+    return <int> (word >> 40 & 0xFF)
+
+
+cdef inline int ndim_of(uint64_t word) noexcept nogil:
+    return <int> (word >> 48 & 0xFF)
+
+
+# Give back the frame that next_frame found.
+cdef inline void leave_frame(consumer_t *c, frame_t *f) noexcept nogil:
+    c.peeked = f.nwords
+    ring_release(c, f.nwords)

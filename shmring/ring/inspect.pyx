@@ -1,0 +1,93 @@
+"""A look at a ring from outside, while its two ends are at work: nothing is taken, and nothing is written."""
+
+from typing import NamedTuple
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint64_t
+
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u32, load_relaxed_u64
+from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_ring, shmring_ring_counts, shmring_ring_role
+from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
+
+from shmring.errors import SegmentError
+
+
+class EndLook(NamedTuple):
+    """One end as it was found.
+
+    Attributes
+    ----------
+    state : {"absent", "here", "closed", "lost"}
+    pid : int
+    asleep : bool
+        Whether it sleeps until the other end goes on.
+    position : int
+        Slots ever committed, or released.
+    messages, dropped : int
+    waits : int
+        Calls that found the ring full, or empty, and had to wait.
+    sleeps : int
+    """
+
+    state: str
+    pid: int
+    asleep: bool
+    position: int
+    messages: int
+    dropped: int
+    waits: int
+    sleeps: int
+
+
+class RingLook(NamedTuple):
+    """A ring as it was found. Its parts are read one after the other: between them it may have moved on."""
+
+    nslots: int
+    slot_nbytes: int
+    producer: EndLook
+    consumer: EndLook
+
+    @property
+    def fill(self):
+        """The part of it that is filled, from 0 to 1."""
+        return min(1.0, max(0, self.producer.position - self.consumer.position) / self.nslots)
+
+
+cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint64_t position):
+    return EndLook(
+        ("absent", "here", "closed", "lost")[ring_end_state(role)], role.life.pid,
+        load_relaxed_u32(&role.bell.asleep) == 1, position, load_relaxed_u64(&counts.messages),
+        load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overtaken),
+        load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
+    )
+
+
+def look(buffer):
+    """Look at the ring at the beginning of a buffer.
+
+    Parameters
+    ----------
+    buffer : writable buffer
+        On a multiple of 128 bytes, as `shmring.ring.spsc.format_ring` wants it.
+
+    Returns
+    -------
+    RingLook
+    """
+    cdef Py_buffer view
+    cdef shmring_ring *ring
+    cdef uint64_t head
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        ring = <shmring_ring *>view.buf
+        if <size_t>view.len < ring_control_nbytes() or load_acquire_u64(&ring.magic) != SHMRING_RING_MAGIC:
+            raise SegmentError("there is no ring in this buffer")
+        # Head first: what is filled is never taken for less than nothing.
+        head = load_acquire_u64(&ring.head)
+        if ring.drops:
+            head &= ~(<uint64_t>1 << 63)
+        return RingLook(ring.nslots, ring.slot_nbytes,
+                        end_look(&ring.producer, &ring.sent, load_acquire_u64(&ring.tail)),
+                        end_look(&ring.consumer, &ring.received, head))
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,1 @@
+"""Process groups over several machines: shmring within each, gloo between them."""

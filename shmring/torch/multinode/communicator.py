@@ -1,0 +1,63 @@
+"""A communicator whose ranks live on several nodes: shared memory within each, gloo between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+import shmring
+from shmring.torch.multinode.collectives import NodeCollectives
+from shmring.torch.multinode.messages import NodeLetters
+
+
+class NodesCommunicator(NodeCollectives, NodeLetters):
+    """What `shmring.torch.ProcessGroup` stands on where ranks cannot all map each other's memory.
+
+    It has those calls of `shmring.Communicator` that the group makes, for tensors, with the same results to the bit.
+
+    Attributes
+    ----------
+    rank, size : int
+        Among the ranks of all nodes.
+    nodes : list of list of int
+        The ranks of each node.
+    local : shmring.Communicator
+        Of this node.
+    """
+
+
+def join(
+    nodes: Sequence[Sequence[int]], rank: int, session: str, store, timeout_s: float | None, settings: dict
+) -> NodesCommunicator:
+    """Meet the ranks of this node in shared memory, and those of the others over the network. All ranks call.
+
+    Parameters
+    ----------
+    nodes : list of list of int
+        The ranks of each node, as `shmring.torch.multinode.discovery.nodes` finds them.
+    rank : int
+    session : str
+        Of this group alone.
+    store : torch.distributed.Store
+        The group's.
+    timeout_s : float or None
+        Of the meeting.
+    settings : dict
+        Fields of `shmring.config.Config`, the ``timeout`` of calls among them.
+    """
+    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
+    local = shmring.init(
+        rank=nodes[node].index(rank),
+        size=len(nodes[node]),
+        session=f"{session}.{node}",
+        meeting_timeout=timeout_s,
+        **settings,
+    )
+    try:
+        own_store = dist.PrefixStore(session, store)
+        return NodesCommunicator(local, nodes, rank, session, own_store, local.config.timeout)
+    except BaseException:
+        local.abort("another node could not be reached")
+        local.close()
+        raise

@@ -1,0 +1,23 @@
+"""Documents can be found: the index lists them all, and links lead somewhere."""
+
+import re
+
+import pytest
+from support.installed import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def links(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+
+
+def test_the_index_lists_every_document():
+    assert {page.name for page in ROOT.glob("docs/*.md")} - {"index.md"} <= set(links(ROOT / "docs/index.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_documents_lead_somewhere(page):
+    local = [target for target in links(page) if target and "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []

@@ -1,0 +1,206 @@
+"""The harness itself: what the other tests rely on when they say that nothing hung, leaked or failed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support import harness
+from support.harness import PATIENCE, RANKS, RankError, run_processes, say, start_processes
+from support.installed import ROOT
+
+
+def own_rank(rank, *args):
+    return rank, args, os.getpid()
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_results_come_back_by_rank_from_as_many_processes(n):
+    results = run_processes(n, own_rank, "x")
+    assert [(rank, args) for rank, args, _ in results] == [(rank, ("x",)) for rank in range(n)]
+    assert len({pid for _, _, pid in results} - {os.getpid()}) == n
+
+
+def big(rank, nbytes):
+    return bytes([rank]) * nbytes
+
+
+def test_results_larger_than_any_pipe_come_back_whole():
+    assert run_processes(2, big, 5_000_000) == [bytes([rank]) * 5_000_000 for rank in range(2)]
+
+
+def raise_in_turn(rank):
+    time.sleep(0.05 * (2 - rank) * PATIENCE)
+    raise KeyError(f"rank {rank}")
+
+
+def test_the_first_failure_is_raised_and_all_stories_are_told():
+    with pytest.raises(KeyError, match="rank 1") as caught:
+        run_processes(2, raise_in_turn)
+    story = str(caught.value.__cause__)
+    assert "in raise_in_turn" in story
+    assert "KeyError: 'rank 0'" in story
+    assert "KeyError: 'rank 1'" in story
+
+
+def sleep_in_rank_one(rank):
+    if rank == 1:
+        time.sleep(1000)
+
+
+def test_the_watchdog_shows_where_a_rank_hangs_and_ends_it():
+    with pytest.raises(RankError, match=r"ranks \[1\] hung(.|\n)*in sleep_in_rank_one"):
+        run_processes(2, sleep_in_rank_one, timeout=0.2)
+
+
+def say_and_sleep(rank):
+    say("here")
+    time.sleep(1000 if rank == 1 else 0.01)
+    return rank
+
+
+def test_a_killed_rank_leaves_the_others_to_their_own_ends():
+    gang = start_processes(3, say_and_sleep)
+    gang.heard("here")
+    gang.kill(1)
+    outcomes = gang.outcomes()
+    assert [outcome.signal for outcome in outcomes] == [0, signal.SIGKILL, 0]
+    assert [outcome.result for outcome in outcomes] == [0, None, 2]
+    assert [outcome.ok for outcome in outcomes] == [True, False, True]
+
+
+def test_a_stopped_rank_is_ended_by_the_watchdog_too():
+    gang = start_processes(2, say_and_sleep)
+    gang.heard("here")
+    gang.stop(1)
+    assert gang.outcomes(timeout=0.2)[1].stuck
+
+
+def talk_again(rank):
+    say("a")
+    say("b")
+    say("a")
+
+
+def test_words_are_heard_once_each_time_they_are_said():
+    gang = start_processes(2, talk_again)
+    for word in "aba":
+        gang.heard(word)
+    assert all(outcome.ok for outcome in gang.outcomes())
+
+
+def test_a_word_that_is_never_said_fails_the_wait_when_the_rank_ends():
+    with pytest.raises(RankError, match="never said 'c'"):
+        start_processes(1, talk_again).heard("c")
+
+
+def leave(rank, status):
+    os._exit(status)
+
+
+def test_a_rank_that_exits_without_a_word_is_a_failure():
+    with pytest.raises(RankError, match="left with status 3"):
+        run_processes(2, leave, 3)
+    outcomes = start_processes(1, leave, 0).outcomes()
+    assert outcomes[0].status == 0
+
+
+def crash(rank):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_crash_shows_where_it_was():
+    with pytest.raises(RankError, match=r"SIGSEGV(.|\n)*in crash"):
+        run_processes(1, crash)
+
+
+def return_a_lock(rank):
+    return threading.Lock()
+
+
+def test_a_result_that_cannot_be_pickled_is_a_failure():
+    with pytest.raises(RankError, match="cannot pickle"):
+        run_processes(1, return_a_lock)
+
+
+def test_functions_that_have_no_name_to_be_found_by_are_refused():
+    with pytest.raises(TypeError, match="function of a module"):
+        run_processes(1, lambda rank: None)
+
+
+def variable(rank, name):
+    return os.environ.get(name)
+
+
+def test_environment_variables_reach_the_ranks_and_stay_there():
+    assert run_processes(2, variable, "SHMRING_TRY", env={"SHMRING_TRY": "5"}) == ["5", "5"]
+    assert "SHMRING_TRY" not in os.environ
+
+
+def test_ranks_start_without_threads_or_mappings_of_this_process():
+    command = "import os; print(len(os.listdir('/proc/self/task')))"
+    alone = int(subprocess.check_output([sys.executable, "-c", command]))    # an emulator has a thread of its own
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        assert run_processes(2, count_tasks) == [alone, alone]
+    finally:
+        release.set()
+        thread.join()
+
+
+def count_tasks(rank):
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_ranks_left_running_by_a_test_are_ended():
+    gang = start_processes(2, say_and_sleep)
+    assert harness.end_all() == [gang]
+    assert all(outcome.stuck or outcome.ok for outcome in gang.outcomes())
+
+
+def test_a_name_left_in_shared_memory_is_a_failure():
+    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
+    path = f"/dev/shm/shmring-test-{os.getpid()}"
+    with open(path, "w"):
+        pass
+    try:
+        with pytest.raises(pytest.fail.Exception, match="left in shared memory"):
+            harness.fail_on_leaks(*before, patience=0)
+    finally:
+        os.unlink(path)
+
+
+def test_a_descriptor_left_open_is_a_failure():
+    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
+    ends = os.pipe()
+    try:
+        with pytest.raises(pytest.fail.Exception, match="descriptors left open"):
+            harness.fail_on_leaks(*before)
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def test_a_thread_left_running_is_a_failure():
+    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="stray")
+    thread.start()
+    try:
+        with pytest.raises(pytest.fail.Exception, match="stray"):
+            harness.fail_on_leaks(*before)
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_the_seed_can_be_set_and_is_shown():
+    settings = str(ROOT / "pyproject.toml")
+    command = [sys.executable, "-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "shmring: seed 77 (repeat with --seed 77)" in shown

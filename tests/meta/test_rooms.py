@@ -1,0 +1,157 @@
+"""A room imports only from rooms below it: the order of the folders in `ROOMS`, checked against every import.
+
+Modules of the top folder have their place in the same order (`TOP`). A new folder or a new module of the top folder
+fails here until it has one.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import shmring
+
+PACKAGE = Path(shmring.__file__).parent
+
+# From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
+ROOMS = [
+    "_c", "base", "sync", "memory", "placement", "arrays", "ring", "channels", "plan", "engine", "bootstrap",
+    "collective", "p2p", "communicator", "launch", "face", "guests",
+]  # fmt: skip
+TOP = {
+    "errors": "base",
+    "config": "base",
+    "dtypes": "base",
+    "version": "base",
+    "_runtime": "base",
+    "unraisable": "base",
+    "communicator": "communicator",
+    "__init__": "face",
+    "__main__": "guests",
+}
+GUESTS = {"bench", "cli", "torch"}
+# `channels` is the message product: it shares the rooms up to `ring` with the collectives, and nothing more.
+FORBIDDEN = {"channels": {"plan", "engine"}}
+MOST_TOP_FILES = 12
+SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".h")
+
+_FROM = re.compile(r"^\s*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*c?import\s+([\w., \t]+)", re.MULTILINE)
+_INCLUDE = re.compile(r"^\s*#\s*include\s+\"([^\"]+)\"|\bextern\s+from\s+\"([^\"]+)\"", re.MULTILINE)
+
+
+def files():
+    """Every source file, by its path within the package."""
+    found = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*") if path.suffix in SUFFIXES)
+    return sorted(str(path) for path in found if not _is_generated(path))
+
+
+def _is_generated(path):
+    return path.suffix == ".h" and path.parent != Path("_c")  # Cython writes some for public declarations
+
+
+def room_of(path):
+    """The room of a file; None where it has none."""
+    first, *rest = Path(path).parts
+    if not rest:
+        return TOP.get(Path(first).stem)
+    if first in GUESTS:
+        return "guests"
+    return first if first in ROOMS else None
+
+
+def room_of_module(module):
+    """The room of a dotted name below ``shmring``; None for what is not there (a function, another package)."""
+    package, *parts = module.split(".")
+    if package != "shmring":
+        return None
+    if not parts:
+        return "face"
+    if (PACKAGE / parts[0]).is_dir():
+        return room_of(f"{parts[0]}/x")
+    return TOP.get(parts[0])
+
+
+def imports(path, text):
+    """The dotted names that a Python or Cython file imports, at whatever depth of it."""
+    package = ["shmring", *Path(path).parts[:-1]]
+
+    def absolute(module, dots):
+        base = package[: len(package) - dots + 1] if dots else []
+        return ".".join([*base, *([module] if module else [])])
+
+    if path.endswith((".py", ".pyi")):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from _named(absolute(node.module, node.level), [alias.name for alias in node.names])
+        return
+    text = re.sub(r"#[^\n]*|\"\"\".*?\"\"\"", "", text, flags=re.DOTALL)
+    for module, names in _FROM.findall(text):
+        bare = module.lstrip(".")
+        yield from _named(absolute(bare, len(module) - len(bare)), re.findall(r"\w+", names))
+    for names in _IMPORT.findall(text):
+        yield from (name.split()[0] for name in names.split(",") if name.strip())
+
+
+def _named(module, names):
+    """``from module import names``: modules of a package, or things of a module."""
+    inner = [f"{module}.{name}" for name in names]
+    rooms = [name for name in inner if module == "shmring" and room_of_module(name)]
+    return rooms if len(rooms) == len(inner) else [module, *rooms]
+
+
+def uses(path):
+    """The rooms that a file depends on, its own left out."""
+    text = (PACKAGE / path).read_text()
+    found = set() if path.endswith(".h") else {room_of_module(name) for name in imports(path, text)} - {None}
+    if not path.endswith((".py", ".pyi")):
+        headers = {Path(first or second).name for first, second in _INCLUDE.findall(text)}
+        found |= {"_c" for name in headers if (PACKAGE / "_c" / name).exists()}
+    return found - {room_of(path)}
+
+
+@pytest.mark.parametrize("path", files())
+def test_every_file_is_in_a_room_and_imports_only_from_rooms_below(path):
+    own = room_of(path)
+    assert own, f"shmring/{path} is in no room: place it in ROOMS or TOP"
+    level = ROOMS.index(own)
+    above = {room for room in uses(path) if ROOMS.index(room) > level}
+    assert not above, f"shmring/{path} is in the room {own} and imports from above: {above}"
+    assert not uses(path) & FORBIDDEN.get(own, set())
+
+
+def test_the_top_folder_is_small():
+    top = sorted(path for path in files() if "/" not in path)
+    assert len(top) <= MOST_TOP_FILES, f"{len(top)} files in shmring/ itself: {top}"
+
+
+def test_every_room_has_files():
+    used = {room_of(path) for path in files()}
+    assert used == set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("a.py", "from shmring.memory.segment import sweep", {"shmring.memory.segment"}),
+        ("a.py", "from shmring import errors", {"shmring.errors"}),
+        ("a.py", "from shmring import spawn", {"shmring"}),
+        ("a.py", "def f():\n    import shmring.launch.spawn", {"shmring.launch.spawn"}),
+        ("a.py", "from . import config\nfrom .errors import x", {"shmring.config", "shmring.errors"}),
+        ("cli/a.py", "from ..errors import x\nfrom .demo import x", {"shmring.errors", "shmring.cli.demo"}),
+        ("a.pyx", "from shmring.sync.wait cimport (a,\n    b)  # c\ncimport shmring.ring.spsc", {"shmring.sync.wait", "shmring.ring.spsc"}),
+        ("a.pxd", "    from shmring.engine.engine cimport Engine", {"shmring.engine.engine"}),
+    ],
+)
+def test_imports_of_every_form_are_seen(path, text, expected):
+    assert set(imports(path, text)) == expected
+
+
+def test_includes_and_externs_are_seen():
+    assert _INCLUDE.findall('#include "layout.h"\ncdef extern from "atomics.h" nogil:') == [
+        ("layout.h", ""),
+        ("", "atomics.h"),
+    ]

@@ -1,0 +1,233 @@
+"""``shmring bench`` as its users start it, and with competitors that misbehave in every way."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.harness import PATIENCE
+
+import shmring
+from shmring.bench import competitors
+from shmring.bench import metrics as figures
+from shmring.bench.competitors import WORKER, Competitor, Stage
+from shmring.bench.runner import Settings, run
+from shmring.bootstrap.environment import rank_variables
+
+WATCHDOG_S = 240 * PATIENCE
+
+
+def command(*args):
+    return [sys.executable, "-m", "shmring", "bench", *args]
+
+
+def bench(*args):
+    """The report of ``shmring bench ARGS``, which nobody but the ranks of this Python takes part in."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SHMRING_BENCH_")}
+    done = subprocess.run(
+        [*command(*args), "--json", "-"], capture_output=True, text=True, timeout=WATCHDOG_S, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr + done.stdout[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_every_way_of_ours_and_pipes_are_timed_and_verified():
+    report = bench("--sizes", "8,256Ki", "--cycles", "3", "--slice", "1", "--shared", "--plan", "--peers", "pipes")
+    assert [one["name"] for one in report["competitors"]] == ["shmring", "shared", "plan", "pipes"]
+    assert [row["nbytes"] for row in report["rows"]] == [8, 256 << 10]
+    for row in report["rows"]:
+        assert row["best_peer"] == "pipes"
+        assert row["ratio"] > 0
+        assert len(row["copy_us"]) == 3
+        for result in row["results"].values():
+            assert result["problem"] is None
+            assert result["verified"] is True
+            assert len(result["us"]) == 3
+            assert 0 < result["min_us"] <= result["q1_us"] <= result["median_us"] <= result["q3_us"]
+
+
+def test_every_collective_is_verified_for_an_odd_number_of_ranks():
+    report = bench("-n", "3", "--op", "all", "--sizes", "8,192Ki", "--cycles", "1", "--slice", "1", "--peers", "pipes")
+    assert [row["op"] for row in report["rows"]] == [op for op in figures.OPS for _ in range(1 + (op != "barrier"))]
+    assert all(result["verified"] for row in report["rows"] for result in row["results"].values())
+
+
+def test_rewriting_is_counted_in_and_timed_alone():
+    report = bench("--sizes", "64Ki", "--cycles", "3", "--slice", "1", "--rewrite", "--shared", "--peers", "none")
+    for result in report["rows"][0]["results"].values():
+        assert len(result["rewrite_us"]) == 3
+        assert result["statement"] == "comm.all_reduce(x)"
+
+
+@pytest.mark.torch
+def test_gloo_takes_part_where_torch_is():
+    pytest.importorskip("torch")
+    report = bench(
+        "--sizes", "8,64Ki", "--cycles", "2", "--slice", "1", "--peers", "gloo", "--op", "all_reduce,barrier"
+    )
+    assert all(row["results"]["gloo"]["verified"] for row in report["rows"])
+
+
+def test_the_table_and_the_list_are_printed():
+    done = subprocess.run(command("--list"), capture_output=True, text=True, timeout=WATCHDOG_S, check=True)
+    assert f"shmring          shmring {shmring.__version__}" in done.stdout.splitlines()
+    arguments = command("--op", "barrier", "--cycles", "1", "--slice", "1", "--peers", "none", "--long")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=WATCHDOG_S, check=True)
+    assert "barrier, 2 ranks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--op", "all_rduce"],
+        ["--sizes", "8Ti"],
+        ["--peers", "nobody"],
+        ["--bind", "4095,4094"],
+        ["--python", "x=/nowhere/python"],
+        ["--seconds", "0"],
+        ["-n", "0"],
+    ],
+)
+def test_wrong_arguments_are_refused(wrong):
+    done = subprocess.run(command(*wrong), capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+    assert done.returncode == 2
+    assert wrong[1] in done.stderr or "less than 1" in done.stderr
+
+
+# A rank that misbehaves in a way that its first argument names, behind the worker's own doors.
+ROGUE = """
+import mmap, os, runpy, sys, time, types
+how, worker, address = sys.argv[1:]
+if how == "never comes":
+    time.sleep(1000)
+if how == "leaves":
+    sys.exit("it would rather not")
+runpy.run_path(worker + "/__main__.py", run_name="loader")["load"]()
+from shmring_bench_worker import backend, rank
+
+def call(x):
+    global calls
+    calls += 1
+    if how == "raises":
+        raise RuntimeError("out of order")
+    if how == "hangs" or (how == "hangs later" and calls > 20 and rank_of_mine == 0):
+        time.sleep(1000)
+    if how == "dies" and calls > 20 and rank_of_mine == 1:
+        os._exit(7)
+    if how == "stops" and calls > 20:
+        os.kill(os.getpid(), 19)
+
+class Backend(backend.Backend):
+    calls = {"all_reduce": "call(x)"}
+    def __init__(self, task, line, rank):
+        global rank_of_mine
+        super().__init__(task, line, rank)
+        rank_of_mine = rank
+        self.names = {"call": call}
+        self.line = line
+        if how != "wrong":
+            self.statement = self.cheat
+        file = os.open(f"/dev/shm/{address}-{rank}", os.O_CREAT | os.O_RDWR)
+        os.ftruncate(file, 4096)
+        self.kept = mmap.mmap(file, 4096)
+    def cheat(self, problem):
+        problem.is_right = lambda: True
+        return super().statement(problem)
+
+calls = 0
+rogue = types.ModuleType("shmring_bench_worker.rogue")
+rogue.Backend = Backend
+sys.modules["shmring_bench_worker.rogue"] = rogue
+rank.main(address)
+"""
+
+REASONS = {
+    "wrong": "WRONG answer on rank 0, 1",
+    "raises": "RuntimeError: out of order",
+    "hangs": "no answer from rank 0, 1",
+    "hangs later": "no answer from rank",
+    "dies": "rank 1 died",
+    "stops": "no answer from rank",
+    "leaves": "it would rather not",
+    "never comes": "did not come in time",
+}
+
+
+def launch_rogue(one, stage, address, folder):
+    for rank in range(stage.size):
+        variables = rank_variables(rank, stage.size, address[0])
+        yield [sys.executable, "-c", ROGUE, one.name, str(WORKER), *address], variables
+
+
+def rogue(how):
+    return Competitor(how, how, sys.executable, launch_rogue, {"backend": "rogue"})
+
+
+def settings(**changes):
+    defaults = {"ops": ["all_reduce"], "sizes": [64], "dtype": "float32", "seconds": 1.0, "cycles": 3, "slice_s": 0.001,
+                "rewrite": False, "patience": 8.0}  # fmt: skip
+    return Settings(**{**defaults, **changes})
+
+
+@pytest.mark.parametrize("how", REASONS)
+def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_nobody(how):
+    before = set(os.listdir("/dev/shm"))
+    ours = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
+    rows = []
+    run([rogue(how), ours], Stage(2, None, 2), settings(), rows.append, lambda what, done: None)
+    results = rows[0].results
+    assert REASONS[how] in results[how].problem
+    assert results[how].us == []
+    assert results[how].failed
+    assert len(results["pipes"].us) == 3
+    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("shmring-bench-")}
+    assert left == set()
+
+
+def test_who_fails_again_and_again_is_given_up():
+    said = []
+    run([rogue("raises")], Stage(2, None, 2), settings(sizes=[8] * 5), said.append, lambda what, done: None)
+    reasons = [row.results["raises"].problem for row in said]
+    assert reasons[:3] == ["RuntimeError: out of order"] * 3
+    assert all(reason.startswith("given up after 3 failures") for reason in reasons[3:])
+
+
+def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
+    mark = secrets.token_hex(8)
+    arguments = command("--sizes", "64", "--seconds", "600", "--peers", "pipes")
+    env = {**os.environ, "SHMRING_TEST_MARK": mark, "TMPDIR": str(tmp_path)}  # what it cannot remove is pytest's
+    conductor = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
+    try:
+        await_processes(mark, lambda pids: len(pids) >= 9)  # itself, and for three teams 2 ranks, 2 launchers of ours
+        time.sleep(1.0)
+        conductor.send_signal(signal.SIGKILL)
+        conductor.wait()
+        await_processes(mark, lambda pids: not pids)
+    finally:
+        conductor.kill()
+        conductor.wait()
+
+
+def await_processes(mark, enough, patience=60.0):
+    """Wait for the processes that carry ``mark`` in their environment to be ``enough``."""
+    deadline = time.monotonic() + patience * PATIENCE
+    while not enough(found := marked(mark)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def marked(mark):
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "environ").read_bytes():
+                    found[entry.name] = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,555 @@
+"""Channels with many at one end: each message once, in its sender's order, fairly; who is slow or dead holds up nobody
+else."""
+
+import gc
+import os
+import pickle
+import queue
+import random
+import signal
+import threading
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.children import in_child, status_of
+from support.emulation import needs_marks
+from support.harness import PATIENCE
+
+import shmring
+from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
+from shmring.channels.inspect import channels
+
+
+def wait_for(condition):
+    """Until it holds; the test's watchdog is pytest's."""
+    deadline = time.monotonic() + 60 * PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+# ---- fan-in ----
+
+
+def tell(sender, index, count, seed):
+    """Send numbered messages of all kinds and lengths."""
+    generator = random.Random(seed + index)
+    with sender:
+        for number in range(count):
+            nbytes = generator.choice([8, 16, 100, 1000, 20_000])
+            way = generator.random()
+            if way < 0.6:
+                sender.send(np.full(nbytes // 8, index << 32 | number))
+            elif way < 0.8:
+                sender.send_object((index, number))
+            else:
+                sender.send_many([(index << 32 | number).to_bytes(8, "little")])
+            if generator.random() < 0.02:
+                time.sleep(generator.random() / 300)
+
+
+def read(message):
+    """Whose it is, and which."""
+    if isinstance(message, tuple):
+        return message
+    if isinstance(message, bytes):
+        number = int.from_bytes(message, "little")
+    else:
+        number = int(message[0])
+        assert (message == number).all()
+    return number >> 32, number & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("nsenders", [1, 2, 3, 7])
+def test_a_fan_in_gives_each_message_once_and_those_of_a_sender_in_order(nsenders, seed):
+    senders, receiver = shmring.fan_in(nsenders, 1 << 12)
+    count = 400
+    pids = [in_child(tell, sender, i, count, seed) for i, sender in enumerate(senders)]
+    seen = [0] * nsenders
+    with receiver:
+        for message in receiver:
+            index, number = read(message)
+            assert number == seen[index]
+            assert receiver.last_sender == index
+            seen[index] += 1
+        assert receiver.peers == ["closed"] * nsenders
+        assert receiver.peer_pids == pids
+    assert seen == [count] * nsenders
+    assert [status_of(pid) for pid in pids] == [0] * nsenders
+
+
+def test_a_fan_in_takes_turns():
+    senders, receiver = shmring.fan_in(3)
+    for sender in senders[:2]:
+        sender.send_many([b"x"] * 10)
+    order = [receiver.recv_from() for _ in range(6)]
+    assert order == [(0, b"x"), (1, b"x")] * 3
+    senders[2].send(b"late")
+    assert (2, b"late") in [receiver.recv_from() for _ in range(3)]
+    assert len(receiver) == 20 - 8
+
+
+def test_a_fan_in_of_records_gives_arrays_of_one_sender_each():
+    kind = np.dtype([("who", "i4"), ("what", "f8")])
+    senders, receiver = shmring.fan_in(2, 1 << 12, dtype=kind)
+    for i, sender in enumerate(senders):
+        batch = np.zeros(5, kind)
+        batch["who"] = i
+        sender.send_many(batch)
+    first, second = receiver.recv_many(), receiver.recv_many()
+    assert {int(first["who"][0]), int(second["who"][0])} == {0, 1}
+    assert len(first) == len(second) == 5
+    senders[1].send((7, 0.5))
+    assert receiver.recv(10)["who"] == 7
+    out = np.zeros(4, kind)
+    senders[0].send((8, 0.5))
+    assert receiver.recv_into(out) == 1
+    assert out["who"][0] == 8
+
+
+def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_go_on():
+    senders, receiver = shmring.fan_in(3)
+    reader, writer = os.pipe()
+
+    def die():
+        for i in range(5):
+            senders[1].send_object(i)
+        os.write(writer, b"x")
+        signal.pause()
+
+    pid = in_child(die)
+    os.read(reader, 1)
+    os.kill(pid, signal.SIGKILL)
+    status_of(pid)
+    os.close(reader)
+    os.close(writer)
+    senders[0].send(b"alive")
+    got = [receiver.recv(30) for _ in range(6)]
+    assert sorted(x for x in got if x != b"alive") == list(range(5))
+    with pytest.raises(PeerLostError, match=str(pid)) as caught:
+        receiver.recv(30)
+    assert caught.value.rank == 1
+    assert caught.value.pid == pid
+    with pytest.raises(queue.Empty):
+        receiver.recv(0)
+    senders[0].send(b"on")
+    assert receiver.recv(30) == b"on"
+    for i in (0, 2):
+        senders[i].take().close()
+    with pytest.raises(EndOfStreamError):
+        receiver.recv(30)
+
+
+def test_a_sender_in_the_middle_of_a_long_message_holds_up_nobody():
+    senders, receiver = shmring.fan_in(2, 1 << 12)
+    pid = in_child(lambda: (senders[0].send(bytes(1 << 20)), senders[0].close()))
+    wait_for(lambda: receiver.peers[0] == "here")
+    time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    senders[1].send(b"short")
+    assert receiver.recv(30) == b"short"
+    os.kill(pid, signal.SIGCONT)
+    assert receiver.recv(30) == bytes(1 << 20)
+    assert status_of(pid) == 0
+
+
+def test_a_fan_in_sleeps_and_is_woken_by_any_sender():
+    senders, receiver = shmring.fan_in(4)
+    for sender in random.sample(senders, 4):
+        timer = threading.Timer(0.05, sender.send, (b"wake",))
+        timer.start()
+        assert receiver.recv(30) == b"wake"
+        timer.join()
+    used = time.process_time()
+    with pytest.raises(queue.Empty):
+        receiver.recv(0.3)
+    print(f"{time.process_time() - used:.4f} s of processor time in 0.3 s of waiting")
+
+
+def test_a_fan_in_lends_and_polls():
+    senders, receiver = shmring.fan_in(2)
+    assert not receiver.poll()
+    senders[1].send(np.arange(5.0))
+    assert receiver.poll(10)
+    lease = receiver.peek()
+    assert lease.array.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="lease"):
+        receiver.recv(0)
+    receiver.release()
+    assert not receiver.poll()
+    with pytest.raises(ValueError, match="peeked"):
+        receiver.release()
+
+
+@pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ends_of_fans_pass_to_processes_of_every_start_method(method, seed):
+    senders, receiver = shmring.fan_in(2, 1 << 14)
+    broadcast, receivers = shmring.broadcast_channel(2, 1 << 14)
+    context = get_context(method)
+    processes = [context.Process(target=relay_sums, args=(receivers[i], senders[i])) for i in range(2)]
+    for process in processes:
+        process.start()
+    with broadcast, receiver:
+        for i in range(50):
+            broadcast.send(np.arange(i))
+        broadcast.close()
+        sums = [[], []]
+        while not all(len(each) == 50 for each in sums):
+            index, total = receiver.recv_from(60)
+            sums[index].append(total)
+        assert sums == [[sum(range(i)) for i in range(50)]] * 2
+        with pytest.raises(EndOfStreamError):
+            receiver.recv(60)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+
+
+def relay_sums(receiver, sender):
+    """Send back the sum of each array that comes."""
+    with receiver, sender:
+        for array in receiver:
+            sender.send_object(int(array.sum()))
+
+
+@pytest.mark.leaks
+def test_the_receiver_of_a_fan_in_and_the_sender_of_a_broadcast_pass_on_too():
+    senders, receiver = shmring.fan_in(2)
+    broadcast, receivers = shmring.broadcast_channel(2)
+    process = get_context("spawn").Process(target=gather_and_say, args=(receiver, broadcast))
+    process.start()
+    for i, sender in enumerate(senders):
+        sender.send_object(i + 1)
+        sender.close()
+    assert [one.recv(60) for one in receivers] == [3, 3]
+    process.join()
+    assert process.exitcode == 0
+    with pytest.raises(RoleTakenError):
+        receiver.recv()
+    with pytest.raises(RoleTakenError):
+        broadcast.send(b"x")
+
+
+def gather_and_say(receiver, broadcast):
+    """Add up what comes, tell all."""
+    with receiver, broadcast:
+        broadcast.send_object(sum(receiver))
+
+
+def test_used_fans_do_not_pickle_and_closed_ones_say_so():
+    senders, receiver = shmring.fan_in(2)
+    broadcast, _receivers = shmring.broadcast_channel(2)
+    for end in (receiver.take(), broadcast.take()):
+        with pytest.raises(TypeError, match="never"):
+            pickle.dumps(end)
+    receiver.close()
+    receiver.close()
+    broadcast.close()
+    broadcast.close()
+    assert receiver.closed
+    assert broadcast.closed
+    with pytest.raises(ClosedError):
+        receiver.recv()
+    with pytest.raises(ClosedError):
+        broadcast.send(b"x")
+    with pytest.raises(PeerLostError):
+        senders[0].send(b"x")
+
+
+def test_a_fan_belongs_to_one_process():
+    senders, receiver = shmring.fan_in(2)
+    broadcast, receivers = shmring.broadcast_channel(2)
+    receiver.take()
+    broadcast.send(b"x")
+
+    def child():
+        with pytest.raises(ClosedError, match="forked"):
+            receiver.recv(0)
+        with pytest.raises(ClosedError, match="forked"):
+            broadcast.send(b"y")
+
+    assert status_of(in_child(child)) == 0
+    senders[0].send(b"undisturbed")
+    assert receiver.recv(0) == b"undisturbed"
+    broadcast.send(b"z")
+    assert receivers[1].recv_many() == [b"x", b"z"]
+
+
+# ---- broadcast ----
+
+
+def follow(receiver, slow, seed):
+    """Check that all messages come, in order."""
+    generator = random.Random(seed)
+    number = 0
+    for message in receiver:
+        value = message[0] if isinstance(message, tuple) else int.from_bytes(bytes(message[:4]), "little")
+        assert value == number
+        if not isinstance(message, tuple):
+            assert bytes(message) == value.to_bytes(4, "little") * (len(message) // 4)
+        number += 1
+        if generator.random() < slow:
+            time.sleep(generator.random() / 300)
+    assert number == 500
+
+
+@pytest.mark.parametrize("nreceivers", [1, 2, 3, 7])
+def test_a_broadcast_gives_every_receiver_every_message(nreceivers, seed):
+    sender, receivers = shmring.broadcast_channel(nreceivers, 1 << 12)
+    pids = [in_child(follow, receiver, 0.02 * (i == 0), seed) for i, receiver in enumerate(receivers)]
+    generator = random.Random(seed)
+    with sender:
+        for number in range(500):
+            nbytes = generator.choice([4, 8, 100, 1000, 20_000])
+            content = number.to_bytes(4, "little") * (nbytes // 4)
+            way = generator.random()
+            if way < 0.4:
+                assert sender.send(content) == nreceivers
+            elif way < 0.6:
+                assert sender.send_many([content]) == 1
+            elif way < 0.8:
+                sender.send_object((number, b"x" * nbytes))
+            elif nbytes < 1000:
+                sender.reserve(nbytes)[:] = np.frombuffer(content, np.uint8)
+                if generator.random() < 0.3:
+                    sender.abort()
+                    sender.reserve(nbytes)[:] = np.frombuffer(content, np.uint8)
+                assert sender.commit() == nreceivers
+            else:
+                sender.send(np.frombuffer(content, np.uint8))
+    assert [status_of(pid) for pid in pids] == [0] * nreceivers
+
+
+def test_a_broadcast_of_records_moves_arrays():
+    sender, receivers = shmring.broadcast_channel(3, 1 << 10, dtype="i8")
+    threads = [threading.Thread(target=lambda one=one: sums.append(sum(int(x) for x in one))) for one in receivers]
+    sums = []
+    for thread in threads:
+        thread.start()
+    with sender:
+        assert sender.send_many(np.arange(10_000)) == 10_000
+        sender.reserve(3)[:] = 5
+        sender.commit(2)
+        sender.send(1)
+    for thread in threads:
+        thread.join()
+    assert sums == [sum(range(10_000)) + 11] * 3
+
+
+@needs_marks
+def test_receivers_that_die_or_close_never_block_the_sender():
+    sender, receivers = shmring.broadcast_channel(3, 1 << 10)
+    pid = in_child(lambda: (receivers[0].recv(), os.kill(os.getpid(), signal.SIGKILL)))
+    sender.send(b"x" * 100)
+    assert status_of(pid) == -signal.SIGKILL
+    receivers[1].take()
+    receivers[1].close()
+    sent = 1
+    for _ in range(100):
+        assert sender.send(b"x" * 100) == 1
+        sent += 1
+        while len(receivers[2]) > 3:
+            receivers[2].recv()
+    assert [look.state for look in sender.receivers] == ["lost", "closed", "here"]
+    receivers[2].close()
+    with pytest.raises(PeerLostError, match="all 3"):
+        sender.send(b"x")
+
+
+def test_a_sender_that_waits_hears_that_a_receiver_died():
+    sender, receivers = shmring.broadcast_channel(2, 1 << 10)
+    pid = in_child(lambda: (receivers[0].take(), signal.pause()))
+    wait_for(lambda: sender.receivers[0].state == "here")
+    for _ in range(7):
+        sender.send(b"x" * 120)
+        receivers[1].recv()
+    timer = threading.Timer(0.1, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    for _ in range(20):
+        assert sender.send(b"y" * 120, 30) >= 1
+        receivers[1].recv()
+    timer.join()
+    assert sender.receivers[0].state == "lost"
+    status_of(pid)
+
+
+def test_a_broadcast_that_ran_out_of_time_was_seen_by_nobody():
+    sender, receivers = shmring.broadcast_channel(2, 1 << 10)
+    sent = 0
+    with pytest.raises(queue.Full, match="receiver 1"):
+        while True:
+            sender.send(sent.to_bytes(100, "little"), 0.05)
+            sent += 1
+            receivers[0].recv()
+    assert not sender.try_send(bytes(100))
+    with pytest.raises(queue.Full):
+        sender.send(bytes(5000), 0.05)  # a long one, some of which had gone out
+    assert len(receivers[1]) == sent
+    for number in range(sent):
+        assert receivers[1].recv(0) == number.to_bytes(100, "little")
+    assert not receivers[1].poll()
+    sender.send(b"next")
+    assert [one.recv(10) for one in receivers] == [b"next"] * 2
+
+
+def test_a_slow_receiver_misses_the_oldest_and_the_others_nothing():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="drop_oldest")
+    for number in range(1000):
+        assert sender.send(number.to_bytes(40, "little")) == 2
+        assert quick.recv(0) == number.to_bytes(40, "little")
+    got = [int.from_bytes(message, "little") for message in slow.recv_many()]
+    assert got == list(range(1000 - len(got), 1000))
+    assert slow.dropped_count == sender.dropped_count == 1000 - len(got)
+    assert quick.dropped_count == 0
+    assert [look.dropped_count for look in sender.receivers] == [0, 1000 - len(got)]
+    with pytest.raises(ValueError, match="in one piece"):
+        sender.send(bytes(5000))
+
+
+def test_what_a_slow_receiver_is_just_reading_is_not_taken_from_it():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="drop_oldest")
+    sender.send(b"kept" * 10)
+    lease = slow.peek()
+    sent = 1
+    with pytest.raises(queue.Full, match="receiver 1"):
+        while True:
+            sender.send(b"next" * 10, 0.05)
+            sent += 1
+            quick.recv(0)
+    assert bytes(lease.array) == b"kept" * 10
+    slow.release()
+    assert sender.send(b"last") == 2
+    assert slow.recv_many()[-1] == b"last"
+
+
+def test_a_slow_receiver_is_disconnected_and_told_so():
+    sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="disconnect")
+    sent = 0
+    while sender.send(sent.to_bytes(40, "little")) == 2:
+        sent += 1
+        quick.recv(0)
+    assert [look.state for look in sender.receivers] == ["here", "disconnected"]
+    assert sender.dropped_count == slow.dropped_count > 0
+    with pytest.raises(DisconnectedError, match="too slow"):
+        slow.recv()
+    assert quick.recv(0) == sent.to_bytes(40, "little")
+    sender.close()
+    with pytest.raises(DisconnectedError):
+        slow.recv()
+    with pytest.raises(EndOfStreamError):
+        quick.recv()
+
+
+def lag(receiver, seed):
+    """Check what comes while being overtaken all the time; the last number seen."""
+    generator = random.Random(seed)
+    last = -1
+    try:
+        for message in receiver:
+            number = int.from_bytes(message[:8], "little")
+            assert message == message[:8] * (len(message) // 8)
+            assert number > last
+            last = number
+            if generator.random() < 0.01:
+                time.sleep(generator.random() / 1000)
+    except DisconnectedError:
+        return
+    assert last == 19_999
+
+
+@pytest.mark.parametrize("when_slow", ["drop_oldest", "disconnect"])
+def test_whoever_is_overtaken_sees_whole_messages_in_order(when_slow, seed):
+    sender, receivers = shmring.broadcast_channel(3, 1 << 11, when_slow=when_slow)
+    pids = [in_child(lag, receiver, seed + i) for i, receiver in enumerate(receivers)]
+    generator = random.Random(seed)
+    with sender:
+        for number in range(20_000):
+            try:
+                sender.send(number.to_bytes(8, "little") * generator.randint(1, 60))
+            except PeerLostError:
+                assert when_slow == "disconnect"
+                break
+    assert [status_of(pid) for pid in pids] == [0] * 3
+
+
+def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
+    generator = random.Random(seed)
+    for _ in range(10):
+        sender, receivers = shmring.broadcast_channel(2, 1 << 11)
+
+        def speak(sender=sender):
+            number = 0
+            while True:
+                sender.send(number.to_bytes(8, "little") * generator.choice([1, 20, 1000]))
+                number += 1
+
+        pid = in_child(speak)
+        wait_for(lambda receivers=receivers: all(receiver.peer == "here" for receiver in receivers))
+        deadline = time.monotonic() + 0.02 * generator.random()
+        last = [-1, -1]
+        ended = 0
+        while ended < 2:
+            if time.monotonic() > deadline and deadline:
+                os.kill(pid, signal.SIGKILL)
+                deadline = 0
+            ended = 0
+            for i, receiver in enumerate(receivers):
+                try:
+                    message = receiver.try_recv()
+                except PeerLostError:
+                    ended += 1
+                    continue
+                if message is not None:
+                    assert message[:8] == (last[i] + 1).to_bytes(8, "little")
+                    assert message == message[:8] * (len(message) // 8)
+                    last[i] += 1
+        status_of(pid)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [(0,), (-1,), (1.5,), (True,), (2000,), (2, 10), (2, 1 << 12, "explode")],
+)
+def test_bad_arguments_of_fans_are_refused(bad):
+    options = {} if len(bad) < 3 else {"when_slow": bad[2]}
+    with pytest.raises((TypeError, ValueError)):
+        shmring.broadcast_channel(*bad[:2], **options)
+    options = {} if len(bad) < 3 else {"when_full": bad[2]}
+    with pytest.raises((TypeError, ValueError)):
+        shmring.fan_in(*bad[:2], **options)
+
+
+def test_fans_let_go_of_their_memory():
+    maps = Path("/proc/self/maps")
+    before = maps.read_text().count("shmring-")
+    for _ in range(20):
+        senders, receiver = shmring.fan_in(3)
+        sender, receivers = shmring.broadcast_channel(3)
+        senders[1].send(b"x")
+        sender.send(b"x")
+        assert receiver.recv() == receivers[2].recv() == b"x"
+    del senders, receiver, sender, receivers
+    gc.collect()
+    assert maps.read_text().count("shmring-") == before
+
+
+def test_shmring_info_tells_of_every_branch():
+    senders, receiver = shmring.fan_in(2)
+    broadcast, receivers = shmring.broadcast_channel(2)
+    senders[1].send(b"x")
+    receiver.take()
+    broadcast.send(b"y")
+    receivers[0].recv()
+    found = [look for look in channels() if os.getpid() in (look.ring.producer.pid, look.ring.consumer.pid)]
+    states = sorted((look.name[-8:], look.ring.producer.state, look.ring.consumer.state) for look in found)
+    assert states == [
+        ("branch 0", "absent", "here"),
+        ("branch 0", "here", "absent"),
+        ("branch 1", "here", "here"),
+        ("branch 1", "here", "here"),
+        ("branch 2", "here", "absent"),
+    ]

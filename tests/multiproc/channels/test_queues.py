@@ -1,0 +1,357 @@
+"""Queues: what multiprocessing's tests of its queues ask for, and that no killed process takes the queue with it."""
+
+import ast
+import multiprocessing
+import os
+import queue
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.children import in_child, status_of
+from support.emulation import needs_marks
+from support.harness import PATIENCE
+
+import shmring
+from shmring import ClosedError, ObjectError
+from shmring.ring.inspect import look
+
+
+def test_items_come_out_as_they_went_in():
+    q = shmring.Queue()
+    items = [
+        None, 3, "text", b"bytes", bytearray(b"array"), {"a": [1, 2]}, (1, (2,)), b"", np.arange(6.0).reshape(2, 3),
+        np.array(5), np.zeros(0), np.array(["a", "bc"]), np.zeros(3, [("x", "i4"), ("y", "f8")]), np.arange(10)[::2],
+        np.asfortranarray(np.arange(6).reshape(2, 3)), np.array([{}, None]), slice(3), np.float32(1.5), memoryview,
+    ]  # fmt: skip
+    for item in items:
+        q.put(item)
+    assert q.qsize() == len(items)
+    for item in items:
+        got = q.get()
+        assert type(got) is type(item)
+        if isinstance(item, np.ndarray):
+            assert got.dtype == item.dtype
+            assert got.flags.writeable
+            np.testing.assert_array_equal(got, item)
+        else:
+            assert got == item
+    assert q.empty()
+
+
+def test_full_and_empty_are_those_of_the_standard_library():
+    q = shmring.Queue(3)
+    assert q.empty()
+    assert not q.full()
+    for i in range(3):
+        q.put(i, True, 0.1)
+    assert q.full()
+    assert q.qsize() == 3
+    calls = (q.put_nowait, lambda x: q.put(x, False), lambda x: q.put(x, timeout=0.02), lambda x: q.put(x, True, 0))
+    for call in calls:
+        with pytest.raises(queue.Full):
+            call(4)
+    assert [q.get(), q.get_nowait(), q.get(timeout=1)] == [0, 1, 2]
+    for call in (q.get_nowait, lambda: q.get(False), lambda: q.get(timeout=0.02), lambda: q.get(True, 0)):
+        with pytest.raises(queue.Empty):
+            call()
+
+
+def test_a_put_waits_for_room_and_a_get_for_an_item():
+    for q in (shmring.Queue(1), shmring.Queue(capacity_nbytes=64)):
+        got = []
+        thread = threading.Thread(target=lambda q=q, got=got: [got.append(q.get()) for _ in range(200)])
+        thread.start()
+        for i in range(200):
+            q.put(b"%d" % i)
+        thread.join()
+        assert got == [b"%d" % i for i in range(200)]
+
+
+def test_what_does_not_pickle_is_refused_and_leaves_the_queue_usable():
+    q = shmring.Queue()
+    with pytest.raises(ObjectError):
+        q.put(lambda: 0)
+    q.put(1)
+    assert q.get() == 1
+
+
+class Explosive:
+    def __reduce__(self):
+        return ast.literal_eval, ("1 +",)
+
+
+def test_what_cannot_be_made_is_removed_and_reported():
+    q = shmring.Queue()
+    q.put(Explosive())
+    q.put(2)
+    with pytest.raises(ObjectError):
+        q.get()
+    assert q.get() == 2
+
+
+def test_closed_here_is_open_elsewhere():
+    q = shmring.Queue()
+    pid = in_child(lambda: (q.close(), q.join_thread(), q.cancel_join_thread()))
+    assert status_of(pid) == 0
+    q.put(1)
+    assert q.get() == 1
+    q.close()
+    for call in (lambda: q.put(1), q.get):
+        with pytest.raises(ClosedError):
+            call()
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize("bad", [{"maxsize": "x"}, {"maxsize": 1.5}, {"capacity_nbytes": 3}, {"capacity_nbytes": "1"}])
+def test_bad_arguments_of_queues_are_refused(bad):
+    with pytest.raises((TypeError, ValueError)):
+        shmring.Queue(**bad)
+    q = shmring.Queue()
+    with pytest.raises(ValueError, match="timeout"):
+        q.get(timeout=-1)
+
+
+# ---- many on both sides ----
+
+
+def produce(q, who, count, seed):
+    """Put numbered items, small and large."""
+    generator = random.Random(seed + who)
+    for number in range(count):
+        nbytes = generator.choice([0, 0, 10, 1000, 30_000])
+        kind = generator.random()
+        if kind < 0.5:
+            q.put((who, number, b"x" * nbytes))
+        elif kind < 0.75:
+            q.put(who.to_bytes(4, "little") + number.to_bytes(4, "little") + b"y" * nbytes)
+        else:
+            q.put(np.array([who, number] + [7] * (nbytes // 8)))
+
+
+def consume(q, results):
+    """Get until told to stop; whose items came, in what order."""
+    got = []
+    while True:
+        item = q.get()
+        if item is None:
+            break
+        if isinstance(item, bytes):
+            item = int.from_bytes(item[:4], "little"), int.from_bytes(item[4:8], "little"), item[8:]
+            assert item[2] == b"y" * len(item[2])
+        elif isinstance(item, np.ndarray):
+            assert (item[2:] == 7).all()
+        else:
+            assert item[2] == b"x" * len(item[2])
+        got.append((int(item[0]), int(item[1])))
+    results.put(got)
+
+
+@pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
+    q, results = shmring.Queue(capacity_nbytes=1 << 14), shmring.Queue()
+    nproducers, nconsumers, count = 3, 2, 300
+    context = multiprocessing.get_context(method)
+    producers = [context.Process(target=produce, args=(q, i, count, seed)) for i in range(nproducers)]
+    consumers = [context.Process(target=consume, args=(q, results)) for _ in range(nconsumers)]
+    for process in producers + consumers:
+        process.start()
+    for process in producers:
+        process.join()
+        assert process.exitcode == 0
+    for _ in consumers:
+        q.put(None)
+    everything = [results.get(timeout=60 * PATIENCE) for _ in consumers]
+    for process in consumers:
+        process.join()
+        assert process.exitcode == 0
+    for got in everything:  # each consumer sees each producer's in order
+        for who in range(nproducers):
+            numbers = [number for one, number in got if one == who]
+            assert numbers == sorted(numbers)
+    together = sorted(item for got in everything for item in got)
+    assert together == [(who, number) for who in range(nproducers) for number in range(count)]
+
+
+def test_threads_of_one_process_may_share_it():
+    q, got = shmring.Queue(capacity_nbytes=1 << 10), []
+    threads = [threading.Thread(target=lambda: [q.put(i) for i in range(300)]) for _ in range(3)]
+    threads += [threading.Thread(target=lambda: got.extend([q.get() for _ in range(450)])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == sorted(list(range(300)) * 3)
+
+
+# ---- death ----
+
+
+@needs_marks
+@pytest.mark.parametrize("nbytes", [100, 50_000])
+def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
+    generator = random.Random(seed)
+    q = shmring.Queue(capacity_nbytes=1 << 12)
+
+    def speak():
+        number = 0
+        while True:
+            q.put(number.to_bytes(4, "little") * (generator.choice([8, nbytes]) // 4))
+            number += 1
+
+    for _ in range(20):
+        pids = [in_child(speak) for _ in range(2)]
+        until = time.monotonic() + generator.random() * 0.02
+        victims = list(pids)
+        while True:
+            if victims and time.monotonic() > until:
+                os.kill(victims.pop(), signal.SIGKILL)
+                until += generator.random() * 0.01
+            try:
+                item = q.get(timeout=0.2)
+            except queue.Empty:
+                if victims:
+                    continue
+                break
+            assert item == item[:4] * (len(item) // 4)
+        assert [status_of(pid) for pid in pids] == [-signal.SIGKILL] * 2
+        q.put("still here")
+        assert q.get(timeout=10 * PATIENCE) == "still here"
+
+
+@needs_marks
+def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
+    generator = random.Random(seed)
+    q, told = shmring.Queue(capacity_nbytes=1 << 12), shmring.Queue()
+
+    def listen():
+        while True:
+            told.put(q.get())
+
+    sent, kills = 0, 0
+    for _ in range(15):
+        pids = [in_child(listen) for _ in range(2)]
+        until = time.monotonic() + 0.005 + generator.random() * 0.02
+        while time.monotonic() < until:
+            try:
+                q.put(sent, timeout=0.01)
+                sent += 1
+            except queue.Full:
+                pass
+            while not told.empty():
+                told.get()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            status_of(pid)
+            kills += 1
+    while True:
+        try:
+            told.get(timeout=0.1)
+        except queue.Empty:
+            break
+    rest = []
+    while not q.empty():
+        rest.append(q.get(timeout=10 * PATIENCE))
+    assert rest == sorted(rest)
+    q.put("on")
+    assert q.get(timeout=10 * PATIENCE) == "on"
+    assert kills == 30
+
+
+def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    for _ in range(3):
+        with pytest.raises(queue.Full):
+            q.put(bytes(10_000), timeout=0.05)
+        assert status_of(in_child(lambda: q.put(b"short", timeout=10 * PATIENCE))) == 0
+        assert q.get(timeout=10 * PATIENCE) == b"short"
+    assert q.empty()
+
+
+def test_a_long_item_whose_time_is_over_before_it_begins_finds_the_queue_full():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    with pytest.raises(queue.Full):     # of one nanosecond nothing is left once the lock is held
+        q.put(bytes(10_000), timeout=1e-9)
+    q.put(b"after", timeout=10)
+    assert q.get(timeout=10) == b"after"
+
+
+def test_what_was_given_up_takes_no_room_and_what_was_before_it_stays():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    q.put(b"before")
+    for _ in range(3):
+        with pytest.raises(queue.Full):
+            q.put(bytes(10_000), timeout=0.05)
+        q.put(b"after", timeout=10 * PATIENCE)
+    assert [q.get(timeout=10 * PATIENCE) for _ in range(4)] == [b"before", b"after", b"after", b"after"]
+    assert q.empty()
+
+
+@needs_marks
+def test_what_a_killed_producer_had_begun_takes_no_room():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = in_child(lambda: q.put(bytes(10_000)))
+    while not fill_of(q):
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    status_of(pid)
+    q.put(b"after", timeout=10 * PATIENCE)
+    assert q.qsize() == 1
+    assert q.get(timeout=10 * PATIENCE) == b"after"
+    assert q.empty()
+
+
+def fill_of(q):
+    """How full its ring is."""
+    memory = q.__reduce__()[1][1]
+    return look(memoryview(memory.mapping)[memory.ring_offset :]).fill
+
+
+# ---- JoinableQueue ----
+
+
+def test_join_waits_until_all_is_done():
+    q = shmring.JoinableQueue()
+    q.join()
+    for i in range(50):
+        q.put(i)
+
+    def work():
+        for _ in range(25):
+            q.get()
+            time.sleep(0.001)
+            q.task_done()
+
+    pids = [in_child(work) for _ in range(2)]
+    q.join()
+    assert q.empty()
+    assert [status_of(pid) for pid in pids] == [0, 0]
+    with pytest.raises(ValueError, match="too many"):
+        q.task_done()
+
+
+def test_several_may_join():
+    q = shmring.JoinableQueue()
+    q.put(1)
+    pids = [in_child(q.join) for _ in range(3)]
+    time.sleep(0.05)
+    assert [os.waitpid(pid, os.WNOHANG)[0] for pid in pids] == [0, 0, 0]
+    q.get()
+    q.task_done()
+    assert [status_of(pid) for pid in pids] == [0, 0, 0]
+
+
+def test_an_interrupted_wait_leaves_the_queue_usable():
+    q = shmring.Queue()
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        q.get()
+    timer.join()
+    q.put(1)
+    assert q.get() == 1

@@ -1,0 +1,222 @@
+"""The command line, as its users start it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.harness import PATIENCE
+
+import shmring
+from shmring.cli import COMMANDS, main
+from shmring.memory import segment
+from shmring.placement.cpu_binding import UNITS, masks
+from shmring.placement.topology import discover
+
+
+def shmring_command(*args, **kwargs):
+    """``python -m shmring ARGS``; what it wrote and its status."""
+    command = [sys.executable, "-m", "shmring", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False, **kwargs)
+
+
+HELLO = """
+import sys, numpy, shmring
+with shmring.init() as comm:
+    x = numpy.ones(3)
+    comm.all_reduce(x)
+    sys.stdout.write(f"{comm.rank} {comm.size} {x.tolist()} {sys.argv[1:]}\\n")  # in one piece, buffered or not
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A script that all-reduces and prints."""
+    path = tmp_path / "hello.py"
+    path.write_text(HELLO)
+    return path
+
+
+def expected_lines(n, argv):
+    return [f"{rank} {n} {[float(n)] * 3} {argv}" for rank in range(n)]
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_run_starts_a_script_with_its_arguments(script, dashes):
+    done = shmring_command("run", "-n", "3", *dashes, str(script), "--n", "7", "-x")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == expected_lines(3, ["--n", "7", "-x"])
+
+
+def test_run_starts_a_module(script):
+    done = shmring_command("run", "-n", "2", "-m", "hello", "-m", "x", cwd=script.parent)
+    assert sorted(done.stdout.splitlines()) == expected_lines(2, ["-m", "x"])
+
+
+def test_run_starts_a_program():
+    done = shmring_command("run", "-n", "2", "--", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE")
+    assert sorted(done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
+
+
+@pytest.mark.parametrize("option", ["--tag-output", "--prefix"])
+def test_run_tags_output_on_request(script, option):
+    done = shmring_command("run", "-n", "2", option, str(script))
+    assert sorted(done.stdout.splitlines()) == [f"[{i}] {line}" for i, line in enumerate(expected_lines(2, []))]
+
+
+WHERE = """
+import os, sys
+mine = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+sys.stdout.write(f"{os.environ['RANK']} {mine}\\n")  # in one piece, buffered or not
+"""
+FORCED = {"processors": "0-7", "packages": ["0-3", "4-7"], "nodes": [{"number": 0, "processors": "0-7"}]}
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("unit", [None, *UNITS])
+def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology_is_forced(unit, forced, tmp_path):
+    environ = dict(os.environ)
+    if forced:
+        (tmp_path / "forced.json").write_text(json.dumps(FORCED))
+        environ["SHMRING_TOPOLOGY"] = str(tmp_path / "forced.json")
+    option = ["--bind", unit] if unit else []
+    done = shmring_command("run", "-n", "3", *option, "--", sys.executable, "-c", WHERE, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = masks(discover(), 3, unit or "none")
+    assert sorted(done.stdout.splitlines()) == [" ".join(map(str, [r, *expected[r]])) for r in range(3)]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_run_binds_ranks_within_what_it_may_use_itself(unit):
+    last = max(os.sched_getaffinity(0))
+    done = shmring_command(
+        "run", "-n", "2", "--bind", unit, "--", sys.executable, "-c", WHERE,
+        preexec_fn=lambda: os.sched_setaffinity(0, {last}),
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"0 {last}", f"1 {last}"], done.stderr
+
+
+def test_run_exits_with_the_status_of_the_rank_that_failed():
+    done = shmring_command("run", "-n", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 1000")
+    assert done.returncode == 9
+    assert "rank 1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        (["no_such_script.py"], 127, "no_such_script.py: no such script"),
+        (["./no_such_program"], 127, "no_such_program"),
+        (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
+        ([], 2, "what shall be run"),
+    ],
+)
+def test_run_says_why_it_cannot_start_a_command(command, status, message):
+    done = shmring_command("run", "-n", "2", *command)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("size", ["0", "-2", "two"])
+def test_run_refuses_a_size_that_is_not_a_positive_number(size, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "-n", size, "true"])
+    assert caught.value.code == 2
+    assert "-n/--size" in capsys.readouterr().err
+
+
+def test_info_shows_kernels_topology_limits_launcher_and_leftovers():
+    done = shmring_command("info")
+    assert done.returncode == 0, done.stderr
+    titles = [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
+    expected = ["version", "kernels", "topology", "limits", "launcher", "settings", "thresholds", "leftovers"]
+    assert titles[:8] == expected
+    assert shmring.kernels()["chosen"] in done.stdout
+    assert f"shmring {shmring.__version__}" in done.stdout
+    assert "/dev/shm" in done.stdout
+
+
+def test_info_writes_json_for_programs():
+    facts = json.loads(shmring_command("info", "--json").stdout)
+    assert facts["version"]["shmring"] == shmring.__version__
+    assert facts["kernels"]["chosen"] in facts["kernels"]["runnable"]
+    assert facts["topology"]["processors"] == sorted(os.sched_getaffinity(0))
+    assert {"memory lock", "address space", "open files", "processes"} <= set(facts["limits"])
+
+
+def test_info_tells_the_thresholds_and_where_they_come_from():
+    environ = {**os.environ, "SHMRING_SLOT_NBYTES": "8192", "SHMRING_ONE_SHOT_NBYTES": "77"}
+    found = json.loads(shmring_command("info", "--json", env=environ).stdout)["thresholds"]
+    assert found["slot_nbytes"] == {"value": 8192, "why": "SHMRING_SLOT_NBYTES"}
+    assert found["one_shot_nbytes"] == {"value": 77, "why": "SHMRING_ONE_SHOT_NBYTES"}
+    assert found["nslots"] == {"value": 8, "why": "default"}
+    assert found["latency_us"]["value"] is None
+    assert "slot_nbytes=8192  (SHMRING_SLOT_NBYTES)" in shmring_command("info", env=environ).stdout
+    wrong = shmring_command("info", env={**os.environ, "SHMRING_NSLOTS": "many"})
+    assert (wrong.returncode, "SHMRING_NSLOTS='many'" in wrong.stdout) == (0, True)
+
+
+def test_info_tells_which_launcher_it_was_started_by():
+    environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "x"}
+    assert json.loads(shmring_command("info", "--json", env=environ).stdout)["launcher"]["job"]["rank"] == 1
+    del environ["OMPI_COMM_WORLD_SIZE"]
+    launcher = json.loads(shmring_command("info", "--json", env=environ).stdout)["launcher"]
+    assert (launcher["name"], launcher["job"]) == ("openmpi", None)
+    assert "OMPI_COMM_WORLD_SIZE is not" in launcher["problem"]
+    assert json.loads(shmring_command("info", "--json").stdout)["launcher"]["name"] is None
+
+
+LEAVER = """
+import os, signal
+from shmring.memory.segment import OUTBOX, create
+from shmring.memory.names import segment_name
+kept = create(segment_name(os.environ["KEY"], "0"), kind=OUTBOX, nbytes=8192, rank=0, size=2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_info_shows_and_cleans_what_a_dead_job_left():
+    key = f"left{os.getpid()}"
+    subprocess.run([sys.executable, "-c", LEAVER], env={**os.environ, "KEY": key}, check=False)
+    try:
+        names = {x.name for x in segment.leftovers() if key in x.name}
+        assert len(names) == 1, "the dead job should have left one name"
+        shown = shmring_command("info").stdout
+        assert "stale" in shown
+        assert "--clean" in shown
+        facts = json.loads(shmring_command("info", "--json").stdout)
+        assert names <= {x["name"] for x in facts["leftovers"] if x["status"] == "stale"}
+        cleaned = json.loads(shmring_command("info", "--json", "--clean").stdout)
+        assert names <= set(cleaned["removed"])
+        assert not names & {x["name"] for x in cleaned["leftovers"]}
+    finally:
+        segment.sweep(key)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: shmring {name}" in capsys.readouterr().out
+
+
+def test_the_overview_lists_every_command_and_the_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"shmring {shmring.__version__}\n"
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["dance"])
+    assert caught.value.code == 2
+    assert "dance" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""`shmring demo` trains, checks itself, and says so by its exit status."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.harness import PATIENCE
+
+from shmring.cli import _network, _training
+
+WATCHDOG_S = 300 * PATIENCE
+
+
+def demo(*options):
+    command = [sys.executable, "-m", "shmring", "demo", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_demo_learns_and_every_check_holds(ranks):
+    done = demo("-n", str(ranks))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\n  yes ") == 4
+    assert "epoch 20/20" in done.stdout
+    assert "\r" not in done.stdout
+    assert "\x1b" not in done.stdout
+    assert ("multiprocessing pipes" in done.stdout) == (ranks > 1)
+
+
+def test_a_network_that_learned_too_little_is_a_failure():
+    done = demo("-n", "2", "--epochs", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed: test accuracy" in done.stderr
+    assert done.stdout.count("\n  yes ") == 3
+
+
+def test_quiet_prints_nothing_when_all_is_well():
+    done = demo("-n", "2", "--quiet", "--seed", "7")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_loss_curve_is_drawn_or_matplotlib_is_asked_for(tmp_path):
+    file = tmp_path / "loss.png"
+    done = demo("-n", "2", "--epochs", "10", "--quiet", "--plot", str(file))
+    if importlib.util.find_spec("matplotlib") is None:
+        assert done.returncode == 2
+        assert "--plot needs matplotlib" in done.stderr
+        assert not file.exists()
+    else:
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("options", [["-n", "0"], ["--epochs", "-1"], ["--seed", "-1"], ["-n", "many"]])
+def test_senseless_options_are_refused_before_anything_starts(options):
+    done = demo(*options)
+    assert done.returncode == 2
+    assert options[0] in done.stderr
+    assert done.stdout == ""
+
+
+def test_one_process_that_drops_a_share_is_told_from_one_that_rounds_differently():
+    settings = _training.Settings(nepochs=3, seed=0)
+    whole = _training.train(0, 1, settings, combine=lambda message: None)
+    allowed = _training.tolerance(whole.parameters, len(whole.losses))
+    shares = _training.train_by_shares(5, settings)
+    assert np.abs(shares - whole.parameters).max() <= allowed
+    first_share_only = _training.train(0, 5, settings, combine=lambda message: None)
+    assert np.abs(first_share_only.parameters - whole.parameters).max() > 100 * allowed
+    assert len(whole.parameters) == _network.NPARAMETERS

@@ -1,0 +1,663 @@
+"""Asynchronous work: the same results, in the order of the program, whatever threads, callbacks and ends do."""
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from support.harness import PATIENCE, run_ranks, say, start_ranks
+
+from shmring import Work
+from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
+
+
+def every_collective(comm, count):
+    """(name, how to call it): each makes its inputs anew, so that two calls can be compared."""
+    size, rank = comm.size, comm.rank
+
+    def vector():
+        return np.arange(count, dtype=np.float64) * (rank + 1)
+
+    def blocks():
+        return np.arange(size * count, dtype=np.int64).reshape(size, count) + 1000 * rank
+
+    root = size - 1
+    return {
+        "all_reduce": lambda **kw: comm.all_reduce(vector(), **kw),
+        "all_reduce out": lambda **kw: comm.all_reduce(vector(), vector(), op="max", **kw),
+        "all_reduce strided": lambda **kw: comm.all_reduce(np.repeat(vector(), 2)[::2], **kw),
+        "all_reduce callable": lambda **kw: comm.all_reduce(vector(), op=lambda a, b: 2 * a - b, **kw),
+        "reduce": lambda **kw: comm.reduce(vector(), root=root, **kw),
+        "reduce_scatter": lambda **kw: comm.reduce_scatter(blocks(), **kw),
+        "scan": lambda **kw: comm.scan(vector(), **kw),
+        "exscan": lambda **kw: comm.exscan(vector(), **kw),
+        "broadcast": lambda **kw: comm.broadcast(vector(), root=root, **kw),
+        "all_gather": lambda **kw: comm.all_gather(vector(), **kw),
+        "gather": lambda **kw: comm.gather(vector(), root=root, **kw),
+        "scatter": lambda **kw: comm.scatter(blocks() if rank == root else None, blocks()[0], root=root, **kw),
+        "all_to_all": lambda **kw: comm.all_to_all(blocks(), **kw),
+        "barrier": lambda **kw: comm.barrier(**kw),
+        "all_reduce_many": lambda **kw: comm.all_reduce_many([vector(), vector() + 1], **kw),
+        "broadcast_many": lambda **kw: comm.broadcast_many([vector(), blocks()], root=root, **kw),
+    }
+
+
+def equal(a, b):
+    if isinstance(a, list):
+        return all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return (a is None and b is None) or (a.dtype == b.dtype and a.tobytes() == b.tobytes())
+
+
+def compare_async_with_sync(comm):
+    for count in (3, 600, 70_000):
+        calls = every_collective(comm, count)
+        works = {name: call(async_op=True) for name, call in calls.items()}
+        for name, call in calls.items():
+            assert isinstance(works[name], Work)
+            assert equal(works[name].wait(), call()), (name, count)
+            assert works[name].done()
+            assert works[name].exception() is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_every_collective_gives_the_same_asynchronously(n):
+    run_ranks(n, compare_async_with_sync)
+
+
+def work_keeps_its_arrays(comm):
+    work = comm.all_reduce(np.full(200_000, comm.rank + 1.0), async_op=True)
+    gc.collect()
+    noise = [np.zeros(200_000) for _ in range(5)]
+    assert (work.result() == sum(range(1, comm.size + 1))).all()
+    assert not any(x.any() for x in noise)
+    x = np.ones(3)
+    gone = weakref.ref(x)
+    comm.all_reduce(x, np.empty(3), async_op=True).wait()
+    del x
+    comm.barrier()
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(n):
+    run_ranks(n, work_keeps_its_arrays)
+
+
+def mix_sync_and_async(comm, seed):
+    shared = random.Random(seed)        # equal on all ranks
+    own = random.Random(seed + comm.rank)
+    works, total = [], 0
+    for i in range(200):
+        x = np.full(shared.choice((1, 1000, 5000)), i, np.int64)
+        if shared.random() < 0.7:
+            works.append((i, comm.all_reduce(x, async_op=True)))
+        else:
+            comm.all_reduce(x)
+            assert all(work.done() for _, work in works)
+            assert (x == i * comm.size).all()
+        if own.random() < 0.1:
+            time.sleep(0.001)
+        if own.random() < 0.1 and works:
+            works[-1][1].wait()
+    for i, work in works:
+        assert (work.wait() == i * comm.size).all()
+        total += i
+    return total
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_calls_made_at_once_come_after_the_work_submitted_before_them(n, seed):
+    assert len(set(run_ranks(n, mix_sync_and_async, seed))) == 1
+
+
+def callbacks_that_make_calls(comm, seed):
+    """Each call adds up a number that tells its place in the program; any other order is a mismatch or a wrong sum."""
+    own = random.Random(seed + comm.rank)
+    log = []
+
+    def number(value, count=1):
+        x = np.full(count, value, np.int64)
+        return x
+
+    def dawdle():
+        if own.random() < 0.5:
+            time.sleep(own.random() / 300)
+
+    def callback(work):
+        dawdle()
+        log.append(int(comm.all_reduce(number(10, 2), op="max")[0]))
+        inner = comm.all_reduce(number(20, 3), op="max", async_op=True)
+        inner.add_done_callback(lambda w: log.append(int(comm.all_reduce(w.wait() + 1, op="max")[0])))
+        if own.random() < 0.5:
+            inner.wait()
+        dawdle()
+        log.append(int(comm.all_reduce(number(30, 4), op="max")[0]))
+        inner = comm.all_reduce(number(40, 5), op="max", async_op=True)
+        inner.add_done_callback(lambda w: log.append(int(w.wait()[0])))
+
+    for _ in range(20):
+        log.clear()
+        first = comm.all_reduce(number(1, 6), async_op=True)
+        dawdle()
+        first.add_done_callback(callback)
+        dawdle()
+        second = comm.all_reduce(number(2, 7), async_op=True)
+        dawdle()
+        first.add_done_callback(lambda w: log.append(int(comm.all_reduce(number(50, 8), op="max")[0])))
+        dawdle()
+        comm.barrier()
+        assert first.done()
+        assert second.done()
+        assert log == [10, 21, 30, 40, 50]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_callbacks_make_calls_in_the_place_where_they_were_added(n, seed):
+    run_ranks(n, callbacks_that_make_calls, seed)
+
+
+def chain_callbacks(comm, length):
+    done = threading.Event()
+    left = [length]
+
+    def go_on(work):
+        left[0] -= 1
+        if left[0]:
+            comm.all_reduce(np.ones(1), async_op=True).add_done_callback(go_on)
+        else:
+            done.set()
+
+    comm.barrier(async_op=True).add_done_callback(go_on)
+    assert done.wait(60)
+    comm.barrier()
+    return left[0]
+
+
+def test_a_chain_of_callbacks_may_be_longer_than_the_stack_is_deep():
+    assert run_ranks(2, chain_callbacks, 3 * sys.getrecursionlimit()) == [0, 0]
+
+
+def callbacks_in_detail(comm):
+    main, seen, unraisable = threading.get_ident(), [], []
+    sys.unraisablehook = unraisable.append
+    work = comm.barrier(async_op=True)
+    work.wait()
+    comm.barrier()
+    work.add_done_callback(lambda w: seen.append((w is work, threading.get_ident() == main)))
+    assert seen == [(True, True)]
+
+    def fail(w):
+        raise LookupError("in a callback")
+
+    work.add_done_callback(fail)
+    held = threading.Event()
+    work = comm.barrier(async_op=True)
+    work.add_done_callback(lambda w: held.wait())
+    work.add_done_callback(fail)
+    work.add_done_callback(lambda w: seen.append((w is work, threading.get_ident() == main)))
+    later = comm.barrier(async_op=True)
+
+    def wait_for_what_comes_later(w):
+        with pytest.raises(RuntimeError, match="comes after this callback"):
+            latest.wait()
+        seen.append("refused")
+
+    later.add_done_callback(wait_for_what_comes_later)
+    latest = comm.barrier(async_op=True)
+    held.set()
+    comm.barrier()
+    assert seen == [(True, True), (True, False), "refused"]
+    assert [str(u.exc_value) for u in unraisable] == ["in a callback"] * 2
+    assert all(u.object is fail for u in unraisable)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_callbacks_run_at_once_or_in_the_thread_and_their_errors_are_reported(n):
+    run_ranks(n, callbacks_in_detail)
+
+
+def await_works(comm):
+    async def one(i):
+        return (await comm.all_reduce(np.full(10 ** (i % 6), i), async_op=True))[0]
+
+    async def main():
+        first = comm.barrier(async_op=True)
+        assert await first is None
+        assert await first is None      # again, when it is done
+        sums = await asyncio.gather(*(one(i) for i in range(20)))
+        late = comm.all_reduce(np.ones(4), async_op=True) if comm.rank else None
+        if comm.rank == 0:
+            # The loop is free while others are awaited.
+            await asyncio.sleep(0.05)
+            late = comm.all_reduce(np.ones(4), async_op=True)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(10), 0.01)
+        return sums, (await late).tolist()
+
+    sums, late = asyncio.run(main())
+    assert sums == [i * comm.size for i in range(20)]
+    assert late == [comm.size] * 4
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_work_can_be_awaited(n):
+    run_ranks(n, await_works)
+
+
+def give_up_awaiting(comm):
+    if comm.rank == 1:
+        time.sleep(0.3)
+        return comm.all_reduce(np.ones(2)).tolist()
+    work = comm.all_reduce(np.ones(2), async_op=True)
+
+    async def wait(work):
+        return await work
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(wait(work), 0.02)
+
+    asyncio.run(main())
+    with pytest.raises(TimeoutError, match=r"all_reduce.*not done after 0\.01 s"):
+        work.wait(0.01)
+    with pytest.raises(TimeoutError):
+        work.exception(timeout=0)
+    assert not work.done()
+    assert not work.cancel()
+    assert "pending" in repr(work)
+    result = work.wait().tolist()
+    assert "all_reduce(sum, float64 x 2) done" in repr(work)
+    return result
+
+
+def test_who_gives_up_waiting_leaves_the_work_running():
+    assert run_ranks(2, give_up_awaiting) == [[2, 2]] * 2
+
+
+def interrupt_the_wait(comm):
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.5)
+        return comm.all_reduce(np.ones(2)).tolist()
+    work = comm.all_reduce(np.ones(2), async_op=True)
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    return work.wait().tolist()
+
+
+def test_ctrl_c_while_waiting_leaves_the_work_running():
+    gang = start_ranks(2, interrupt_the_wait)
+    gang.heard("going", [1])
+    time.sleep(0.15)
+    gang.signal(0, signal.SIGINT)
+    assert gang.results() == [[2, 2]] * 2
+
+
+def refuse_bad_arguments(comm):
+    x = np.ones(4, np.float32)
+    for error, bad in (
+        (ValueError, lambda: comm.all_reduce(x, op="median", async_op=True)),
+        (TypeError, lambda: comm.all_reduce([1], async_op=True)),
+        (ValueError, lambda: comm.broadcast(x, root=99, async_op=True)),
+        (ValueError, lambda: comm.barrier(timeout=-1, async_op=True)),
+        (TypeError, lambda: comm.all_reduce(x, op="band", async_op=True)),
+    ):
+        if comm.rank == 0:
+            with pytest.raises(error):
+                bad()
+    return comm.all_reduce(x, async_op=True).wait().tolist()
+
+
+def test_bad_arguments_raise_where_the_work_is_submitted():
+    assert run_ranks(2, refuse_bad_arguments) == [[2] * 4] * 2
+
+
+def fail_in_the_background(comm):
+    x = np.ones(5 if comm.rank else 4)
+    seen = []
+    work = comm.all_reduce(x, async_op=True)
+    work.add_done_callback(lambda w: seen.append(type(w.exception())))
+    with pytest.raises(MismatchError):
+        work.wait()
+    assert isinstance(work.exception(), MismatchError)
+    assert "failed: MismatchError" in repr(work)
+    with pytest.raises(MismatchError):
+        comm.barrier(async_op=True)
+    with pytest.raises(MismatchError):
+        comm.barrier()
+    return seen
+
+
+def test_errors_reach_who_waits_and_callbacks():
+    assert run_ranks(2, fail_in_the_background) == [[MismatchError]] * 2
+
+
+def wait_for_the_dead(comm):
+    if comm.rank == 0:
+        say("going")
+        time.sleep(1000)
+    works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 100_000, 3)]
+    say("pending")
+    for work in works:
+        with pytest.raises(PeerLostError):
+            work.wait()
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_all_pending_work_fails_when_a_rank_is_killed(n):
+    gang = start_ranks(n, wait_for_the_dead)
+    gang.heard("going", [0])
+    gang.heard("pending", range(1, n))
+    gang.kill(0)
+    for outcome in gang.outcomes()[1:]:
+        assert outcome.ok, outcome
+
+
+def abort_what_is_pending(comm):
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.2)
+        with pytest.raises(AbortedError, match="rank 0 aborted: enough"):
+            while True:     # the first one may complete: rank 0 had come to it
+                comm.barrier()
+        return
+    works = [comm.barrier(async_op=True) for _ in range(5)]
+    time.sleep(0.05)
+    comm.abort("enough")
+    for work in works:
+        with pytest.raises(AbortedError, match="enough"):
+            work.wait()
+
+
+def test_abort_fails_all_pending_work():
+    run_ranks(2, abort_what_is_pending)
+
+
+def close_with_pending_work(comm):
+    if comm.rank == 1:
+        time.sleep(0.2)
+        assert comm.all_reduce(np.ones(3)).tolist() == [2] * 3
+        return
+    work = comm.all_reduce(np.ones(3), async_op=True)
+    comm.close()
+    assert work.wait().tolist() == [2] * 3
+    with pytest.raises(ClosedError):
+        comm.barrier(async_op=True)
+    comm.close()
+
+
+def test_close_waits_for_pending_work():
+    run_ranks(2, close_with_pending_work)
+
+
+def close_in_vain(comm):
+    if comm.rank == 1:
+        say("ready")
+        with pytest.raises(AbortedError, match="pending work"):
+            while True:
+                time.sleep(0.05)
+                if comm.is_broken:
+                    comm.barrier()
+        return
+    work = comm.all_reduce(np.ones(3), timeout=None, async_op=True)
+    comm.close()
+    with pytest.raises(AbortedError, match=r"closed after waiting 0\.2 s for pending work"):
+        work.wait()
+
+
+def test_close_aborts_what_is_still_pending_after_the_timeout():
+    run_ranks(2, close_in_vain, init={"timeout": 0.2})
+
+
+def close_in_a_callback(comm):
+    work = comm.barrier(async_op=True)
+    work.add_done_callback(lambda w: comm.close())
+    later = work
+    try:
+        later = comm.barrier(async_op=True)
+    except ClosedError:
+        return True
+    return isinstance(later.exception(), ClosedError)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_callback_may_close_and_what_comes_after_it_fails(n):
+    assert run_ranks(n, close_in_a_callback) == [True] * n
+
+
+def threads_of_communicators(comm):
+    before = threading.active_count()
+    comm.barrier()
+    assert threading.active_count() == before       # none without asynchronous work
+    comm.barrier(async_op=True).wait()
+    comm.barrier(async_op=True).wait()
+    assert threading.active_count() == before + 1
+    thread = next(t for t in threading.enumerate() if t.name.startswith("shmring "))
+    assert thread.daemon
+    comm.close()
+    thread.join(30)
+    return thread.is_alive()
+
+
+def test_there_is_one_thread_from_the_first_work_until_close():
+    assert run_ranks(2, threads_of_communicators) == [False] * 2
+
+
+def drop_a_communicator(rank, session):
+    import shmring
+
+    comm = shmring.init(rank=0, size=1, session=session)
+    assert comm.all_reduce(np.ones(2), async_op=True).wait().tolist() == [1, 1]
+    thread = next(t for t in threading.enumerate() if t.name.startswith("shmring "))
+    gone = weakref.ref(comm)
+    del comm
+    thread.join(30)
+    gc.collect()
+    return gone() is None and not thread.is_alive()
+
+
+def test_the_thread_ends_with_a_communicator_that_is_dropped(run_processes):
+    assert run_processes(1, drop_a_communicator, f"drop{os.getpid()}") == [True]
+
+
+def fork_with_pending_work(comm):
+    work = comm.all_reduce(np.ones(2), async_op=True) if comm.rank == 0 else None
+    pid = os.fork()
+    if pid == 0:
+        refused = 0
+        for call in (comm.barrier, lambda: comm.barrier(async_op=True), comm.close):
+            try:
+                call()
+            except ClosedError as error:
+                refused += "parent" in str(error)
+        if work is not None:
+            for call in (work.wait, lambda: work.add_done_callback(print)):
+                try:
+                    call()
+                except ClosedError as error:
+                    refused += "parent" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (4 if comm.rank == 0 else 2)
+    if comm.rank == 1:
+        work = comm.all_reduce(np.ones(2), async_op=True)
+    return work.wait().tolist()
+
+
+def test_a_forked_child_can_neither_wait_for_its_parents_work_nor_harm_it():
+    assert run_ranks(2, fork_with_pending_work) == [[2, 2]] * 2
+
+
+EXIT = """
+import sys, time
+import numpy as np
+import shmring
+
+comm = shmring.init()
+if comm.rank == 0:
+    work = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 100_000, 3)]
+    work[0].add_done_callback(lambda w: time.sleep(0.01))
+    print("left with", len(work))
+else:
+    try:
+        while not comm.is_broken:
+            time.sleep(0.01)
+        while True:
+            comm.barrier() if sys.argv[1] == "barrier" else comm.all_reduce(np.ones(4))
+    except shmring.BrokenError as error:
+        print("heard:", error)
+"""
+
+
+@pytest.mark.parametrize("other", ["barrier", "all_reduce"])
+def test_a_program_that_ends_with_work_in_flight_ends_and_tells_the_others(tmp_path, other):
+    script = tmp_path / "leave.py"
+    script.write_text(EXIT)
+    done = subprocess.run(
+        [sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other],
+        capture_output=True, text=True, timeout=60 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left with 3" in done.stdout
+    assert "rank 0 aborted: exited while asynchronous work was pending" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "Fatal" not in done.stderr
+
+
+LEAVE_IN_EVERY_WAY = """
+import atexit, os, sys, threading
+
+
+def look():
+    print("left:", [thread.name for thread in threading.enumerate() if thread.name.startswith("shmring ")])
+
+
+atexit.register(look)       # before shmring's own, hence run after them
+import numpy as np
+import shmring
+
+for turn in range(20):
+    if (pid := os.fork()) == 0:
+        sys.setswitchinterval(1e-6)
+        comms = [shmring.init(rank=0, size=1, session=f"{sys.argv[1]}{turn}-{i}") for i in range(4)]
+        for comm in comms:
+            work = comm.all_reduce(np.ones(3), async_op=True)
+            if turn % 4 == 1:
+                work.wait()
+            if turn % 4 == 2:
+                work.add_done_callback(lambda w: None)
+            if turn % 4 == 3:
+                comm.close()
+        sys.exit()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path):
+    # It would end one with a lock in its hands, and then ask for that lock.
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE_IN_EVERY_WAY)
+    command = [sys.executable, str(script), f"leave{os.getpid()}-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(done.stdout.splitlines()) == {"left: []"}
+    assert done.stderr == ""
+
+
+def submit_from_threads(comm):
+    works = []
+
+    def submit():
+        for _ in range(100):
+            works.append(comm.all_reduce(np.ones(3), async_op=True))
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(int(work.wait()[0]) for work in works)
+
+
+def test_threads_may_submit_at_the_same_time():
+    assert run_ranks(2, submit_from_threads) == [800] * 2
+
+
+class EnoughError(Exception):
+    pass
+
+
+def wait_again_and_again_though_interrupted(comm, seed):
+    def ring(*_):
+        raise EnoughError
+
+    moment = random.Random(seed)
+    signal.signal(signal.SIGALRM, ring)
+    ends = 0
+    for _ in range(4000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 150e-6))
+            comm.barrier(async_op=True).wait()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            ends += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    comm.barrier(async_op=True).wait()
+    return ends > 0
+
+
+def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(seed):
+    assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]
+
+
+def submit_though_the_thread_is_not_noted(comm):
+    """A signal handler raises inside of `Thread.start`, when the thread runs already; as it does by chance above."""
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread):
+        start(thread)
+        started.append(thread)
+        if len(started) == 1:
+            raise EnoughError
+
+    threading.Thread.start = interrupted
+    with pytest.raises(EnoughError):
+        comm.barrier(async_op=True)
+    for _ in range(20):
+        comm.barrier(async_op=True).wait()
+    for thread in started:
+        thread.join(0.2)  # one that is not wanted ends at once
+    return sum(thread.is_alive() for thread in started)
+
+
+def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started():
+    assert run_ranks(1, submit_though_the_thread_is_not_noted) == [1]
+
+
+def hasten(comm):
+    x = [np.full(5, float(comm.rank + k)) for k in range(6)]
+    seen = []
+    works = [comm.all_reduce(one, async_op=True) for one in x]
+    works[3].add_done_callback(lambda _: seen.append(comm.all_reduce(np.ones(1), async_op=True).wait()))
+    if comm.rank == 0:
+        time.sleep(0.01)  # here the thread has begun, there it may not have
+    works[-1].hasten()
+    results = [work.wait() for work in works]
+    comm.barrier()
+    assert works[0].done()
+    works[0].hasten()  # nothing to be done
+    assert [one.tolist() for one in seen] == [[comm.size]]
+    return all((one == sum(r + k for r in range(comm.size))).all() for k, one in enumerate(results))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_work_can_be_done_by_the_thread_that_waits_for_it(n):
+    assert run_ranks(n, hasten) == [True] * n

@@ -1,0 +1,187 @@
+"""Reductions by ufuncs and Python callables: folded in rank order, in step whatever the callable does."""
+
+from functools import reduce as fold
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.harness import run_ranks
+from support.inputs import same_bits, values
+
+from shmring.errors import MismatchError
+
+
+def affine(a, b):
+    """Neither commutative nor associative."""
+    return (2 * a - b).astype(a.dtype)
+
+
+def fold_everything(comm, count):
+    size, rank = comm.size, comm.rank
+    for f, dtype in ((affine, "f8"), (affine, "i2"), (np.subtract, "f4"), (np.hypot, "f2"), (np.left_shift, "u1")):
+        xs = [values(dtype, count, r, 1) for r in range(size)]
+        with np.errstate(all="ignore"):
+            whole = fold(f, xs)
+            assert same_bits(comm.all_reduce(xs[rank].copy(), op=f), whole)
+            out = np.empty_like(whole)
+            assert comm.all_reduce(xs[rank], out, op=f) is out
+            assert same_bits(out, whole)
+            root = size - 1
+            x = xs[rank].copy()
+            result = comm.reduce(x, root=root, op=f)
+            assert result is x if rank == root else result is None
+            assert same_bits(x, whole if rank == root else xs[rank])
+            assert same_bits(comm.scan(xs[rank].copy(), op=f), fold(f, xs[: rank + 1]))
+            x = comm.exscan(xs[rank].copy(), op=f)
+            assert same_bits(x, fold(f, xs[:rank]) if rank else xs[0])
+            blocks = [values(dtype, (size, count), r, 2) for r in range(size)]
+            share = comm.reduce_scatter(blocks[rank].copy(), op=f)
+            assert same_bits(share, fold(f, [b[rank] for b in blocks]))
+            many = comm.all_reduce_many([xs[rank].copy(), xs[rank][::2].copy()], op=f)
+            assert same_bits(many[0], whole)
+            assert same_bits(many[1], fold(f, [x[::2] for x in xs]))
+            assert same_bits(comm.all_reduce(xs[rank].copy(), op=f, async_op=True).wait(), whole)
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 20_000])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_callables_are_folded_in_rank_order(n, count):
+    run_ranks(n, fold_everything, count)
+
+
+def compare_ufuncs(comm):
+    """A ufunc gives the bits of the ufunc, by a kernel or not."""
+    for f in (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_xor, np.logical_or, np.true_divide):
+        for dtype in ("f8", "f4", "f2", ml_dtypes.bfloat16, "i4", "u1", "?", "c8", "c16"):
+            xs = [values(dtype, 200, r, 3) for r in range(comm.size)]
+            try:
+                same = f(xs[0], xs[0]).dtype == xs[0].dtype
+            except TypeError:
+                same = False
+            if not same:
+                with pytest.raises(TypeError):
+                    comm.all_reduce(xs[comm.rank].copy(), op=f)
+                continue
+            with np.errstate(all="ignore"):
+                result = comm.all_reduce(xs[comm.rank].copy(), op=f)
+                expected = fold(f, xs)
+            nan = expected != expected
+            assert (result[nan] != result[nan]).all()
+            assert same_bits(result[~nan], expected[~nan]), (f, dtype)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_ufunc_gives_its_own_bits_on_every_dtype(n):
+    run_ranks(n, compare_ufuncs)
+
+
+def shapes_and_layouts(comm):
+    seen = []
+
+    def record(a, b):
+        seen.append((type(a), a.shape, a.dtype.name, b.shape))
+        return a + b
+
+    x = np.ones((3, 4), np.float32).T
+    assert comm.all_reduce(x, op=record) is x
+    assert (x == comm.size).all()
+    scalar = np.array(2.0)
+    comm.all_reduce(scalar, op=record)
+    assert scalar == 2 * comm.size
+    swapped = np.ones(5, ">i4")
+    comm.all_reduce(swapped, op=record)
+    assert (swapped == comm.size).all()
+    raw = bytearray(b"\1\2")
+    comm.all_reduce(raw, op=record)
+    assert raw == bytes([comm.size, 2 * comm.size])
+    return seen[:: comm.size - 1]
+
+
+def test_callables_see_arrays_of_the_results_shape():
+    for seen in run_ranks(2, shapes_and_layouts):
+        assert seen[0] == (np.ndarray, (4, 3), "float32", (4, 3))
+        assert [shape for _, shape, _, _ in seen] == [(4, 3), (), (5,), (2,)]
+
+
+def fail_on_one_rank(comm, count):
+    def f(a, b):
+        if comm.rank == 1:
+            raise LookupError("only here")
+        return a + b
+
+    results = []
+    for call in (
+        lambda x: comm.all_reduce(x, op=f),
+        lambda x: comm.scan(x, op=f),
+        lambda x: comm.reduce(x, root=1, op=f),
+        lambda x: comm.reduce_scatter(np.stack([x] * comm.size), op=f),
+        lambda x: comm.all_reduce(x, op=f, async_op=True).wait(),
+    ):
+        x = np.ones(count)
+        if comm.rank == 1:
+            with pytest.raises(LookupError, match="only here"):
+                call(x)
+            assert (x == 1).all()
+        else:
+            result = call(x)
+            results.append(None if result is None else float(result[0]))
+        assert not comm.is_broken
+        comm.barrier()
+    return results
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+def test_an_exception_in_a_callable_is_of_its_own_rank_and_all_remain_in_step(count):
+    results = run_ranks(3, fail_on_one_rank, count)
+    assert results[0] == [3, 1, None, 3, 3]
+    assert results[2] == [3, 3, None, 3, 3]
+
+
+def return_something_else(comm):
+    x = np.ones(4, np.float32)
+    for f in (
+        lambda a, b: (a + b).astype(np.float64),
+        lambda a, b: np.concatenate([a, b]),
+        lambda a, b: None,
+        lambda a, b: float(a[0]),
+    ):
+        with pytest.raises(TypeError):
+            comm.all_reduce(x, op=f)
+        assert x.tolist() == [1] * 4
+    for bad, error in (
+        (np.negative, ValueError),
+        (np.divmod, ValueError),
+        (np.matmul, ValueError),
+        (np.less, TypeError),
+        (np.logical_and, TypeError),
+        (None, ValueError),
+        (3, ValueError),
+    ):
+        if comm.rank == 0:      # before anything is sent
+            with pytest.raises(error):
+                comm.reduce(x, root=1, op=bad)
+    return comm.all_reduce(x).tolist()
+
+
+def test_results_unlike_the_operands_and_other_ufuncs_are_refused():
+    assert run_ranks(2, return_something_else) == [[2] * 4] * 2
+
+
+def disagree(comm, way, count):
+    x = np.ones(count)
+    with pytest.raises(MismatchError, match="all_reduce"):
+        if comm.rank == 0:
+            comm.all_reduce(x, op=affine)
+        elif way == "op":
+            comm.all_reduce(x, op="sum")
+        elif way == "movement":
+            comm.all_gather(x)
+        else:
+            comm.all_reduce(x[1:].copy(), op=affine)
+    return True
+
+
+@pytest.mark.parametrize("count", [4, 10_000])
+@pytest.mark.parametrize("way", ["op", "movement", "count"])
+def test_ranks_agree_that_a_callable_is_used(way, count):
+    assert run_ranks(2, disagree, way, count) == [True] * 2

@@ -1,0 +1,164 @@
+"""Many arrays as one operation: the bits of one call for each, fewer rounds, and disagreement noticed."""
+
+import random
+
+import numpy as np
+import pytest
+from support.harness import run_ranks
+from support.inputs import NUMPY_DTYPES, same_bits, values
+
+from shmring.dtypes import is_defined
+from shmring.errors import MismatchError
+
+# One array can be nothing, a scalar, small, at the limit of being small, just above it, or large.
+COUNTS = (0, 1, 3, 600, 4096, 4097, 100_000)
+
+
+def copies(arrays):
+    return [x.copy() for x in arrays]
+
+
+def compare_with_separate_calls(comm, seed):
+    rng = random.Random(seed)
+    for trial in range(8):
+        op = ("sum", "max", "prod")[trial % 3]
+        names = [name for name in NUMPY_DTYPES if is_defined(op, name)]
+        few = rng.sample(names, 1 + trial % 4)
+        layout = [(rng.choice(few), rng.choice(COUNTS)) for _ in range(rng.randrange(40))]
+        xs = [values(NUMPY_DTYPES[name], count, comm.rank, i, trial) for i, (name, count) in enumerate(layout)]
+        expected = [comm.all_reduce(x, op=op) for x in copies(xs)]
+        together = copies(xs)
+        results = comm.all_reduce_many(together, op=op)
+        assert all(a is b for a, b in zip(results, together, strict=True))
+        assert all(map(same_bits, together, expected)), (layout, op)
+        work = comm.all_reduce_many(tuple(copies(xs)), op=op, async_op=True)
+        assert all(map(same_bits, work.wait(), expected))
+
+        root = trial % comm.size
+        expected = [comm.broadcast(x, root=root) for x in copies(xs)]
+        together = copies(xs)
+        comm.broadcast_many(together, root=root)
+        assert all(map(same_bits, together, expected)), layout
+        if comm.rank == root:
+            assert all(map(same_bits, together, xs))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_many_arrays_get_the_bits_of_separate_calls(n, seed):
+    run_ranks(n, compare_with_separate_calls, seed)
+
+
+def more_than_a_bundle(comm):
+    xs = [np.full(1000, i + comm.rank, np.int32) for i in range(700)]       # 2.8 MB: three bundles
+    comm.all_reduce_many(xs, op="max")
+    assert all((x == i + comm.size - 1).all() for i, x in enumerate(xs))
+    ys = [np.full(1000, i if comm.rank == 0 else -1, np.int16) for i in range(1200)]
+    comm.broadcast_many(ys)
+    assert all((y == i).all() for i, y in enumerate(ys))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_small_arrays_fill_as_many_bundles_as_they_need(n):
+    run_ranks(n, more_than_a_bundle)
+
+
+def rounds_of(comm):
+    plan = comm.plan("all_reduce_many", [np.zeros(10, np.float32) for _ in range(100)])
+    mixed = comm.plan("all_reduce_many", [np.zeros(9), np.zeros(3, np.int8), np.zeros(99_999), np.zeros(2)])
+    plan()
+    mixed()
+    return plan.describe(), mixed.describe(), repr(mixed)
+
+
+def test_a_hundred_small_arrays_make_one_round():
+    for described, mixed, shown in run_ranks(2, rounds_of, init={"whisper_nbytes": 4096}):
+        assert described.splitlines()[0] == "all_reduce_many(100 arrays)"
+        assert described.count("one round of whispers") == 1
+        assert "whisper 4000 bytes" in described
+        # float64 and int8 in a bundle each, and the large one.
+        assert mixed.count("one round of whispers") == 2
+        assert "2 bundles of small arrays, 1 large ones" in shown
+        assert mixed.count("all_reduce, ") == 1
+
+
+def any_layout_and_kind(comm):
+    xs = [np.ones((6, 4), np.float32).T, np.ones(9)[::3], np.array(1.5), bytearray(b"\1\2"), np.ones(3, ">f8")]
+    comm.all_reduce_many(xs, op="max")
+    comm.all_reduce_many(xs[:3])
+    assert (xs[0] == comm.size).all()
+    assert (xs[1] == comm.size).all()
+    assert xs[2] == 1.5 * comm.size
+    assert xs[3] == b"\1\2"
+    assert comm.all_reduce_many([]) == []
+    assert comm.broadcast_many(()) == []
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_arrays_of_any_layout_may_be_in_the_list(n):
+    run_ranks(n, any_layout_and_kind)
+
+
+def bad_lists(comm):
+    x = np.ones(10)
+    cases = [
+        (TypeError, lambda: comm.all_reduce_many(x)),
+        (TypeError, lambda: comm.all_reduce_many([x, 1])),
+        (TypeError, lambda: comm.all_reduce_many([x.astype(int), x], op="band")),
+        (ValueError, lambda: comm.all_reduce_many([x], op="median")),
+        (ValueError, lambda: comm.all_reduce_many([x, np.ones(2), x])),
+        (ValueError, lambda: comm.all_reduce_many([x[5:], np.ones(2), x[:6]])),
+        (ValueError, lambda: comm.all_reduce_many([x, x[3:3], x[4:]])),
+        (ValueError, lambda: comm.broadcast_many([x], root=comm.size)),
+        (ValueError, lambda: comm.broadcast_many([x], timeout=-1)),
+    ]
+    for error, call in cases:
+        if comm.rank == 0:
+            with pytest.raises(error):
+                call()
+    comm.all_reduce_many([x[:5], x[5:]])
+    return x.tolist()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_bad_lists_raise_before_anything_is_sent(n):
+    assert run_ranks(n, bad_lists) == [[n] * 10] * n
+
+
+def disagree(comm, mine, theirs, name):
+    layout = theirs if comm.rank == comm.size - 1 else mine
+    xs = [np.ones(count, dtype) for dtype, count in layout]
+    try:
+        getattr(comm, name)(xs)
+        comm.barrier()
+    except MismatchError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", ["all_reduce_many", "broadcast_many"])
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ([("f4", 3), ("f4", 5)], [("f4", 5), ("f4", 3)]),      # the same bytes in all
+        ([("f4", 3), ("f4", 5)], [("f4", 8)]),
+        ([("f4", 3), ("i4", 5), ("f4", 2)], [("f4", 3), ("f4", 2), ("i4", 5)]),
+        ([("f4", 3), ("f4", 0)], [("f4", 3)]),
+        ([("f4", 2000), ("f4", 3000)], [("f4", 3000), ("f4", 2000)]),      # not whispered
+        ([("f4", 3), ("f4", 9000), ("f4", 4)], [("f4", 3), ("f4", 4), ("f4", 9000)]),
+    ],
+)
+def test_ranks_whose_lists_differ_get_an_error(mine, theirs, name):
+    for text in run_ranks(2, disagree, mine, theirs, name):
+        assert text is not None
+        assert f"{name}(" in text
+        assert "layout" in text
+
+
+def a_list_is_not_an_array(comm):
+    with pytest.raises(MismatchError, match=r"all_reduce_many.*all_reduce\(|all_reduce\(.*all_reduce_many"):
+        comm.all_reduce(np.ones(8)) if comm.rank else comm.all_reduce_many([np.ones(8)])
+    return True
+
+
+def test_a_list_of_arrays_does_not_pass_for_one_array():
+    assert run_ranks(2, a_list_is_not_an_array) == [True] * 2

@@ -1,0 +1,226 @@
+"""Collectives in which ranks have different numbers of rows (``counts=``)."""
+
+import mmap
+
+import numpy as np
+import pytest
+from support.harness import RANKS, run_ranks
+from support.inputs import same_bits, values
+
+from shmring.errors import MismatchError
+
+
+def staircase(comm, scale):
+    size, rank = comm.size, comm.rank
+    for row in ((), (3,), (2, 2)):
+        first = [scale * (r == 0) for r in range(size)]
+        for counts in ([r * scale for r in range(size)], [scale] * size, [0] * size, first):
+            total, ends = sum(counts), np.cumsum(counts)
+            mine = slice(ends[rank] - counts[rank], ends[rank])
+            xs = [values("float32", (n, *row), r, 5) for r, n in enumerate(counts)]
+            whole = np.concatenate(xs)
+            assert same_bits(comm.all_gather(xs[rank], counts=counts), whole)
+            out = np.zeros_like(whole)
+            out[mine] = xs[rank]
+            assert comm.all_gather(out[mine], out, counts=counts) is out
+            assert same_bits(out, whole)
+            got = comm.gather(xs[rank], root=size - 1, counts=counts)
+            assert same_bits(got, whole) if rank == size - 1 else got is None
+            given = (whole, None) if rank == 0 else (None, np.empty_like(xs[rank]))
+            share = comm.scatter(*given, counts=counts)
+            assert same_bits(share, xs[rank])
+            addends = [values("int32", (total, *row), r, 6) for r in range(size)]
+            assert same_bits(comm.reduce_scatter(addends[rank], counts=counts), sum(addends[1:], addends[0])[mine])
+            # rank i sends counts[j] rows to each j, so j gets counts[j] from everyone
+            all_rows = [values("int16", (total, *row), r, 7) for r in range(size)]
+            got = comm.all_to_all(all_rows[rank], counts=counts, out_counts=[counts[rank]] * size)
+            assert same_bits(got, np.concatenate([a[mine] for a in all_rows]))
+            assert same_bits(comm.all_to_all(all_rows[rank], counts=np.array(counts)), got)
+
+
+@pytest.mark.parametrize("scale", [1, 700, 30_000])
+@pytest.mark.parametrize("n", RANKS)
+def test_rows_of_all_ranks_come_together_whatever_their_numbers(n, scale):
+    run_ranks(n, staircase, scale)
+
+
+def one_talk(comm):
+    counts = list(range(comm.size))
+    assert 8 * sum(counts) <= comm.stats()["whisper_nbytes"]
+    for _ in range(100):
+        got = comm.all_gather(np.full(comm.rank, comm.rank), counts=counts)
+        assert got.tolist() == [r for r in range(comm.size) for _ in range(r)]
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_small_blocks_go_round_the_ring_for_ever(n):
+    run_ranks(n, one_talk)
+
+
+def nothing_at_the_end(comm):
+    # The whisper of rank 0 fills whole lines, and the last rank's share begins where it ends: it hears no line of it.
+    for nbytes in (48, 104, 160, 440):
+        counts = [nbytes, *[0] * (comm.size - 1)]
+        shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),
+                                 counts=counts if comm.rank == 0 else [0] * comm.size)
+        assert shares.tolist() == [7] * (nbytes * (comm.rank == 0))
+        x = np.ones(nbytes, np.uint8)
+        assert comm.reduce_scatter(x, counts=counts).tolist() == [comm.size] * counts[comm.rank]
+        out = np.zeros(counts[comm.rank], np.uint8)
+        assert comm.scatter(x, out, counts=counts).tolist() == [1] * counts[comm.rank]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_an_empty_share_at_the_end_of_a_whisper_waits_for_no_line(n):
+    run_ranks(n, nothing_at_the_end)
+
+
+def disagree(comm, way):
+    odd = comm.rank == comm.size - 1
+    n = 20_000 if "large" in way else 2
+    counts = [n] * comm.size
+    if odd:
+        # The odd one believes that others have more, and has itself what it was told.
+        counts = [n + 1, *counts[1:]] if "more" in way else [*counts[1:], n]
+        if "swap" in way:
+            counts = [n + 1, n - 1, *counts[2:]] if comm.size > 2 else [2 * n, n]
+    x = np.ones((n, 2), np.float32)
+    try:
+        if way.startswith("all_gather"):
+            comm.all_gather(x, counts=counts)
+        elif way.startswith("gather"):
+            comm.gather(x, counts=counts)
+            comm.barrier()
+        elif way.startswith("reduce_scatter"):
+            comm.reduce_scatter(np.ones((sum(counts), 2)), counts=counts)
+        elif way.startswith("scatter"):
+            comm.scatter(np.ones((sum(counts), 2)), np.empty((n, 2)), counts=counts)
+            comm.barrier()
+        elif way.startswith("uniform"):
+            comm.all_gather(x) if odd else comm.all_gather(x, counts=counts)
+        elif way.startswith("row"):
+            x = np.ones((n, 4 if odd else 2), np.float32)
+            comm.all_to_all(np.concatenate([x] * comm.size), counts=counts)
+        elif way.startswith("expects"):
+            expected = [n] * comm.size
+            expected[0] += odd
+            comm.all_to_all(np.concatenate([x] * comm.size), counts=[n] * comm.size, out_counts=expected)
+        elif way.startswith("room"):
+            out = np.empty((n * comm.size + odd, 2), np.float32)
+            comm.all_to_all(np.concatenate([x] * comm.size), out, counts=[n] * comm.size)
+    except MismatchError as error:
+        assert comm.is_broken
+        with pytest.raises(MismatchError):
+            comm.barrier()
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize(
+    "way", ["all_gather more", "all_gather swap", "gather more", "reduce_scatter more", "scatter more", "uniform",
+            "row", "expects", "room"],
+)
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_with_different_counts_all_get_an_error(n, way, size):
+    texts = run_ranks(n, disagree, f"{way} {size}")
+    assert all(texts), texts
+    assert all("disagree" in text for text in texts)
+    if way == "expects":
+        rows = 20_000 if size == "large" else 2
+        assert all(f"rank 0 sends {rows} rows to rank {n - 1}, which expects {rows + 1}" in text for text in texts)
+    if way == "room":
+        assert all(f"rank {n - 1} has room for" in text for text in texts)
+
+
+def bad_arguments(comm):
+    size, rank = comm.size, comm.rank
+    x = np.ones((2, 3))
+    twos = [2] * size
+    cases = [
+        (TypeError, lambda: comm.all_gather(x, counts=2)),
+        (TypeError, lambda: comm.all_gather(x, counts=[2.0] * size)),
+        (ValueError, lambda: comm.all_gather(x, counts=[2] * (size + 1))),
+        (ValueError, lambda: comm.all_gather(x, counts=[-2] * size)),
+        (ValueError, lambda: comm.all_gather(x, counts=[1 << 61] * 4 * size)),
+        (ValueError, lambda: comm.all_gather(x, counts=[3] * size)),
+        (ValueError, lambda: comm.all_gather(np.float64(3), counts=twos)),
+        (ValueError, lambda: comm.all_gather(x, np.ones((2 * size, 2)), counts=twos)),
+        (TypeError, lambda: comm.all_gather(x, np.ones((2 * size, 3), np.float32), counts=twos)),
+        (TypeError, lambda: comm.all_gather([1, 2], counts=twos)),
+        (ValueError, lambda: comm.gather(x, root=size, counts=twos)),
+        (ValueError, lambda: comm.scatter(x, x, root=-1, counts=twos)),
+        (ValueError, lambda: comm.scatter(np.ones((2 * size + 1, 3)), np.ones((3, 3)), root=rank, counts=twos)),
+        (ValueError, lambda: comm.scatter(None, None, root=(rank + 1) % size, counts=twos) if size > 1 else
+                             comm.scatter(np.ones(3), counts=twos)),
+        (ValueError, lambda: comm.reduce_scatter(np.ones((2 * size + 1, 3)), counts=twos)),
+        (TypeError, lambda: comm.reduce_scatter(np.ones((2 * size, 3)), op="bxor", counts=twos)),
+        (ValueError, lambda: comm.all_to_all(np.ones((2 * size, 3)), out_counts=twos)),
+        (ValueError, lambda: comm.all_to_all(np.ones((2 * size, 3)), counts=[1] * size)),
+        (ValueError, lambda: comm.all_to_all(np.ones((2 * size, 3)), np.ones(5), counts=twos)),
+        (ValueError, lambda: comm.all_to_all(np.ones((2 * size, 3)), np.ones((1, 3)), counts=twos, out_counts=twos)),
+    ]
+    both = np.ones((2 * size, 3))
+    cases.append((ValueError, lambda: comm.all_to_all(both, both, counts=twos)))
+    for error, call in cases:
+        with pytest.raises(error):
+            call()
+        if rank == 0:
+            with pytest.raises(error):
+                call()
+    assert same_bits(comm.all_gather(x, counts=twos), np.ones((2 * size, 3)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_bad_counts_raise_before_anything_is_sent(n):
+    run_ranks(n, bad_arguments)
+
+
+def too_many(comm):
+    map_noreserve = 0x4000  # addresses alone, no memory
+    room = mmap.mmap(-1, 1 << 36, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_noreserve)
+    x = np.frombuffer(room, np.uint8)
+    for call in (lambda: comm.all_reduce(x), lambda: comm.broadcast(x), lambda: comm.scan(x)):
+        with pytest.raises(ValueError, match="68719476736 elements in one call; at most 68719476735"):
+            call()
+    return comm.all_reduce(np.ones(3)).tolist()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_more_elements_than_a_signature_can_say_are_refused(n):
+    assert run_ranks(n, too_many) == [[n] * 3] * n
+
+
+def later_and_often(comm):
+    size, rank = comm.size, comm.rank
+    for scale in (1, 20_000):
+        counts = [scale * r for r in range(size)]
+        mine, every = np.zeros(counts[rank]), np.zeros(sum(counts))
+        out = np.zeros(scale * rank)
+        swapped = np.zeros(size * counts[rank])
+        plans = [
+            comm.plan("all_gather", mine, every, counts=counts),
+            comm.plan("reduce_scatter", every, out, counts=counts),
+            comm.plan("scatter", every, out, root=0, counts=counts),
+            comm.plan("all_to_all", every, swapped, counts=counts, out_counts=[counts[rank]] * size),
+            comm.plan("all_to_all", every, counts=counts),
+        ]
+        owners = np.repeat(np.arange(size), counts)
+        for turn in range(3):
+            mine[:] = rank + turn
+            assert same_bits(plans[0](), owners + float(turn))
+            assert plans[1].start().result() is out
+            assert (out == size * (rank + turn)).all()
+            plans[2]()
+            assert (out == rank + turn).all()
+            works = [plans[3].start(), plans[4].start()]
+            for got in [work.result() for work in works]:
+                assert same_bits(got, np.full(size * counts[rank], float(rank + turn)))
+            works = [comm.all_gather(mine, counts=counts, async_op=True) for _ in range(3)]
+            assert all(same_bits(work.result(), every) for work in works)
+        assert "counts of digest" in plans[0].name
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_calls_by_counts_can_be_made_later_and_often(n):
+    run_ranks(n, later_and_often)

@@ -1,0 +1,147 @@
+"""Persistent plans: every collective, as often as one likes, with what the arrays hold by then."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from support.harness import run_ranks
+
+from shmring.errors import ClosedError, MismatchError
+
+REPEATS = 20      # more than there are slots
+
+
+def plan_every_collective(comm, count):
+    size, rank = comm.size, comm.rank
+    root = size - 1
+    x, out = np.zeros(count), np.zeros(count)
+    blocks, out_blocks = np.zeros((size, count)), np.zeros((size, count))
+
+    def fill(i):
+        x[:] = np.arange(count) + i * (rank + 1)
+        blocks[:] = np.arange(size * count).reshape(size, count) - i * (rank + 1)
+
+    cases = {
+        "all_reduce": ((x, out), {"op": "max"}),
+        "reduce": ((x, out), {"root": root}),
+        "reduce_scatter": ((blocks, out), {}),
+        "scan": ((x, out), {}),
+        "exscan": ((x, out), {"op": "min"}),
+        "broadcast": ((x,), {"root": root}),
+        "all_gather": ((x, out_blocks), {}),
+        "gather": ((x, out_blocks), {"root": root}),
+        "scatter": ((blocks if rank == root else None, out), {"root": root}),
+        "all_to_all": ((blocks, out_blocks), {}),
+        "barrier": ((), {}),
+        "all_reduce_many": (([x, out, blocks],), {"op": "max"}),
+        "broadcast_many": (([x, out, blocks],), {"root": root}),
+    }
+    plans = {name: comm.plan(name, *args, **kwargs) for name, (args, kwargs) in cases.items()}
+    for i in range(REPEATS):
+        for name, (args, kwargs) in cases.items():
+            out[:] = out_blocks[:] = -1
+            fill(i)
+            expected = getattr(comm, name)(*args, **kwargs)
+            expected_state = [a.tobytes() for a in (x, out, blocks, out_blocks)]
+            out[:] = out_blocks[:] = -1
+            fill(i)
+            result = plans[name].start().wait() if i % 3 == 2 else plans[name]()
+            assert type(result) is type(expected)
+            assert result is expected or isinstance(result, list)
+            assert [a.tobytes() for a in (x, out, blocks, out_blocks)] == expected_state, (name, i)
+    for name, plan in plans.items():
+        assert name in plan.describe().splitlines()[0]
+        assert plan.name.startswith(f"{name}(")
+        assert f"<shmring.Prepared {name}(" in repr(plan)
+
+
+@pytest.mark.parametrize("count", [0, 1, 500, 30_000])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_plan_of_every_collective_does_what_its_method_does(n, count):
+    run_ranks(n, plan_every_collective, count)
+
+
+def mix_plans_and_calls(comm):
+    x = np.zeros(3)
+    plan = comm.plan("all_reduce", x)
+    for i in range(50):
+        x[:] = i
+        (plan if comm.rank == i % comm.size else lambda: comm.all_reduce(x))()
+        assert x.tolist() == [i * comm.size] * 3
+    works = []
+    for _ in range(5):
+        x[:] = 1
+        works.append(plan.start())
+        works[-1].wait()
+        assert plan() is x      # twice
+        assert x.tolist() == [comm.size**2] * 3
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_some_ranks_may_use_a_plan_and_others_the_method(n):
+    run_ranks(n, mix_plans_and_calls)
+
+
+def allocate_once(comm):
+    plan = comm.plan("all_gather", np.full(5, comm.rank))
+    gc.collect()
+    first = plan()
+    assert plan() is first      # the arrays live with the plan
+    assert first.tolist() == [[r] * 5 for r in range(comm.size)]
+    described = comm.plan("all_reduce", np.zeros(1 << 18)).describe()
+    assert "reduce " in described
+    assert f"rank {comm.rank} of {comm.size}" in described
+    callable_plan = comm.plan("all_reduce", np.full(4, comm.rank + 1.0), np.empty(4), op=np.hypot)
+    for _ in range(3):
+        result = callable_plan()
+    return result.tolist()
+
+
+def test_a_plan_keeps_its_arrays_and_makes_new_outputs_once():
+    expected = float(np.hypot(1.0, 2.0))
+    assert run_ranks(2, allocate_once) == [[expected] * 4] * 2
+
+
+def refuse(comm):
+    x = np.ones(10, np.float32)
+    for error, match, call in (
+        (ValueError, "where they are", lambda: comm.plan("all_reduce", x[::2])),
+        (ValueError, "where they are", lambda: comm.plan("all_reduce", x, np.ones(20, np.float32)[::2])),
+        (ValueError, "where they are", lambda: comm.plan("broadcast", x.astype(">f4"))),
+        (ValueError, "where they are", lambda: comm.plan("all_reduce_many", [np.ones(3), x[::2]])),
+        (ValueError, "no plan for 'close'", lambda: comm.plan("close")),
+        (TypeError, "plan.start", lambda: comm.plan("all_reduce", x, async_op=True)),
+        (ValueError, "unknown op", lambda: comm.plan("all_reduce", x, op="median")),
+        (TypeError, "cannot be pickled", lambda: pickle.dumps(comm.plan("all_reduce", x))),
+        (TypeError, "argument", lambda: comm.plan("all_reduce", x, color=1)),
+    ):
+        if comm.rank == 0:
+            with pytest.raises(error, match=match):
+                call()
+    plan = comm.plan("all_reduce", x)
+    plan()
+    comm.close()
+    with pytest.raises(ClosedError):
+        plan()
+    with pytest.raises(ClosedError):
+        plan.start()
+    return x.tolist()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_cannot_be_planned_is_refused_and_nothing_is_sent(n):
+    assert run_ranks(n, refuse) == [[n] * 10] * n
+
+
+def disagree_with_a_plan(comm):
+    plan = comm.plan("all_reduce", np.ones(4), op="max" if comm.rank else "sum")
+    with pytest.raises(MismatchError, match="all_reduce"):
+        plan()
+    with pytest.raises(MismatchError):
+        plan()
+    return True
+
+
+def test_plans_that_disagree_are_noticed_when_they_are_used():
+    assert run_ranks(2, disagree_with_a_plan) == [True] * 2

@@ -1,0 +1,747 @@
+"""Shared arrays: the same bits as private ones whatever lies where, and nothing left of them in the end."""
+
+import contextlib
+import gc
+import os
+import re
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+from support.emulation import needs_address_limit
+from support.harness import RANKS, run_ranks, say, start_ranks
+from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.numpy_model import reduce_model
+
+from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.memory import names
+from shmring.memory.segment import leftovers
+from shmring.plan.limits import LINE
+
+GROUPS = [n for n in RANKS if n > 1]
+# Elements of 4 bytes: at the ends of a whisper (4096 bytes; 2340 with 7 ranks), of lines, and some hundred KiB.
+COUNTS = (0, 1, 584, 586, 1024, 1025, 4099, 100_003)
+
+
+def nmapped(comm):
+    return comm.engine.sharing.nmapped
+
+
+def map_rooted(comm):
+    """Let small broadcasts, gathers and scatters go without staging too; equal on all ranks."""
+    comm.engine.sharing.rooted_nbytes = 0
+
+
+class Room:
+    """Shared memory to put arrays into: one allocation, handed out piece by piece."""
+
+    def __init__(self, comm, nbytes):
+        self.memory = comm.empty(nbytes, np.uint8)
+        map_rooted(comm)
+        self.used = 0
+
+    def put(self, x, shift=0):
+        """A copy of ``x`` in shared memory, ``shift`` elements further on than it would have to be."""
+        at = (self.used + 15) // 16 * 16 + shift * x.itemsize
+        self.used = at + x.nbytes
+        assert self.used <= len(self.memory)
+        piece = self.memory[at : at + x.nbytes].view(x.dtype).reshape(x.shape)
+        piece[...] = x
+        return piece
+
+    def clear(self):
+        self.used = 0
+
+
+def every_collective(comm, put, dtype, op, count, key):
+    """All of them, in place and out of place, on arrays that ``put`` makes; returns how many have a mapped plan."""
+    size, rank = comm.size, comm.rank
+    root = key % size
+    xs = [values(dtype, count, r, key) for r in range(size)]
+    blocks = [values(dtype, (size, count), r, key, 1) for r in range(size)]
+    whole, gathered = reduce_model(xs, op), np.stack(xs)
+    share = reduce_model([b[rank] for b in blocks], op)
+    swapped = np.stack([b[rank] for b in blocks])
+
+    def fresh(like):
+        return put(np.zeros_like(like))
+
+    x = put(xs[rank])
+    assert comm.all_reduce(x, op=op) is x
+    assert same_bits(x, whole)
+    x, out = put(xs[rank]), fresh(whole)
+    assert comm.all_reduce(x, out, op=op) is out
+    assert same_bits(out, whole)
+    assert same_bits(x, xs[rank])
+
+    x = put(xs[rank])
+    comm.reduce(x, root=root, op=op)
+    assert same_bits(x, whole if rank == root else xs[rank])
+    x, out = put(xs[rank]), fresh(whole)
+    comm.reduce(x, out if rank == root else None, root=root, op=op)
+    assert same_bits(x, xs[rank])
+    assert same_bits(out, whole if rank == root else np.zeros_like(whole))
+
+    x, out = put(blocks[rank]), fresh(share)
+    comm.reduce_scatter(x, out, op=op)
+    assert same_bits(out, share)
+    assert same_bits(x, blocks[rank])
+    comm.reduce_scatter(x, x[rank], op=op)
+    assert same_bits(x[rank], share)
+
+    x = put(xs[rank])
+    comm.broadcast(x, root=root)
+    assert same_bits(x, xs[root])
+
+    x, out = put(xs[rank]), fresh(gathered)
+    comm.all_gather(x, out)
+    assert same_bits(out, gathered)
+    out = fresh(gathered)
+    out[rank] = xs[rank]
+    comm.all_gather(out[rank], out)
+    assert same_bits(out, gathered)
+
+    x, out = put(xs[rank]), fresh(gathered)
+    comm.gather(x, out if rank == root else None, root=root)
+    assert same_bits(out, gathered if rank == root else np.zeros_like(gathered))
+    out = fresh(gathered)
+    out[rank] = xs[rank]
+    comm.gather(out[rank], out if rank == root else None, root=root)
+    assert same_bits(out[rank], xs[rank])
+    assert rank != root or same_bits(out, gathered)
+
+    x, out = put(blocks[rank]), fresh(xs[0])
+    comm.scatter(x if rank == root else None, out, root=root)
+    assert same_bits(out, blocks[root][rank])
+    comm.scatter(x if rank == root else None, x[rank], root=root)
+    assert same_bits(x[rank], blocks[root][rank])
+
+    x, out = put(blocks[rank]), fresh(swapped)
+    comm.all_to_all(x, out)
+    assert same_bits(out, swapped)
+    comm.all_to_all(x, x)
+    assert same_bits(x, swapped)
+
+    x = put(xs[rank])
+    comm.scan(x, op=op)
+    assert same_bits(x, reduce_model(xs[: rank + 1], op))
+    x = put(xs[rank])
+    comm.exscan(x, op=op)
+    assert same_bits(x, reduce_model(xs[:rank], op) if rank else xs[0])
+
+    limit = comm.stats()["whisper_nbytes"]
+    return 9 * (whole.nbytes > limit) + 5 * (whole.nbytes * size > limit) if size > 1 else 0
+
+
+def room_for(comm, count, itemsize=4):
+    return (20 + 9 * comm.size) * (count * itemsize + 64)
+
+
+def at_every_size(comm, shifts):
+    room = Room(comm, room_for(comm, max(COUNTS)))
+    for key, count in enumerate(COUNTS):
+        before = nmapped(comm)
+        room.clear()
+        op = ("sum", "max", "prod", "avg")[key % 4]
+        expected = every_collective(
+            comm, lambda x, shift=(comm.rank * shifts + key) % 7: room.put(x, shift), np.float32, op, count, key
+        )
+        assert nmapped(comm) - before == expected
+        comm.barrier()
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_every_collective_on_shared_arrays_gives_the_bits_of_private_ones_at_every_size(n):
+    run_ranks(n, at_every_size, 0)
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_the_pieces_of_different_ranks_may_lie_at_different_offsets(n):
+    run_ranks(n, at_every_size, 3)
+
+
+def every_dtype(comm):
+    room = Room(comm, room_for(comm, 3001, 16))
+    for key, (name, dtype) in enumerate(NUMPY_DTYPES.items()):
+        room.clear()
+        op = "bxor" if dtype.kind in "iub" else "sum"
+        before = nmapped(comm)
+        assert every_collective(comm, room.put, dtype, op, 3001, key), name
+        assert nmapped(comm) > before
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_every_dtype_is_reduced_in_shared_arrays(n):
+    run_ranks(n, every_dtype)
+
+
+def mixed(comm):
+    room = Room(comm, room_for(comm, 5003))
+    counts = []
+    for key in range(2 * comm.size):
+        room.clear()
+
+        def put(x, key=key):
+            return room.put(x) if (comm.rank + key) % 3 else x.copy()
+
+        every_collective(comm, put, np.float32, "sum", 5003, key)
+        counts.append(nmapped(comm))
+    return counts
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_some_ranks_may_use_private_arrays_and_all_take_the_same_way(n):
+    counts = run_ranks(n, mixed)
+    assert counts == [counts[0]] * n
+
+
+def only_what_is_reached(comm):
+    """What others reach must be shared, what only its owner touches need not be."""
+    size, rank, count = comm.size, comm.rank, 5000
+    x, blocks = comm.array(np.full(count, rank, np.float32)), comm.array(np.full((size, count), rank, np.float32))
+    map_rooted(comm)
+    everyone = np.repeat(np.arange(size, dtype=np.float32)[:, None], count, 1)
+    before = nmapped(comm)
+    assert same_bits(comm.all_gather(x), everyone)
+    assert same_bits(comm.all_to_all(blocks), everyone)
+    assert (comm.reduce_scatter(blocks) == sum(range(size))).all()
+    mine = x if rank == 0 else np.ones(count, np.float32)
+    assert not comm.broadcast(mine).any()
+    out = np.ones(count, np.float32)
+    assert not comm.scatter(blocks if rank == 0 else None, out).any()
+    gathered = blocks if rank == 0 else None
+    comm.gather(np.full(count, rank, np.float32), gathered)
+    assert rank or same_bits(blocks, everyone)
+    assert nmapped(comm) - before == 6
+    # The other way round: what others reach is private.
+    comm.broadcast(mine if rank else np.zeros(count, np.float32))
+    comm.all_gather(np.zeros(count, np.float32), blocks)
+    comm.all_reduce(x, np.zeros(count, np.float32))
+    comm.reduce(x, np.zeros(count, np.float32) if rank == 0 else None)
+    assert nmapped(comm) - before == 6
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_only_the_buffers_that_others_reach_must_be_shared(n):
+    run_ranks(n, only_what_is_reached)
+
+
+def different_allocations(comm):
+    a, b = (comm.zeros(3000, np.int32) for _ in range(2))
+    map_rooted(comm)
+    x = (a, b)[comm.rank % 2]
+    x[:] = comm.rank
+    comm.all_reduce(x)      # every rank has views of both
+    assert (x == sum(range(comm.size))).all()
+    assert nmapped(comm) == 1
+    del b
+    if comm.rank == 0:
+        del a
+        x = np.zeros(3000, np.int32)
+        gc.collect()
+        assert len(comm.engine.sharing.directory) == 0
+    x[:] = comm.rank
+    comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so nobody tries
+    assert (x == 1).all()
+    assert nmapped(comm) == 1
+    comm.all_reduce(x)
+    assert (x == comm.size).all()
+    assert nmapped(comm) == 1
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_ranks_may_use_different_allocations_as_long_as_all_have_them(n):
+    run_ranks(n, different_allocations)
+
+
+def in_other_ways(comm):
+    """Persistent plans, calls in the background, functions as operations, bundles."""
+    size, rank, count = comm.size, comm.rank, 5000
+    x = comm.empty(count, np.float64)
+    total = sum(range(size))
+    plan = comm.plan("all_reduce", x, op="sum")
+    for i in range(3):
+        x[:] = rank + i
+        plan()
+        assert (x == total + i * size).all()
+        x[:] = rank
+        comm.all_reduce(x, async_op=True).wait()
+        assert (x == total).all()
+    assert nmapped(comm) == 6
+    x[:] = rank
+    comm.all_reduce(x, op=np.add)
+    assert (x == total).all()
+    pieces = [x[i : i + 1000] for i in range(0, count, 1000)]
+    x[:] = rank
+    comm.all_reduce_many(pieces)
+    assert (x == total).all()
+    return nmapped(comm)
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_calls_of_other_kinds_take_shared_arrays_as_well(n):
+    counts = run_ranks(n, in_other_ways)
+    assert counts == [counts[0]] * n
+
+
+def odd_layouts(comm):
+    matrix = comm.empty((60, 100), np.float64)
+    for view in (matrix[:, :50], matrix.T, matrix[::-1], matrix[7:40], matrix.reshape(-1)[11:5000]):
+        matrix[...] = 1
+        view[...] = values(np.float64, view.shape, comm.rank)
+        whole = reduce_model([values(np.float64, view.shape, r) for r in range(comm.size)], "sum")
+        comm.all_reduce(view)
+        assert (view == whole).all()
+        assert np.count_nonzero(matrix == 1) >= matrix.size - view.size
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_views_of_any_layout_are_reduced_in_place(n):
+    run_ranks(n, odd_layouts)
+
+
+def broadcast_and_tell(comm, nbytes):
+    """The others come only after the root has returned: where it waits for them, nobody would ever come."""
+    x, returned = comm.array(np.full(nbytes, comm.rank, np.uint8)), comm.shared_result(1, np.uint8)
+    while comm.rank and not returned[0]:
+        time.sleep(0.001)
+    comm.broadcast(x)
+    returned[0] = 1
+    assert not x.any()
+    return nmapped(comm)
+
+
+def test_the_root_of_a_small_broadcast_does_not_wait_though_the_array_is_shared():
+    assert run_ranks(3, broadcast_and_tell, (1 << 20) - 1) == [0, 0, 0]
+
+
+def broadcast_large(comm):
+    x = comm.array(np.full(1 << 20, comm.rank, np.uint8))
+    comm.broadcast(x, root=1)
+    assert (x == 1).all()
+    return nmapped(comm)
+
+
+def test_a_large_broadcast_needs_no_staging():
+    assert run_ranks(3, broadcast_large) == [1, 1, 1]
+
+
+# ---- one result for all ----------------------------------------------------------------------------------------------
+
+
+def into_results(comm, dtype, count):
+    size, rank = comm.size, comm.rank
+    x, result, gathered = comm.empty(count, dtype), comm.shared_result(count, dtype), None
+    gathered = comm.shared_result((size, count), dtype, root=size - 1)
+    map_rooted(comm)
+    for key in range(10):
+        xs = [values(dtype, count, r, key) for r in range(size)]
+        x[:] = xs[rank]
+        for source in (x, xs[rank]):
+            assert comm.all_reduce(source, result) is result
+            assert same_bits(result, reduce_model(xs, "sum"))
+            comm.all_gather(source, gathered)
+            assert same_bits(gathered, np.stack(xs))
+        # Nobody writes a result before all are in that call: what is read here must not change meanwhile.
+        if rank == key % size:
+            time.sleep(0.002)
+        assert same_bits(result, reduce_model(xs, "sum"))
+        assert same_bits(gathered, np.stack(xs))
+    root = size - 1
+    comm.reduce(x, result if rank == root else None, root=root)
+    comm.gather(x, gathered if rank == root else None, root=root)
+    comm.barrier()
+    assert same_bits(result, reduce_model(xs, "sum"))
+    assert same_bits(gathered, np.stack(xs))
+    with pytest.raises(ValueError, match="shared result"):
+        comm.all_reduce(result)
+    comm.barrier()
+    return result.ctypes.data != gathered.ctypes.data, nmapped(comm)
+
+
+@pytest.mark.parametrize(("count", "mapped"), [(5, 0), (4096 // 4 + 1, 32), (100_003, 32)])
+@pytest.mark.parametrize("n", GROUPS)
+def test_one_result_serves_all_ranks(n, count, mapped):
+    limit_passed = mapped if 4 * count > 4096 else 0
+    assert run_ranks(n, into_results, np.float32, count) == [(True, limit_passed)] * n
+
+
+# ---- what they are ---------------------------------------------------------------------------------------------------
+
+
+def look_at_peers(comm):
+    size, rank = comm.size, comm.rank
+    matrix = comm.zeros((4, 6), np.int64)
+    matrix[1:3, ::2] = rank + 1
+    comm.barrier()
+    for r in range(size):
+        for part in (matrix, matrix[1:3, ::2], matrix[::-1], matrix.T, matrix[2, 1:], matrix[3]):
+            view = comm.shared_view(part, r)
+            assert view.shape == part.shape
+            assert view.strides == part.strides
+            assert view.dtype == part.dtype
+            assert (view == (part != 0) * (r + 1)).all()
+    assert np.shares_memory(comm.shared_view(matrix, rank), matrix) or size > 1
+    comm.barrier()
+    right = comm.shared_view(matrix, (rank + 1) % size)
+    right[0] = rank     # written into the neighbour's
+    comm.shared_view(right, rank)[3] = rank + 10    # back again: what corresponds to the neighbour's is one's own
+    comm.barrier()
+    assert (matrix[0] == (rank - 1) % size).all()
+    assert (matrix[3] == rank + 10).all()
+    frozen = matrix.view()
+    frozen.flags.writeable = False
+    assert not comm.shared_view(frozen, 0).flags.writeable
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_a_shared_view_sees_what_its_owner_wrote_and_writes_it(n):
+    run_ranks(n, look_at_peers)
+
+
+def make_all_kinds(comm):
+    assert comm.size == 2
+    x = comm.empty((3, 4), "float32")
+    assert (type(x), x.shape, x.dtype, x.flags.c_contiguous, x.flags.writeable) == (
+        np.ndarray, (3, 4), np.dtype("f4"), True, True)
+    assert x.ctypes.data % 4096 == 0
+    assert comm.empty(3).dtype == np.float64
+    assert not comm.zeros((1 << 16,), np.uint8).any()
+    y = comm.array([[1, 2], [3, 4]])
+    assert y.tolist() == [[1, 2], [3, 4]]
+    assert comm.array(np.float32(2.5)).shape == ()
+    assert comm.array(NUMPY_DTYPES["bfloat16"].type(1.5)).dtype == NUMPY_DTYPES["bfloat16"]
+    assert comm.zeros((0, 3)).shape == (0, 3)
+    structured = comm.zeros(2, [("a", "i4"), ("b", "f8")])
+    structured["b"] = 1
+    assert comm.broadcast(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_empty_zeros_and_array_make_plain_arrays_of_any_shape_and_dtype():
+    run_ranks(2, make_all_kinds)
+
+
+def refuse(comm):
+    x = comm.empty(10)
+    cases = [
+        (TypeError, lambda: comm.empty(3, object)),
+        (TypeError, lambda: comm.empty(2.5)),
+        (ValueError, lambda: comm.empty((3, -1))),
+        (TypeError, lambda: comm.zeros(3, "no such dtype")),
+        (ValueError, lambda: comm.shared_result(3, root=comm.size)),
+        (ValueError, lambda: comm.shared_view(x, comm.size)),
+        (ValueError, lambda: comm.shared_view(x, -1)),
+        (ValueError, lambda: comm.shared_view(np.empty(10), 0)),
+        (TypeError, lambda: comm.shared_view([1], 0)),
+        (TypeError, lambda: comm.shared_view(x, 0.5)),
+    ]
+    for error, call in cases[: None if comm.rank else 5]:
+        with pytest.raises(error):
+            call()
+    assert comm.empty(3).shape == (3,)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_bad_arguments_raise_before_anything_is_sent(n):
+    run_ranks(n, refuse)
+
+
+def ask_for_different_arrays(comm):
+    for shape, dtype in [(3 + comm.rank, "f4"), ((2, 6) if comm.rank else (6, 2), "f4"), (3, f"f{4 + 4 * comm.rank}")]:
+        with pytest.raises(ValueError, match=r"rank 0: .*; rank 1: "):
+            comm.empty(shape, dtype)
+    with pytest.raises(ValueError, match="different"):
+        comm.shared_result(3) if comm.rank else comm.empty(3)
+    assert (comm.zeros(3) == 0).all()
+    assert names_left(comm) == []
+
+
+def names_left(comm):
+    """Names in shared memory of this communicator's session."""
+    return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(names.session_prefix(comm.name))]
+
+
+def test_ranks_that_ask_for_different_arrays_all_hear_it_and_go_on():
+    run_ranks(2, ask_for_different_arrays)
+
+
+# ---- how they go -----------------------------------------------------------------------------------------------------
+
+
+def mappings():
+    """Segments of arrays mapped in this process: their names are gone, so the kernel calls them deleted."""
+    with open("/proc/self/maps") as file:
+        return sum("shmring-" in line and "(deleted)" in line for line in file)
+
+
+def drop_and_make_again(comm, times):
+    x = comm.empty(1000)
+    x[:] = 1
+    comm.all_reduce(x)
+    before = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.directory)
+    for i in range(times):
+        x = comm.zeros(1000 + i)
+        x[:] = comm.rank
+        y = comm.shared_result(10)
+        comm.all_reduce(x)
+        assert x[i] == sum(range(comm.size))
+    del y
+    after = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.directory)
+    assert after == before
+    view = x[3:5].view(np.int64)[1:]
+    peers = comm.shared_view(x, 0)[:2]
+    del x
+    assert mappings() == before[0]      # held by the views
+    del view
+    assert mappings() == before[0]
+    comm.barrier()
+    assert peers[0] == sum(range(comm.size))
+    del peers
+    assert mappings() == before[0] - comm.size
+    return before
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_hundreds_of_arrays_made_and_dropped_leak_nothing(n):
+    run_ranks(n, drop_and_make_again, 200)
+
+
+def drop_in_one_rank(comm):
+    x = comm.array(np.full(5000, comm.rank))
+    theirs = comm.shared_view(x, 0)
+    if comm.rank == 0:
+        x[:] = 77
+        del x, theirs
+    comm.barrier()
+    if comm.rank:
+        assert (theirs == 77).all()     # the memory stays as long as anybody looks at it
+        comm.barrier()
+        return
+    comm.barrier()
+
+
+def test_an_array_that_its_owner_dropped_stays_for_those_who_look_at_it():
+    run_ranks(3, drop_in_one_rank)
+
+
+def outlive_the_communicator(comm):
+    x = comm.array(np.arange(5000))
+    comm.barrier()
+    comm.close()
+    assert x.sum() == 5000 * 4999 // 2
+    x[:] = 0
+    del x
+    gc.collect()
+    return mappings()
+
+
+def test_arrays_outlive_their_communicator():
+    assert run_ranks(2, outlive_the_communicator) == [0, 0]
+
+
+def reduce_for_ever(comm):
+    x = comm.empty(1 << 20, np.float32)
+    x[:] = 1
+    comm.all_reduce(x, op="max")
+    assert nmapped(comm) == 1
+    say("going")
+    while True:
+        comm.all_reduce(x, op="max")
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n):
+    gang = start_ranks(n, reduce_for_ever)
+    gang.heard("going")
+    time.sleep(0.01)
+    victim = n // 2
+    gang.kill(victim)
+    for outcome in gang.outcomes():
+        if outcome.rank == victim:
+            assert outcome.signal == signal.SIGKILL
+        else:
+            assert type(outcome.error) is PeerLostError, outcome
+            assert outcome.error.rank == victim
+
+
+def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
+    gang = start_ranks(3, reduce_for_ever)
+    gang.heard("going")
+    for rank in range(3):
+        gang.kill(rank)
+    assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3
+    # That nothing is left of it in /dev/shm is seen around every test (conftest.py).
+
+
+def die_while_making(comm, call):
+    comm.barrier()
+    if comm.rank == 1:
+        names.fault = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == call else None
+    with pytest.raises(PeerLostError) as caught:
+        comm.empty(1 << 16)
+    assert caught.value.rank == 1
+    return [name for name in names_left(comm) if name.endswith(("-r1", f"-r{comm.rank}"))]
+
+
+@pytest.mark.parametrize("call", ["shm_open", "posix_fallocate", "madvise", "lstat", "fstat"])
+def test_a_rank_killed_while_it_makes_an_array_leaves_no_name(call):
+    outcomes = start_ranks(3, die_while_making, call).outcomes()
+    assert outcomes[1].signal == signal.SIGKILL
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.ok, outcome
+        assert outcome.result == []
+
+
+@contextlib.contextmanager
+def limited(what, nbytes):
+    old = resource.getrlimit(what)
+    resource.setrlimit(what, (nbytes, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, old)
+
+
+def address_space():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def run_out(comm, what, room):
+    """One rank has no room, in the file system or in its address space; all hear of it and go on."""
+    size, rank, nbytes = comm.size, comm.rank, 64 << 20
+    x = comm.zeros(2000)
+    limit = room * nbytes // 2 + (address_space() if what == resource.RLIMIT_AS else 0)
+    with limited(what, int(limit)) if rank == size - 1 else contextlib.nullcontext():
+        with pytest.raises(OutOfSharedMemoryError) as caught:
+            comm.empty(nbytes, np.uint8)
+    assert caught.value.needed >= nbytes
+    if rank != size - 1:
+        assert re.search(f"no rank has the shared array, because rank {size - 1} failed: cannot", str(caught.value))
+    comm.barrier()
+    assert names_left(comm) == []
+    x[:] = rank
+    comm.all_reduce(x)
+    assert (x == sum(range(size))).all()
+    y = comm.zeros(nbytes, np.uint8)
+    assert mappings() >= 2 * size
+    del y
+    return mappings()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_rank_without_room_to_make_its_array_is_an_error_for_all_and_the_communicator_stays_usable(n):
+    assert len(set(run_ranks(n, run_out, resource.RLIMIT_FSIZE, 1))) == 1
+
+
+@needs_address_limit
+@pytest.mark.parametrize("room", [1, 3])
+def test_a_rank_without_address_space_is_an_error_for_all(room):
+    # Room for none, or for the own array but not for a peer's.
+    assert len(set(run_ranks(2, run_out, resource.RLIMIT_AS, room))) == 1
+
+
+def be_refused(comm):
+    if comm.rank == 0:
+        def refuse(name):
+            if name == "posix_fallocate":
+                raise PermissionError(1, "no, says the test")
+
+        names.fault = refuse
+    with pytest.raises(SegmentError, match="no, says the test"):
+        comm.empty(1000)
+    names.fault = None
+    return comm.zeros(1000).sum()
+
+
+def test_any_other_refusal_on_one_rank_is_an_error_for_all():
+    assert run_ranks(3, be_refused) == [0, 0, 0]
+
+
+def lend_to_torch(comm):
+    import torch
+
+    x = comm.empty(50_000, np.float32)
+    tensor = torch.from_numpy(x)
+    tensor.fill_(comm.rank + 1)
+    assert (x == comm.rank + 1).all()
+    before = nmapped(comm)
+    comm.all_reduce(tensor)
+    comm.all_reduce(torch.from_dlpack(x)[:20_000])
+    assert nmapped(comm) - before == 2
+    total = comm.size * (comm.size + 1) // 2
+    assert x[-1] == tensor[-1] == total
+    assert x[0] == total * comm.size
+    address = tensor.data_ptr()
+    del x
+    gc.collect()
+    assert tensor[-1] == total      # the tensor keeps the memory
+    return address % LINE
+
+
+@pytest.mark.torch
+def test_torch_sees_shared_arrays_without_a_copy():
+    pytest.importorskip("torch")
+    assert run_ranks(2, lend_to_torch) == [0, 0]
+
+
+def attach_when_one_has_told_and_died(comm):
+    from shmring.collective import shared_arrays as sharedarrays
+
+    if comm.rank == 1:
+        attach_others = sharedarrays._attach_others
+
+        def attach_late(*args):
+            while not comm.engine.gone_ranks():
+                time.sleep(0.001)
+            time.sleep(0.05)        # the lock of its name goes a moment after its life
+            return attach_others(*args)
+
+        sharedarrays._attach_others = attach_late
+    if comm.rank == 2:
+        accounts = comm._account
+
+        def account(failure, what, nonce=b""):
+            if not nonce:
+                say("telling")
+            return accounts(failure, what, nonce)
+
+        comm._account = account
+    with pytest.raises(PeerLostError) as caught:
+        comm.empty(5)
+    assert caught.value.rank == 2
+    assert [left for left in leftovers(comm.name) if left.status == "stale"] == []
+
+
+def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothing():
+    gang = start_ranks(3, attach_when_one_has_told_and_died)
+    gang.heard("telling", [2])
+    time.sleep(0.2)
+    gang.kill(2)
+    outcomes = gang.outcomes()
+    assert outcomes[0].ok, outcomes[0]
+    assert outcomes[1].ok, outcomes[1]
+
+
+def die_over_a_group_of_oneself(comm):
+    if comm.rank == 1:
+        def die(call):
+            if call == "ftruncate":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        names.fault = die
+        comm.subgroup([1])
+    with pytest.raises(PeerLostError):
+        comm.barrier()
+    time.sleep(0.05)
+    comm.close()
+    assert leftovers(comm.name) == []
+
+
+def test_survivors_that_close_take_away_what_the_dead_made_alone():
+    gang = start_ranks(2, die_over_a_group_of_oneself)
+    outcomes = gang.outcomes()
+    assert outcomes[1].signal == signal.SIGKILL
+    assert outcomes[0].ok, outcomes[0]

@@ -1,0 +1,178 @@
+"""Going on without the dead: shrink after SIGKILL at random moments, of one, of two, of one more meanwhile."""
+
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+from support.harness import run_ranks, say, start_ranks
+
+from shmring.errors import AbortedError, BrokenError, MeetingTimeoutError, MismatchError, PeerLostError
+
+
+def go_on(comm, origin):
+    """Use a group of survivors: right results of every size, objects, another group."""
+    ranks = comm.all_gather_object(origin)
+    assert len(ranks) == comm.size
+    assert ranks == sorted(ranks)
+    for count in (1, 5000, 500_000):
+        x = np.full(count, origin, np.int64)
+        comm.all_reduce(x)
+        assert (x == sum(ranks)).all()
+    assert comm.dup().all_gather_object(origin) == ranks
+    return ranks
+
+
+def work_until_broken(comm, counts):
+    say("going")
+    try:
+        while True:
+            for count in counts:
+                x = np.ones(count, np.float32)
+                comm.all_reduce(x)
+                assert (x == comm.size).all()
+                comm.broadcast(x, root=comm.size - 1)
+    except BrokenError as error:
+        return error
+
+
+def survive(comm, counts):
+    error = work_until_broken(comm, counts)
+    group = comm.shrink()
+    origin = comm.rank
+    while True:      # some may have died after the first shrink
+        try:
+            ranks = go_on(group, origin)
+            break
+        except BrokenError:
+            group = group.shrink()
+    assert group.parent_ranks[group.rank] < comm.size
+    comm.close()
+    return type(error), ranks
+
+
+@pytest.mark.parametrize("counts", [[4], [300_000], [1, 100_000, 3]], ids=["small", "large", "mixed"])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
+    moment = random.Random(f"{seed} {n} {counts}")
+    for _ in range(2):
+        victim = moment.randrange(n)
+        gang = start_ranks(n, survive, counts)
+        gang.heard("going")
+        time.sleep(moment.uniform(0, 0.03))
+        gang.kill(victim)
+        for outcome in gang.outcomes():
+            if outcome.rank == victim:
+                assert outcome.signal == signal.SIGKILL
+            else:
+                assert outcome.ok, outcome
+                assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.0005, 0.003, 0.01])
+@pytest.mark.parametrize("n", [3, 4])
+def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, seed):
+    # The second victim dies before, while or after the others shrink; whichever it is, all survivors agree in the end.
+    moment = random.Random(f"{seed} {n} {gap_s}")
+    for _ in range(3):
+        victims = moment.sample(range(n), 2)
+        gang = start_ranks(n, survive, [1, 100_000])
+        gang.heard("going")
+        time.sleep(moment.uniform(0, 0.02))
+        gang.kill(victims[0])
+        time.sleep(moment.uniform(0, 2 * gap_s))
+        gang.kill(victims[1])
+        outcomes = gang.outcomes()
+        left = [r for r in range(n) if r not in victims]
+        for rank in left:
+            assert outcomes[rank].ok, outcomes[rank]
+            ranks = outcomes[rank].result[1]
+            # All who are alive got through go_on together; who died in or after it may have been of the party.
+            assert set(left) <= set(ranks)
+            assert ranks == outcomes[left[0]].result[1] or gap_s
+
+
+def shrink_while_one_dies(comm):
+    # All but the last rank are in shrink, waiting for the last one, when it dies.
+    if comm.rank == comm.size - 1:
+        say("ready")
+        time.sleep(1000)
+    with pytest.raises(AbortedError):
+        comm.abort("start again") if comm.rank == 0 else None
+        comm.barrier()
+    say("ready")
+    group = comm.shrink()
+    return go_on(group, comm.rank)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_survivor_that_dies_during_the_shrink_is_left_out(n):
+    gang = start_ranks(n, shrink_while_one_dies)
+    gang.heard("ready")
+    time.sleep(0.2)
+    gang.kill(n - 1)
+    for outcome in gang.outcomes()[:-1]:
+        assert outcome.ok, outcome
+        assert outcome.result == list(range(n - 1))
+
+
+def leave_while_others_shrink(comm):
+    if comm.rank == 0:
+        comm.abort("start again")
+        time.sleep(0.2)
+        comm.close()      # has left: not a survivor
+        return None
+    with pytest.raises(AbortedError):
+        comm.barrier()
+    return go_on(comm.shrink(), comm.rank)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_rank_that_closes_is_not_a_survivor(n):
+    assert run_ranks(n, leave_while_others_shrink)[1:] == [list(range(1, n))] * (n - 1)
+
+
+def stay_away(comm):
+    comm.abort("start again")
+    if comm.rank == comm.size - 1:
+        time.sleep(2)
+        return None
+    with pytest.raises(MeetingTimeoutError) as caught:
+        comm.shrink(meeting_timeout=0.4)
+    assert caught.value.missing == (comm.size - 1,)
+    assert f"[{comm.size - 1}] of the ranks" in str(caught.value)
+    time.sleep(1)      # whoever closes is not a survivor, and not waited for any more
+    return True
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_living_rank_that_never_shrinks_is_named(n):
+    assert run_ranks(n, stay_away)[:-1] == [True] * (n - 1)
+
+
+def shrink_when_all_live(comm):
+    # After a mismatch nobody is dead: everybody starts again, and may do so twice.
+    with pytest.raises(MismatchError):
+        comm.barrier() if comm.rank else comm.all_reduce(np.ones(3))
+        comm.barrier()
+    everyone = list(range(comm.size))
+    group = comm.shrink(slot_nbytes=4096)
+    assert group.config.slot_nbytes == 4096
+    assert go_on(group, comm.rank) == everyone
+    assert go_on(comm.shrink(), comm.rank) == everyone
+    assert go_on(group.shrink(), comm.rank) == everyone      # of one that is not broken
+    with pytest.raises(MismatchError):
+        comm.dup()
+    with pytest.raises(MismatchError):
+        comm.subgroup([comm.rank])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_all_go_on_after_a_mismatch_if_nobody_died(n):
+    run_ranks(n, shrink_when_all_live if n > 1 else shrink_alone)
+
+
+def shrink_alone(comm):
+    comm.abort()
+    assert go_on(comm.shrink(), 0) == [0]

@@ -1,0 +1,58 @@
+"""Who is late when time is up: not whoever happens to be waited for, but whoever keeps all waiting."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from support.harness import say, start_ranks
+
+from shmring.errors import CollectiveTimeoutError
+
+# Each call takes more rounds than there are slots, and who waits sleeps.
+SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "spin_us": 0}
+N = 40_000
+
+
+def blame(call, *args, **options):
+    """What the error of a call that comes to no end says."""
+    with pytest.raises(CollectiveTimeoutError) as caught:
+        call(*args, **options)
+    say("told")
+    return caught.value.late, str(caught.value)
+
+
+def check_that_all_blame(late, gang):
+    others = [rank for rank in range(len(gang.pids)) if rank != late]
+    gang.heard("told", others)
+    gang.kill(late)
+    outcomes = gang.outcomes()
+    for rank in others:
+        assert outcomes[rank].ok, outcomes[rank]
+        ranks, text = outcomes[rank].result
+        assert ranks == (late,), text
+        assert f"waiting for rank {late} (rank {late}, which is in " in text, text
+
+
+def hand_on(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(1000)
+    return blame(comm.exscan, np.ones(N), timeout=1 if comm.rank == 3 else 60)
+
+
+def test_who_does_not_come_is_late_and_not_those_who_wait_for_him():
+    check_that_all_blame(1, start_ranks(4, hand_on, init=SETTINGS))
+
+
+def be_held_up(comm):
+    if comm.rank == 1:      # in the middle, when it has said in four rounds what is awaited, and read nothing yet
+        signal.signal(signal.SIGALRM, lambda *_: time.sleep(1000))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    if comm.rank == 0:
+        time.sleep(0.6)
+    return blame(comm.gather, np.ones(N), root=0, timeout=2 if comm.rank == 2 else 60)
+
+
+def test_who_has_said_all_that_is_awaited_but_does_not_read_on_is_late():
+    check_that_all_blame(1, start_ranks(3, be_held_up, init=SETTINGS))

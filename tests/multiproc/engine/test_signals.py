@@ -1,0 +1,258 @@
+"""Ctrl-C in every kind of wait; the end of the interpreter, fork and exec with a communicator at hand."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support.emulation import needs_marks
+from support.harness import PATIENCE, say, start_processes, start_ranks
+
+import shmring
+from shmring.errors import AbortedError, BrokenError, PeerLostError
+
+LARGE = 200_000
+
+
+def overtake_the_reader(comm):
+    while True:     # a root waits for nobody until the slots are full
+        comm.broadcast(np.ones(LARGE), root=comm.rank)
+
+
+def fill_the_lane(comm):
+    while True:
+        comm.send(np.ones(LARGE), 1)
+
+
+def wait_for_work(comm):
+    comm.all_reduce(np.ones(3), async_op=True).wait()
+
+
+# What rank 0 waits in, and whether an interrupt there ends the communicator: only if others may have heard half of it.
+WAITS = {
+    "barrier": (lambda comm: comm.barrier(), True),
+    "planned collective": (lambda comm: comm.all_reduce(np.ones(LARGE)), True),
+    "full outbox": (overtake_the_reader, True),
+    "bundle": (lambda comm: comm.all_reduce_many([np.ones(LARGE), np.ones(3)]), True),
+    "function": (lambda comm: comm.all_reduce(np.ones(LARGE), op=lambda a, b: a + b), True),
+    "plan": (lambda comm: comm.plan("all_reduce", np.ones(3))(), True),
+    "object": (lambda comm: comm.all_gather_object("a"), True),
+    "shared array": (lambda comm: comm.empty(5), True),
+    "split": (lambda comm: comm.split(0), True),
+    "receive": (lambda comm: comm.recv(np.ones(3), 1), False),
+    "receive from anybody": (lambda comm: comm.recv(np.ones(3)), False),
+    "full lane": (fill_the_lane, True),
+    "request": (lambda comm: comm.irecv(np.ones(3), 1).wait(), False),
+    "probe": (lambda comm: comm.probe(1), False),
+    "object message": (lambda comm: comm.recv_object(1), False),
+    "work": (wait_for_work, False),
+    "new group": (lambda comm: comm.subgroup([0, 1]), False),
+    "shrink": (lambda comm: comm.shrink(), False),
+}
+
+
+def be_interrupted(comm, wait):
+    call, breaks = WAITS[wait]
+    if comm.rank == 1:
+        say("going")
+        if breaks:
+            while not comm.is_broken:
+                time.sleep(0.001)
+            with pytest.raises(AbortedError, match="KeyboardInterrupt") as caught:
+                while True:     # one may complete: rank 0 had come to it
+                    comm.barrier()
+            assert caught.value.rank == 0
+            return
+        if wait == "work":
+            time.sleep(0.5 * PATIENCE)      # the interrupt comes first; the work goes on
+            comm.all_reduce(np.ones(3))
+    else:
+        say("going")
+        with pytest.raises(KeyboardInterrupt):
+            call(comm)
+        if breaks:
+            with pytest.raises(AbortedError):
+                comm.barrier()
+            return
+    comm.barrier()      # as if the call had not been made
+    x = np.ones(LARGE)
+    comm.all_reduce(x)
+    assert (x == 2).all()
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_every_kind_of_wait(wait):
+    gang = start_ranks(2, be_interrupted, wait)
+    gang.heard("going")
+    time.sleep(0.15 * PATIENCE)     # until it waits: between two calls an interrupt breaks nothing
+    gang.signal(0, signal.SIGINT)
+    gang.results()
+
+
+def meet_in_vain(rank, session):
+    say("going")
+    with pytest.raises(KeyboardInterrupt):
+        shmring.init(rank=0, size=2, session=session)
+
+
+def test_ctrl_c_ends_a_meeting_and_leaves_nothing():
+    gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
+    gang.heard("going")
+    time.sleep(0.1 * PATIENCE)
+    gang.signal(0, signal.SIGINT)
+    gang.results()
+
+
+# ---- exec ------------------------------------------------------------------------------------------------------------
+
+
+def become_another_program(comm):
+    if comm.rank == 1:
+        say("going")
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
+    with pytest.raises(PeerLostError) as caught:
+        comm.barrier()
+    assert caught.value.rank == 1
+    say("heard")
+    with comm.shrink() as group:
+        assert group.size == 2
+        group.barrier()
+
+
+@needs_marks
+def test_a_rank_that_becomes_another_program_is_lost_though_its_process_lives():
+    gang = start_ranks(3, become_another_program)
+    gang.heard("heard", [0, 2])
+    os.kill(gang.pids[1], 0)        # it does live
+    gang.kill(1)
+    outcomes = gang.outcomes()
+    assert outcomes[0].ok, outcomes[0]
+    assert outcomes[2].ok, outcomes[2]
+
+
+# ---- the end of the interpreter --------------------------------------------------------------------------------------
+
+ENDS = {
+    "daemon thread in collectives": """
+import threading
+def call():
+    while True:
+        comm.barrier()
+threading.Thread(target=call, daemon=True).start()
+time.sleep(0.1)
+""",
+    "daemon thread in a receive": """
+import threading
+threading.Thread(target=comm.recv, args=(np.ones(3), 1), daemon=True).start()
+time.sleep(0.1)
+""",
+    "daemon thread that calls for ever": """
+import threading
+def call():
+    while True:
+        comm.send(np.ones(3), 0)
+        comm.recv(np.ones(3), 0)
+threading.Thread(target=call, daemon=True).start()
+time.sleep(0.1)
+""",
+    "nothing closed": "keep = [comm, comm.__class__]; keep.append(keep)",
+    "uncaught exception": "raise LookupError('on purpose')",
+    "sys.exit": "sys.exit(0)",
+    "forked child that ends as programs end": """
+import os
+if (pid := os.fork()) == 0:
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+time.sleep(0.1)
+""",
+}
+
+PROGRAM = """
+import sys, time
+import numpy as np
+import shmring
+comm = shmring.init()
+if comm.rank == 0:
+{end}
+else:
+    try:
+        while True:
+            comm.barrier()
+            time.sleep(0.01)
+    except shmring.BrokenError as error:
+        print(type(error).__name__, error)
+"""
+
+HEARD = {
+    "daemon thread in a receive": ("AbortedError", "closed while another thread was in a call"),
+    "uncaught exception": ("AbortedError", "LookupError: on purpose"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_ends_however_it_stands_and_its_peers_hear_of_it(tmp_path, end):
+    script = tmp_path / "end.py"
+    script.write_text(PROGRAM.format(end="\n".join("    " + line for line in ENDS[end].splitlines())))
+    ranks = {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2",
+             "SHMRING_SESSION": f"end{os.getpid()}{len(end)}"}
+    running = [
+        subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         env={**os.environ, **{key: value.format(rank) for key, value in ranks.items()}})
+        for rank in range(2)
+    ]
+    try:
+        (_, errors), (told, more) = [process.communicate(timeout=60 * PATIENCE) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    kind, text = HEARD.get(end, ("Error", "rank 0"))
+    assert kind in told, (told, errors, more)
+    assert text in told
+    assert more == ""
+    assert running[0].returncode == (end == "uncaught exception")
+    assert "Fatal" not in errors
+    if end != "uncaught exception":
+        assert "Traceback" not in errors or end.startswith("daemon")     # a thread's own, printed as it ends
+
+
+def fork_and_leave(comm):
+    pid = os.fork()
+    if pid == 0:
+        with pytest.raises(shmring.ClosedError, match="parent"):
+            comm.all_reduce(np.ones(3))
+        with pytest.raises(shmring.ClosedError, match="parent"):
+            comm.send(np.ones(3), 1 - comm.rank)
+        with pytest.raises(shmring.ClosedError, match="parent"):
+            comm.split(0)
+        with pytest.raises(shmring.ClosedError, match="parent"):
+            comm.empty(3)
+        comm.close()
+        os._exit(0)
+    # The parent dies first: the child, which maps the same memory, must not keep it alive for the others.
+    if comm.rank == 1:
+        os.kill(pid, signal.SIGSTOP)
+        say(f"child {pid}")
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(pid, 0)[1] == 0
+    with pytest.raises(BrokenError) as caught:
+        while True:
+            comm.barrier()
+    assert type(caught.value) is PeerLostError
+    assert caught.value.rank == 1
+    say("heard")
+
+
+def test_a_death_is_noticed_though_a_child_of_the_dead_lives_on():
+    gang = start_ranks(2, fork_and_leave)
+    try:
+        gang.heard("heard", [0])
+    finally:
+        for word in gang.words(1):      # it has the rank's end of the wire to here, too
+            os.kill(int(word.split()[1]), signal.SIGKILL)
+    outcomes = gang.outcomes()
+    assert outcomes[1].signal == signal.SIGKILL, outcomes[1]
+    assert outcomes[0].ok, outcomes[0]

@@ -1,0 +1,715 @@
+"""Teams of threads: the same bits as one thread, the same errors, and nothing left behind.
+
+Ranks and threads outnumber the processors here on purpose: that the answers are right must not depend on who runs when.
+"""
+
+import gc
+import os
+import resource
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from support.emulation import needs_address_limit
+from support.harness import PATIENCE, run_processes, run_ranks, say, start_processes, start_ranks
+from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.numpy_model import reduce_model
+
+import shmring
+from shmring.bootstrap import threads as teamwork
+from shmring.bootstrap import tuning as thresholds
+from shmring.engine import thread_team as team
+from shmring.errors import (
+    AbortedError,
+    ClosedError,
+    CollectiveTimeoutError,
+    MismatchError,
+    OutOfSharedMemoryError,
+    PeerLostError,
+)
+from shmring.memory import segment
+
+GRID = [(2, 2), (2, 4), (3, 3), (4, 2), (4, 4)]
+LARGE = 1 << 18      # float32s: a MiB
+
+
+def of(threads, **settings):
+    """The settings of a communicator whose large calls are all split."""
+    return {"threads": threads, "split_nbytes": 0, **settings}
+
+
+def helpers():
+    """How many helpers this process has, as the kernel counts them."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm") as comm:
+                names.append(comm.read().strip())
+        except FileNotFoundError:      # ended meanwhile
+            continue
+    return names.count("shmring-helper")
+
+
+def helpers_left():
+    """How many do not go away: a thread that has been joined may be in the kernel's list for a moment."""
+    until = time.monotonic() + PATIENCE
+    while helpers() and time.monotonic() < until:
+        time.sleep(0.001)
+    return helpers()
+
+
+# ---- the same bits ---------------------------------------------------------------------------------------------------
+
+
+def every_collective(comm, dtype, count, op):
+    """The results of all large calls, in and out of place; reductions by ``op`` or, if it is None, none."""
+    p, rank = comm.size, comm.rank
+    x, rows = values(dtype, count, rank), values(dtype, (p, count), rank)
+    root = p - 1
+    results = [
+        comm.broadcast(x.copy(), root=root),
+        comm.all_gather(x),
+        comm.gather(x, root=root),
+        comm.scatter(rows if rank == root else None, np.empty(count, dtype), root=root),
+        comm.all_to_all(rows),
+        comm.all_to_all(rows.copy(), rows.copy()),
+    ]
+    own = rows.copy()
+    results.append(comm.all_gather(own[rank], own))
+    if op is not None:
+        results += [
+            comm.all_reduce(x.copy(), op=op),
+            comm.all_reduce(x, np.empty_like(x), op=op),
+            comm.reduce(x, root=root, op=op),
+            comm.reduce_scatter(rows, op=op),
+            comm.scan(x, op=op),
+            comm.exscan(x.copy(), np.zeros_like(x), op=op),
+        ]
+    return [r for r in results if r is not None]
+
+
+def compare_with_one_thread(comm, dtypes, count, ops):
+    alone = comm.dup(threads=1)
+    assert (comm.stats()["threads"] > 1, alone.stats()["threads"]) == (True, 1)
+    before = comm.stats()["split_calls"]
+    for name in dtypes:
+        dtype = NUMPY_DTYPES[name]
+        for op in ops:
+            for mine, wanted in zip(every_collective(comm, dtype, count, op),
+                                    every_collective(alone, dtype, count, op), strict=True):
+                assert same_bits(np.asarray(mine), np.asarray(wanted)), (name, op)
+    assert comm.stats()["split_calls"] > before
+    assert alone.stats()["split_calls"] == 0
+    alone.close()
+    return comm.stats()["threads"]
+
+
+@pytest.mark.parametrize(("n", "threads"), GRID)
+def test_every_large_collective_has_the_bits_of_one_thread(n, threads):
+    told = run_ranks(n, compare_with_one_thread, ["float32", "bfloat16"], 50_021, ["sum"], init=of(threads))
+    assert told == [threads] * n
+
+
+@pytest.mark.parametrize("name", NUMPY_DTYPES)
+def test_every_dtype_has_the_bits_of_one_thread(name):
+    ops = ["lor", "max"] if name == "bool" else ["prod"] if name.startswith("complex") else ["max", "sum"]
+    run_ranks(3, compare_with_one_thread, [name], 20_003, ops, init=of(2))
+
+
+def reduce_sizes(comm, counts):
+    for count in counts:
+        inputs = [values(np.float16, count, r) for r in range(comm.size)]
+        got = comm.all_reduce(inputs[comm.rank].copy())
+        assert same_bits(got, reduce_model(inputs, "sum")), count
+    return comm.stats()["split_calls"]
+
+
+def test_sizes_around_lines_slots_and_shares_come_out_whole():
+    # Slots of a page: many rounds; and so few lines a thread that some calls are not split at all.
+    threads = 3
+    edges = [32 * threads, 2048, 2048 * threads, 4096 * threads, 40_000]
+    counts = sorted({max(1, at + off) for at in edges for off in (-33, -1, 0, 1, 31)})
+    told = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, whisper_nbytes=0))
+    assert told[0] == told[1] > 0
+
+
+def mix(comm, seed):
+    rng = np.random.default_rng(seed)      # the same on all ranks
+    for _ in range(150):
+        count, root = int(rng.choice([3, 600, 5000, 40_000, 120_001])), int(rng.integers(comm.size))
+        x = values(np.float32, count, comm.rank)
+        inputs = [values(np.float32, count, r) for r in range(comm.size)]
+        way = int(rng.integers(4))
+        if way == 0:
+            assert same_bits(comm.all_reduce(x), reduce_model(inputs, "sum"))
+        elif way == 1:
+            assert same_bits(comm.broadcast(x, root=root), inputs[root])
+        elif way == 2:
+            assert same_bits(comm.all_gather(x), np.stack(inputs))
+        else:
+            comm.barrier()
+    return comm.stats()["split_calls"]
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 3), (4, 2)])
+def test_split_calls_small_ones_and_unsplit_ones_follow_one_another(n, threads, seed):
+    told = run_ranks(n, mix, seed, init=of(threads, split_nbytes=100_000))
+    assert len(set(told)) == 1
+    assert told[0] > 0
+
+
+def uneven(comm):
+    counts = [20_000 * (r + 1) for r in range(comm.size)]
+    x = np.full(counts[comm.rank], comm.rank, np.int32)
+    got = comm.all_gather(x, counts=counts)
+    assert (got == np.repeat(np.arange(comm.size, dtype=np.int32), counts)).all()
+    return comm.stats()["split_calls"]
+
+
+def test_calls_with_counts_are_made_by_one_thread():
+    assert run_ranks(3, uneven, init=of(2)) == [0] * 3
+
+
+def on_shared_arrays(comm):
+    x = comm.empty(LARGE, np.float32)
+    x[:] = comm.rank + 1
+    comm.all_reduce(x)
+    assert (x == sum(range(1, comm.size + 1))).all()
+    split, mapped = comm.stats()["split_calls"], comm.engine.sharing.nmapped
+    comm.all_reduce(np.ones(LARGE, np.float32))      # one private array: staged by all, and split
+    assert comm.stats()["split_calls"] == split + 1
+    return split, mapped
+
+
+def test_calls_on_shared_arrays_are_made_by_one_thread_and_not_staged():
+    assert run_ranks(2, on_shared_arrays, init=of(3)) == [(0, 1)] * 2
+
+
+# ---- other ways to make calls ----------------------------------------------------------------------------------------
+
+
+def asynchronously(comm):
+    arrays = [np.full(LARGE, float(comm.rank + k), np.float32) for k in range(6)]
+    works = [comm.all_reduce(x, async_op=True) for x in arrays]
+    for k, work in enumerate(works):
+        assert (work.wait() == sum(r + k for r in range(comm.size))).all()
+    return comm.stats()["split_calls"]
+
+
+def test_asynchronous_work_is_split_too():
+    assert run_ranks(2, asynchronously, init=of(2)) == [6, 6]
+
+
+def persistently(comm):
+    x = np.ones(LARGE, np.float32)
+    plan = comm.plan("all_reduce", x)
+    for k in range(1, 5):
+        plan()
+        assert (x == comm.size**k).all()
+    assert "2 threads" in plan.describe()
+    return comm.stats()["split_calls"]
+
+
+def test_persistent_plans_are_split_and_say_so():
+    assert run_ranks(2, persistently, init=of(2)) == [4, 4]
+
+
+def from_many_threads(comm):
+    def work(own):
+        for _ in range(20):
+            assert (own.all_reduce(np.ones(LARGE // 4, np.float32)) == comm.size).all()
+
+    groups = [comm.dup() for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(own,)) for own in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert helpers() == 4      # of this communicator, and of its three groups
+    for own in groups:
+        own.close()
+    return helpers()
+
+
+def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers():
+    assert run_ranks(2, from_many_threads, init=of(2)) == [1, 1]
+
+
+# ---- how many --------------------------------------------------------------------------------------------------------
+
+
+def number_of_threads(rank, session, asked):
+    with shmring.init(rank=rank, size=len(asked), session=session, split_nbytes=0, threads=asked[rank]) as comm:
+        assert (comm.all_reduce(np.ones(LARGE, np.float32)) == len(asked)).all()
+        stats = comm.stats()
+        assert helpers() == stats["threads"] - 1
+        return stats["threads"], stats["split_calls"], [p["threads"] for p in stats["programs"]]
+
+
+@pytest.mark.parametrize(("asked", "got"), [((4, 2), 2), ((1, 4), 1), ((3, 3, 3), 3), ((2, 5, 4), 2)])
+def test_the_ranks_have_as_many_as_the_one_that_asks_for_the_fewest(asked, got, seed):
+    for told in run_processes(len(asked), number_of_threads, f"team{seed}", asked):
+        assert told == (got, int(got > 1), [got])
+
+
+def test_a_rank_alone_has_no_helpers():
+    assert run_processes(1, number_of_threads, "alone", (4,)) == [(1, 0, [])]
+
+
+def threads_by_mask(rank, session, processors, **settings):
+    thresholds.allowed_processors = lambda: processors[rank]
+    thresholds.processor_quota = lambda: None
+    with shmring.init(rank=rank, size=len(processors), session=session) as comm:
+        assert (comm.all_reduce(np.ones(LARGE * 2, np.float32)) == len(processors)).all()
+        return comm.stats()["threads"], comm.stats()["split_calls"]
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads"),
+    [([range(2)] * 2, 1), ([range(4), range(4, 8)], 2), ([range(4)] * 2, 1), ([range(8), range(100, 164)], 4)],
+)
+def test_without_a_word_from_the_user_it_follows_from_the_processors_that_fall_to_each_rank(processors, threads, seed):
+    masks = [tuple(mask) for mask in processors]
+    for told in run_processes(2, threads_by_mask, f"mask{seed}", masks):
+        assert told == (threads, int(threads > 1))
+
+
+def set_in_the_environment(rank, session):
+    with shmring.init(rank=rank, size=2, session=session) as comm:
+        return comm.stats()["threads"], comm.stats()["split_nbytes"]
+
+
+def test_the_environment_sets_it_too(seed):
+    env = {"SHMRING_THREADS": "2", "SHMRING_SPLIT_NBYTES": "12345"}
+    assert run_processes(2, set_in_the_environment, f"env{seed}", env=env) == [(2, 12345.0)] * 2
+
+
+def without_memory_for_more(rank, session):
+    given = segment.Segment.reserve
+
+    def reserve(self, offset, nbytes, calls=[0]):      # noqa: B006
+        calls[0] += 1
+        if rank == 1 and calls[0] > 2:
+            raise OutOfSharedMemoryError("no room", nbytes, 0)
+        given(self, offset, nbytes)
+
+    segment.Segment.reserve = reserve
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        told = number_of_threads(rank, session, (5, 5, 5))
+    assert [("rank 1 got 3 of 5 threads" in str(w.message)) for w in caught] == ([True] if rank == 1 else [])
+    return told
+
+
+def test_where_one_rank_has_no_memory_for_more_all_have_fewer(seed):
+    assert run_processes(3, without_memory_for_more, f"memory{seed}") == [(3, 1, [3])] * 3
+
+
+def without_room_for_stacks(rank, session):
+    given, unlimited = segment.Segment.reserve, resource.getrlimit(resource.RLIMIT_AS)
+
+    def limit(self, offset, nbytes, calls=[0]):      # noqa: B006
+        given(self, offset, nbytes)
+        calls[0] += 1
+        if rank == 0 and calls[0] == 31:      # the last one, after which threads are started
+            with open("/proc/self/statm") as statm:
+                in_use = int(statm.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), unlimited[1]))
+
+    def warn(message, *args, **kwargs):
+        resource.setrlimit(resource.RLIMIT_AS, unlimited)
+        assert "of 32 threads" in message
+        say("warned")
+
+    segment.Segment.reserve = limit
+    teamwork.warnings = type("warnings", (), {"warn": staticmethod(warn)})
+    return number_of_threads(rank, session, (32, 32))
+
+
+@needs_address_limit
+def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
+    gang = start_processes(2, without_room_for_stacks, f"stacks{seed}")
+    gang.heard("warned", [0])
+    told = gang.results()
+    assert told[0] == told[1]
+    assert 1 <= told[0][0] < 32
+
+
+def die_before_the_talk(rank, session):
+    if rank == 1:
+        segment.Segment.reserve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerLostError) as caught:
+        shmring.init(rank=rank, size=3, session=session, threads=2)
+    assert caught.value.rank == 1
+    gc.collect()
+    return helpers_left()
+
+
+def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
+    outcomes = start_processes(3, die_before_the_talk, f"die{seed}").outcomes()
+    assert outcomes[1].signal == signal.SIGKILL
+    assert [outcomes[r].result for r in (0, 2)] == [0, 0], [str(o) for o in outcomes]
+
+
+# ---- trouble ---------------------------------------------------------------------------------------------------------
+
+
+def loop_for_ever(comm, count):
+    x = np.ones(count, np.float32)
+    comm.all_reduce(x, op="max")
+    say("going")
+    while True:
+        comm.all_reduce(x, op="max")
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 2), (2, 4), (4, 3)])
+@pytest.mark.parametrize("count", [LARGE // 8, 4 * LARGE])
+def test_survivors_of_a_kill_in_the_middle_name_the_dead(n, threads, count):
+    for pause in (0.003, 0.02):
+        gang = start_ranks(n, loop_for_ever, count, init=of(threads))
+        gang.heard("going")
+        time.sleep(pause)
+        victim = n - 1
+        killed_at = gang.kill(victim)
+        outcomes = gang.outcomes()
+        for outcome in outcomes[:-1]:
+            assert type(outcome.error) is PeerLostError, outcome
+            assert outcome.error.rank == victim
+            print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+
+
+def stay_behind(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    if comm.rank == comm.size - 1:
+        say("late")
+        time.sleep(1000)
+    try:
+        comm.all_reduce(x, timeout=0.15)
+    except CollectiveTimeoutError:
+        assert comm.is_broken
+        with pytest.raises(CollectiveTimeoutError):
+            comm.barrier()
+        say("timed out")
+        raise
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
+def test_a_late_rank_is_named_with_what_it_is_in(n, threads):
+    gang = start_ranks(n, stay_behind, init=of(threads))
+    gang.heard("late", [n - 1])
+    gang.heard("timed out", range(n - 1))
+    gang.kill(n - 1)
+    for outcome in gang.outcomes()[:-1]:
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert outcome.error.late == (n - 1,)
+        assert "in no call" in str(outcome.error)
+        assert f"all_reduce(sum, float32 x {LARGE})" in str(outcome.error)
+
+
+def loop_with_a_timeout(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    say("going")
+    while True:
+        comm.all_reduce(x, op="max", timeout=0.3)
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
+def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n, threads):
+    gang = start_ranks(n, loop_with_a_timeout, init=of(threads))
+    gang.heard("going")
+    time.sleep(0.02)
+    gang.stop(1)
+    deadline = time.monotonic() + 30 * PATIENCE
+    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
+        gang._listen(time.monotonic() + 0.1)
+    gang.kill(1)
+    for outcome in gang.outcomes():
+        if outcome.rank != 1:
+            assert type(outcome.error) is CollectiveTimeoutError, outcome
+            assert 1 in outcome.error.late
+
+
+def abort_in_the_middle(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    with pytest.raises(AbortedError, match="enough"):
+        while True:
+            comm.all_reduce(x, op="max")
+            if comm.rank == 0 and comm.stats()["split_calls"] == 20:
+                comm.abort("enough")
+    with pytest.raises(AbortedError, match="enough"):
+        comm.all_reduce(x)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
+    run_ranks(3, abort_in_the_middle, init=of(threads))
+
+
+def abort_from_another_thread(comm):
+    x = np.ones(LARGE, np.float32)
+    if comm.rank == 0:
+        time.sleep(0.2)
+        comm.abort("no more data")
+        return
+    with pytest.raises(AbortedError, match="rank 0 aborted: no more data"):
+        comm.all_reduce(x)
+    assert helpers() == 2
+    comm.close()
+    assert helpers_left() == 0
+
+
+def test_an_abort_reaches_helpers_that_sleep():
+    run_ranks(3, abort_from_another_thread, init=of(3))
+
+
+def disagree(comm, way):
+    x, odd = np.ones(LARGE, np.float32), comm.rank == comm.size - 1
+    comm.all_reduce(x)
+    with pytest.raises(MismatchError) as caught:
+        if way == "kind":
+            comm.all_gather(x) if odd else comm.all_reduce(x)
+        elif way == "op":
+            comm.all_reduce(x, op="max" if odd else "sum")
+        elif way == "count":
+            comm.all_reduce(x[1:].copy() if odd else x)
+        elif way == "split or not":
+            comm.all_reduce(x[: LARGE // 8].copy() if odd else x)
+        elif way == "small":
+            comm.all_reduce(x[:4].copy() if odd else x)
+        elif way == "root":
+            comm.reduce(x, root=int(odd))
+            comm.barrier()
+    with pytest.raises(MismatchError):
+        comm.barrier()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["kind", "op", "count", "split or not", "small", "root"])
+@pytest.mark.parametrize(("n", "threads"), [(2, 4), (3, 2)])
+def test_ranks_that_disagree_all_get_an_error(n, threads, way):
+    for text in run_ranks(n, disagree, way, init=of(threads, split_nbytes=LARGE)):
+        assert " called " in text
+
+
+def interrupt_while_waiting(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.5)
+        with pytest.raises(AbortedError, match="KeyboardInterrupt"):
+            while True:
+                comm.all_reduce(x)
+        return
+    with pytest.raises(KeyboardInterrupt):
+        comm.all_reduce(x)
+    with pytest.raises(AbortedError):
+        comm.barrier()
+
+
+def test_ctrl_c_works_while_waiting_and_tells_the_others():
+    gang = start_ranks(2, interrupt_while_waiting, init=of(3))
+    gang.heard("going", [1])
+    time.sleep(0.1)
+    gang.signal(0, signal.SIGINT)
+    gang.results()
+
+
+def close_in_the_middle(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    if comm.rank == 0:
+        say("closing")
+        comm.close()
+        return helpers_left()
+    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
+        while True:
+            comm.all_reduce(x)
+    assert caught.value.rank == 0
+    comm.close()
+    return helpers_left()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_that_closes_while_it_is_needed_is_named(n):
+    assert run_ranks(n, close_in_the_middle, init=of(3)) == [0] * n
+
+
+def go_on_without_the_dead(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    say("going")
+    try:
+        while True:
+            comm.all_reduce(x, op="max")
+    except PeerLostError:
+        with comm.shrink() as rest:
+            assert (rest.all_reduce(np.ones(LARGE, np.float32)) == rest.size).all()
+            return rest.size, rest.stats()["threads"], rest.stats()["split_calls"]
+
+
+def test_those_who_are_left_have_a_team_again():
+    gang = start_ranks(3, go_on_without_the_dead, init=of(2))
+    gang.heard("going")
+    gang.kill(1)
+    outcomes = gang.outcomes()
+    assert [outcomes[r].result for r in (0, 2)] == [(2, 2, 1)] * 2, [str(o) for o in outcomes]
+
+
+# ---- nothing is left behind ------------------------------------------------------------------------------------------
+
+
+def come_and_go(comm):
+    comm.all_reduce(np.ones(LARGE, np.float32))
+    seen = [helpers()]
+    comm.close()
+    seen.append(helpers_left())
+    comm.close()
+    return seen
+
+
+def test_close_ends_the_helpers():
+    assert run_ranks(2, come_and_go, init=of(4)) == [[3, 0]] * 2
+
+
+def drop(rank, session):
+    comm = shmring.init(rank=rank, size=2, session=session, **of(3))
+    comm.all_reduce(np.ones(LARGE, np.float32))
+    comm.barrier()
+    del comm
+    gc.collect()
+    return helpers_left()
+
+
+def test_a_communicator_that_is_dropped_ends_its_helpers(seed):
+    assert run_processes(2, drop, f"drop{seed}") == [0, 0]
+
+
+def leave_with_helpers(rank, session):
+    comm = shmring.init(rank=rank, size=2, session=session, **of(3))
+    comm.all_reduce(np.ones(LARGE, np.float32))
+    say("done")
+    import atexit
+
+    atexit._run_exitfuncs()      # what the end of the interpreter does
+    assert helpers_left() == 0
+    with pytest.raises(ClosedError):
+        comm.barrier()
+
+
+def test_the_end_of_the_interpreter_ends_them(seed):
+    gang = start_processes(2, leave_with_helpers, f"leave{seed}")
+    gang.heard("done")
+    gang.results()
+
+
+def fork_inside(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            assert helpers() == 0
+            with pytest.raises(ClosedError):
+                comm.all_reduce(x)
+            comm.close()      # waits for no thread: there are none here
+            del comm
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert helpers() == 2
+    assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
+
+
+def test_a_forked_child_has_no_helpers_and_waits_for_none():
+    run_ranks(2, fork_inside, init=of(3))
+
+
+def fork_while_they_work(comm):
+    for _ in range(10):
+        work = comm.all_reduce(np.ones(8 * LARGE, np.float32), async_op=True)
+        pid = os.fork()
+        if pid == 0:
+            comm.close()
+            os._exit(0 if helpers() == 0 else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert (work.wait() == comm.size).all()
+
+
+def test_a_fork_in_the_middle_of_a_call_harms_neither_side():
+    run_ranks(2, fork_while_they_work, init=of(3))
+
+
+def idle(comm):
+    comm.all_reduce(np.ones(LARGE, np.float32))
+    comm.barrier()
+    before = time.process_time()
+    time.sleep(0.5)
+    return time.process_time() - before
+
+
+def test_idle_helpers_take_no_processor_time():
+    # Of half a second with three helpers; far above what is measured, far below what one that spins takes.
+    assert max(run_ranks(2, idle, init=of(4, spin_us=100.0))) < 0.1
+
+
+def sleep_in_a_call(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    if comm.rank == 0:
+        time.sleep(0.6)
+        comm.all_reduce(x)
+        return 0.0
+    before = time.process_time()
+    comm.all_reduce(x)
+    return time.process_time() - before
+
+
+def test_helpers_that_wait_for_a_peer_sleep():
+    assert max(run_ranks(2, sleep_in_a_call, init=of(4))) < 0.3
+
+
+def where_they_may_run(comm):
+    comm.all_reduce(np.ones(LARGE, np.float32))  # who has worked has got its name
+    masks = set()
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            if name.read().strip() == "shmring-helper":
+                masks.add(frozenset(os.sched_getaffinity(int(task))))
+    return masks == {frozenset(os.sched_getaffinity(0))}
+
+
+def test_helpers_may_run_where_their_caller_may():
+    assert run_ranks(2, where_they_may_run, init=of(3)) == [True, True]
+
+
+def block_signals(comm):
+    comm.all_reduce(np.ones(LARGE, np.float32))
+    blocked = []
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as status:
+            lines = dict(line.split(":", 1) for line in status if ":" in line)
+        if lines["Name"].strip() == "shmring-helper":
+            blocked.append(int(lines["SigBlk"], 16))
+    return all(mask >> (signal.SIGINT - 1) & 1 and mask >> (signal.SIGTERM - 1) & 1 for mask in blocked) and blocked
+
+
+def test_no_signal_is_handled_by_a_helper():
+    assert all(run_ranks(2, block_signals, init=of(2)))
+
+
+# ---- the threads by themselves ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 32])
+def test_each_call_has_each_helper_at_work_once(threads):
+    assert team.called_by(threads, 200) == (threads, 200 * (threads - 1))

@@ -1,0 +1,471 @@
+"""What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.harness import PATIENCE, RANKS, run_processes, run_ranks, say, start_processes, start_ranks
+
+import shmring
+from shmring.errors import (
+    AbortedError,
+    ClosedError,
+    CollectiveTimeoutError,
+    MeetingTimeoutError,
+    MismatchError,
+    PeerLostError,
+)
+
+GROUPS = [n for n in RANKS if n > 1]
+SMALL, LARGE = 4, 1 << 20
+
+
+def loop_for_ever(comm, count):
+    x = np.ones(count, np.float32)
+    comm.all_reduce(x, op="max")
+    say("going")
+    while True:
+        comm.all_reduce(x, op="max")
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize("n", GROUPS)
+def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count):
+    gang = start_ranks(n, loop_for_ever, count)
+    gang.heard("going")
+    time.sleep(0.01)
+    victim = n // 2
+    killed_at = gang.kill(victim)
+    outcomes = gang.outcomes()
+    assert outcomes[victim].signal == signal.SIGKILL
+    for outcome in outcomes:
+        if outcome.rank != victim:
+            assert type(outcome.error) is PeerLostError, outcome
+            assert outcome.error.rank == victim
+            assert outcome.error.pid == outcomes[victim].pid
+            print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+
+
+def wait_for_rank_zero(comm):
+    if comm.rank == 0:
+        say("going")
+        time.sleep(1000)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
+    gang = start_ranks(n, wait_for_rank_zero)
+    gang.heard("going", [0])
+    time.sleep(0.2)
+    killed_at = gang.kill(0)
+    for outcome in gang.outcomes()[1:]:
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == 0
+        print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+
+
+def raise_lookup_error(*_):
+    raise LookupError
+
+
+def spin_while(comm, way):
+    if comm.rank == 0:
+        say("going")
+        time.sleep(1000)
+    signal.signal(signal.SIGUSR2, raise_lookup_error)
+    with pytest.raises({"death": PeerLostError, "clock": CollectiveTimeoutError, "signal": LookupError}[way]):
+        comm.barrier()
+    say("through")
+
+
+@pytest.mark.parametrize("way", ["death", "clock", "signal"])
+def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_signals(way):
+    gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
+    gang.heard("going", [0])
+    time.sleep(0.1)
+    if way != "clock":
+        gang.signal(int(way == "signal"), signal.SIGKILL if way == "death" else signal.SIGUSR2)
+    gang.heard("through", [1])
+    if way != "death":
+        gang.kill(0)
+    assert gang.outcomes()[1].ok, gang.outcomes()[1]
+
+
+def stay_behind(comm, count):
+    x = np.ones(count)
+    if comm.rank == comm.size - 1:
+        say("late")
+        time.sleep(1000)
+    comm.all_reduce(x, timeout=0.15)
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize("n", GROUPS)
+def test_a_late_rank_is_named_with_what_it_is_in(n, count):
+    gang = start_ranks(n, stay_behind, count)
+    gang.heard("late", [n - 1])
+    deadline = time.monotonic() + 30 * PATIENCE
+    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
+        gang._listen(time.monotonic() + 0.1)
+    gang.kill(n - 1)
+    for outcome in gang.outcomes()[:-1]:
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert isinstance(outcome.error, TimeoutError)
+        assert n - 1 in outcome.error.late
+        assert "in no call" in str(outcome.error)
+        assert "all_reduce(sum, float64" in str(outcome.error)
+
+
+def wait_for_a_message(comm, call):
+    if comm.rank == 1:
+        say("here")
+        if call == "send":
+            comm.send(np.zeros(1 << 20, np.uint8), 0, 5)
+        else:
+            getattr(comm, call)(*([np.zeros(3)] if call == "recv" else []), 0, 5)
+    else:
+        comm.all_reduce(np.ones(SMALL), timeout=0.5)
+
+
+@pytest.mark.parametrize("call", ["send", "recv", "probe"])
+def test_a_rank_that_waits_for_a_message_is_said_to(call):
+    for outcome in start_ranks(2, wait_for_a_message, call, init={"lane_nbytes": 4096}).outcomes():
+        assert type(outcome.error) is CollectiveTimeoutError, outcome
+        assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
+
+
+def disagree(comm, way):
+    x = np.ones(LARGE if "large" in way else SMALL, np.float32)
+    odd = comm.rank == comm.size - 1
+    try:
+        if way.startswith("kind"):
+            comm.all_gather(x) if odd else comm.all_reduce(x)
+        elif way.startswith("op"):
+            comm.all_reduce(x, op="max" if odd else "sum")
+        elif way.startswith("dtype"):
+            comm.all_reduce(x.view(np.int32) if odd else x)
+        elif way.startswith("count"):
+            comm.all_reduce(x[1:].copy() if odd else x)
+        elif way.startswith("size"):
+            comm.all_reduce(np.ones(LARGE, np.float32) if odd else x)
+        elif way.startswith("root"):
+            comm.reduce(x, root=int(odd))
+            comm.barrier()
+        elif way.startswith("skip"):
+            if not odd:
+                comm.barrier()
+            comm.all_reduce(x)
+    except MismatchError as error:
+        with pytest.raises(MismatchError):      # for good
+            comm.barrier()
+        assert comm.is_broken
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "way", ["kind", "kind large", "op", "op large", "dtype", "dtype large", "count", "count large", "size", "root",
+            "root large", "skip", "skip large"],
+)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way):
+    for text in run_ranks(n, disagree, way):
+        assert text is not None
+        assert "all_reduce" in text or "reduce(sum, float32" in text, text
+        assert " called " in text
+
+
+def abort_in_rank_one(comm):
+    if comm.rank == 1:
+        time.sleep(0.05)
+        comm.abort("no more data")
+        with pytest.raises(AbortedError):
+            comm.barrier()
+        return
+    with pytest.raises(AbortedError, match="rank 1 aborted: no more data") as caught:
+        comm.barrier()
+    assert caught.value.rank == 1
+    with pytest.raises(AbortedError):
+        comm.all_reduce(np.ones(3))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_abort_reaches_those_who_wait(n):
+    run_ranks(n, abort_in_rank_one)
+
+
+def raise_in_rank_zero(comm):
+    if comm.rank == 0:
+        raise LookupError("no such file")
+    comm.barrier()
+
+
+def test_a_rank_that_leaves_with_an_exception_aborts_the_others():
+    outcomes = start_ranks(3, raise_in_rank_zero).outcomes()
+    assert isinstance(outcomes[0].error, LookupError)
+    for outcome in outcomes[1:]:
+        assert isinstance(outcome.error, AbortedError)
+        assert "rank 0 aborted: LookupError: no such file" in str(outcome.error)
+
+
+def close_early(comm):
+    if comm.rank == 0:
+        time.sleep(0.05)
+        comm.close()
+        comm.close()
+        with pytest.raises(ClosedError):
+            comm.barrier()
+        return
+    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
+        comm.barrier()
+    assert caught.value.rank == 0
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_rank_that_closes_while_it_is_needed_is_named(n):
+    run_ranks(n, close_early)
+
+
+def say_and_close(comm):
+    x = np.full(5000, 7.0) if comm.rank == 0 else np.zeros(5000)
+    comm.broadcast(x)
+    if comm.rank:
+        assert (x == 7).all()
+    comm.close()
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_what_a_rank_said_before_it_closed_still_arrives(n):
+    run_ranks(n, say_and_close)
+
+
+def interrupt_while_waiting(comm):
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.5)
+        with pytest.raises(AbortedError, match="KeyboardInterrupt"):
+            comm.barrier()      # completes: rank 0 had come to it
+            comm.barrier()
+        return
+    with pytest.raises(KeyboardInterrupt):
+        comm.barrier()
+    with pytest.raises(AbortedError):
+        comm.barrier()
+
+
+def test_ctrl_c_works_while_waiting_and_tells_the_others():
+    gang = start_ranks(2, interrupt_while_waiting)
+    gang.heard("going", [1])
+    time.sleep(0.1)
+    gang.signal(0, signal.SIGINT)
+    gang.results()
+
+
+def handle_signal_while_waiting(comm):
+    calls = []
+    signal.signal(signal.SIGUSR2, lambda *_: calls.append(1))
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.3)
+    comm.barrier()
+    return len(calls)
+
+
+def test_a_signal_handler_runs_while_waiting_and_the_wait_goes_on():
+    gang = start_ranks(2, handle_signal_while_waiting)
+    gang.heard("going", [1])
+    time.sleep(0.1)
+    gang.signal(0, signal.SIGUSR2)
+    assert gang.results() == [1, 0]
+
+
+def wait_while_a_thread_works(comm):
+    if comm.rank == 1:
+        time.sleep(0.3)
+        comm.barrier()
+        return 0
+    turns, stop = [0], threading.Event()
+
+    def work():
+        while not stop.is_set():
+            turns[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    comm.barrier()
+    stop.set()
+    thread.join()
+    return turns[0]
+
+
+def test_other_threads_run_while_one_waits():
+    assert run_ranks(2, wait_while_a_thread_works)[0] > 20
+
+
+def share_between_threads(comm):
+    # Threads of one rank take turns; the calls are the same, so their order between threads does not matter.
+    def work():
+        for _ in range(200):
+            x = np.ones(2000)
+            comm.all_reduce(x)
+            assert (x == comm.size).all()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_of_a_rank_take_turns():
+    run_ranks(2, share_between_threads)
+
+
+class EnoughError(Exception):
+    pass
+
+
+def contend_though_interrupted(comm, seed):
+    def ring(*_):
+        raise EnoughError
+
+    stop = threading.Event()
+
+    def call():
+        while not stop.is_set():
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+
+    moment = random.Random(seed)
+    signal.signal(signal.SIGALRM, ring)
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(1500):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 300e-6))
+            comm.all_reduce(np.ones(20_000))
+            comm.iprobe()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    comm.barrier()
+
+
+def test_threads_take_turns_though_signal_handlers_raise_anywhere(seed):
+    run_ranks(1, contend_though_interrupted, seed)
+
+
+def fork_inside(comm):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            comm.barrier()
+        except ClosedError as error:
+            os._exit(0 if "parent" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    comm.barrier()      # the child's end took nothing with it
+    x = np.ones(100_000)
+    comm.all_reduce(x)
+    assert x[0] == comm.size
+
+
+def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator():
+    run_ranks(2, fork_inside)
+
+
+def sleep_cheaply(comm):
+    if comm.rank == 0:
+        time.sleep(1.0)
+        comm.barrier()
+        return 0.0
+    before = time.process_time()
+    comm.barrier()
+    return time.process_time() - before
+
+
+def test_a_waiting_rank_sleeps():
+    # Far above what is measured (bench/), far below what a spinning rank takes.
+    assert max(run_ranks(4, sleep_cheaply)) < 0.3
+
+
+def killed_all(comm):
+    say("met")
+    loop_for_ever(comm, 1000)
+
+
+def test_killing_all_ranks_leaves_nothing():
+    gang = start_ranks(3, killed_all)
+    gang.heard("met")
+    for rank in range(3):
+        gang.kill(rank)
+    gang.outcomes()
+    assert [name for name in os.listdir("/dev/shm") if name.startswith("shmring-")] == []
+
+
+def test_errors_pickle_with_their_attributes():
+    import pickle
+
+    for error in (PeerLostError("a", 3, 7), CollectiveTimeoutError("b", (1, 2)), MismatchError("c", (0, 1)),
+                  AbortedError("d", 4)):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def join_again_and_again(rank, session):
+    for number in range(20):
+        with shmring.init(rank=rank, size=3, session=session) as comm:
+            x = np.full(3000, float(number))
+            comm.all_reduce(x)
+            assert (x == 3 * number).all()
+    pair = [shmring.init(rank=rank, size=3, session=session) for _ in range(2)]
+    for comm in reversed(pair):
+        comm.barrier()
+        comm.close()
+
+
+def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
+    run_processes(3, join_again_and_again, f"again{seed}")
+
+
+def come_too_late(rank, session):
+    if rank == 1:
+        with pytest.raises(MeetingTimeoutError) as caught:
+            shmring.init(rank=1, size=2, session=session, meeting_timeout=0.1)
+        assert caught.value.missing == (0,)
+        say("tired")
+    else:
+        time.sleep(0.3)
+    with shmring.init(rank=rank, size=2, session=session) as comm:
+        comm.barrier()
+
+
+def test_a_rank_that_gave_up_meeting_may_try_again(seed):
+    start_processes(2, come_too_late, f"late{seed}").results()
+
+
+def reduce_then_others(comm):
+    for count in (2000, 100_000):
+        for root in range(comm.size):
+            x = np.ones(count)
+            comm.reduce(x.copy(), root=root)
+            comm.broadcast(x, root=root)
+            comm.gather(x, root=root)
+            comm.scatter(np.ones((comm.size, count)) if comm.rank == root else None, np.empty(count), root=root)
+            comm.all_reduce(x)
+
+
+@pytest.mark.parametrize("n", GROUPS)
+def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(n):
+    run_ranks(n, reduce_then_others)

@@ -1,0 +1,31 @@
+"""The C-level functions of the ring, used by an extension outside the package: the example is built and run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shmring
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "embedding"
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="needs a C compiler")
+def test_the_example_extension_is_built_and_runs(tmp_path):
+    pytest.importorskip("Cython")
+    for name in ("pump.pyx", "setup.py", "run.py"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1])}
+
+    def run(*args):
+        done = subprocess.run(
+            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("setup.py", "-q", "build_ext", "--inplace")
+    assert run("run.py") == "1000000 numbers, their sum is 499999500000\n"

@@ -1,0 +1,509 @@
+"""`spawn` and `run`: results by rank, the failure that counts, and nothing left of any run."""
+
+import errno
+import gc
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import harness
+from support.emulation import needs_adoption
+from support.harness import PATIENCE, RANKS
+
+import shmring
+from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
+from shmring.launch.processes import children
+from shmring.launch.run import run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fork_server():
+    """The server that the method "forkserver" leaves running is not what these tests look for."""
+    forkserver.ensure_running()
+    yield
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture(autouse=True)
+def no_children_left():
+    """Neither a process nor a zombie may be left by a run."""
+    before = children()
+    yield
+    gc.collect()
+    assert children() == before
+
+
+def is_running(pid):
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, what, timeout=30):
+    """Wait until something has become true; a bound for tests that would hang, not a measure."""
+    deadline = time.monotonic() + timeout * PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+# ---- spawn -----------------------------------------------------------------------------------------------------
+
+
+def sum_ranks(comm, factor, offset=0):
+    x = np.full(5, float(comm.rank * factor + offset))
+    comm.all_reduce(x)
+    return comm.rank, comm.size, x.tolist()
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_results_come_back_by_rank_after_a_real_reduction(n):
+    total = float(sum(10 * rank + 1 for rank in range(n)))
+    expected = [(rank, n, [total] * 5) for rank in range(n)]
+    assert shmring.spawn(sum_ranks, n, (10,), {"offset": 1}, start_method="fork") == expected
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_every_start_method_gives_the_same_results(method):
+    assert shmring.spawn(sum_ranks, 2, (1,), start_method=method) == [(0, 2, [1.0] * 5), (1, 2, [1.0] * 5)]
+
+
+def test_spawn_is_the_default_start_method():
+    with pytest.raises((AttributeError, pickle.PicklingError), match=r"local object|lambda"):
+        shmring.spawn(lambda comm: comm.rank, 1)
+
+
+def big_result(comm, nbytes):
+    return bytes([comm.rank]) * nbytes
+
+
+def test_results_larger_than_any_pipe_come_back_whole():
+    results = shmring.spawn(big_result, 3, (3_000_000,), start_method="fork")
+    assert results == [bytes([rank]) * 3_000_000 for rank in range(3)]
+
+
+class NoSuchLuckError(Exception):
+    """An exception of the user's own."""
+
+
+def raise_on(comm, rank, error):
+    if comm.rank == rank:
+        raise error
+    comm.barrier()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_exception_keeps_its_type_and_shows_where_it_was_raised(rank):
+    with pytest.raises(NoSuchLuckError, match="bad luck") as caught:
+        shmring.spawn(raise_on, 3, (rank, NoSuchLuckError("bad luck")), start_method="fork")
+    assert f"on rank {rank}" in str(caught.value.__cause__)
+    assert "in raise_on" in str(caught.value.__cause__)
+
+
+def catch_the_abort(comm, path):
+    if comm.rank == 0:
+        raise NoSuchLuckError("bad luck")
+    try:
+        comm.barrier()
+    except AbortedError as error:
+        Path(path, str(comm.rank)).write_text(f"{error.rank} {error}")
+        raise
+
+
+def test_the_others_are_told_who_failed_and_why(tmp_path):
+    with pytest.raises(NoSuchLuckError):
+        shmring.spawn(catch_the_abort, 3, (tmp_path,), start_method="fork")
+    for rank in (1, 2):
+        told = (tmp_path / str(rank)).read_text()
+        assert told.startswith("0 ")
+        assert "NoSuchLuckError: bad luck" in told
+
+
+class UnpicklableError(Exception):
+    """Cannot be made again from what pickle keeps of it."""
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+def raise_unpicklable(comm):
+    raise UnpicklableError(1, 2)
+
+
+def test_an_exception_that_cannot_be_pickled_is_shown_as_text():
+    with pytest.raises(RankFailedError, match="UnpicklableError: 1 and 2") as caught:
+        shmring.spawn(raise_unpicklable, 1, start_method="fork")
+    assert (caught.value.rank, caught.value.status) == (0, 0)
+    assert "in raise_unpicklable" in str(caught.value.__cause__)
+
+
+def return_unpicklable(comm):
+    return threading.Lock()
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error():
+    with pytest.raises(TypeError, match="pickle"):
+        shmring.spawn(return_unpicklable, 1, start_method="fork")
+
+
+def kill_on(comm, rank, number):
+    if comm.rank == rank:
+        os.kill(os.getpid(), number)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_killed_rank_is_lost_and_named_with_its_signal(number):
+    message = rf"rank 1 \(pid \d+\) was killed by signal \d+ \({number.name}\)"
+    with pytest.raises(PeerLostError, match=message) as caught:
+        shmring.spawn(kill_on, 3, (1, number), start_method="fork")
+    assert caught.value.rank == 1
+    assert caught.value.pid > 0
+
+
+def leave(comm, how, status):
+    if comm.rank == 1:
+        how(status)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("how", [sys.exit, os._exit])
+def test_a_rank_that_exits_is_a_failure_with_its_status(how):
+    with pytest.raises(RankFailedError, match="status 3") as caught:
+        shmring.spawn(leave, 2, (how, 3), start_method="fork")
+    assert (caught.value.rank, caught.value.status) == (1, 3)
+
+
+def fail_while_the_others_sleep(comm, path):
+    Path(path, str(comm.rank)).write_text(str(os.getpid()))
+    comm.barrier()
+    if comm.rank == 0:
+        raise NoSuchLuckError
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1000)
+
+
+def test_ranks_that_do_not_listen_are_ended_by_force(tmp_path):
+    with pytest.raises(NoSuchLuckError):
+        shmring.spawn(fail_while_the_others_sleep, 3, (tmp_path,), start_method="fork", grace=0.1)
+    assert not any(is_running(int(path.read_text())) for path in tmp_path.iterdir())
+
+
+def sleep_on(comm, rank):
+    if comm.rank == rank:
+        time.sleep(1000)
+
+
+def test_a_run_that_takes_too_long_is_ended_and_names_who_was_not_done():
+    for enough in (0.5, 5.0, 50.0 * PATIENCE):  # for the others, which have nothing to do
+        with pytest.raises(TimeoutError, match=re.escape(f"of 3 were not done after {enough} s")) as caught:
+            shmring.spawn(sleep_on, 3, (1,), start_method="fork", timeout=enough, grace=0.1)
+        if "ranks 1 of 3" in str(caught.value):
+            return
+    pytest.fail(str(caught.value))
+
+
+def environment_of_rank(comm, name):
+    return {key: os.environ.get(key) for key in (name, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ranks_have_their_variables_and_this_process_keeps_its_own(method, monkeypatch):
+    monkeypatch.setenv("RANK", "77")
+    results = shmring.spawn(environment_of_rank, 2, ("OMP_TRY",), start_method=method, env={"OMP_TRY": "x"})
+    assert results == [
+        {"OMP_TRY": "x", "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+        for rank in range(2)
+    ]
+    assert os.environ["RANK"] == "77"
+    assert "OMP_TRY" not in os.environ
+
+
+def settings_of_rank(comm):
+    return comm.config.nslots
+
+
+def test_settings_are_passed_on_to_init():
+    assert shmring.spawn(settings_of_rank, 2, start_method="fork", init={"nslots": 4}) == [4, 4]
+
+
+def test_bad_settings_are_raised_as_init_raises_them():
+    with pytest.raises(ValueError, match="nslots=3"):
+        shmring.spawn(settings_of_rank, 2, start_method="fork", init={"nslots": 3})
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_that_is_not_positive_is_refused(size):
+    with pytest.raises(ValueError, match=f"size={size}"):
+        shmring.spawn(sum_ranks, size)
+
+
+def spawn_again(comm):
+    return shmring.spawn(sum_ranks, 2, (comm.rank,), start_method="fork")
+
+
+def test_ranks_can_spawn_ranks_of_their_own():
+    assert shmring.spawn(spawn_again, 2, start_method="fork") == [
+        [(0, 2, [0.0] * 5), (1, 2, [0.0] * 5)],
+        [(0, 2, [1.0] * 5), (1, 2, [1.0] * 5)],
+    ]
+
+
+def test_spawns_in_two_threads_do_not_mix():
+    results = {}
+
+    def spawn_here(factor):
+        results[factor] = shmring.spawn(sum_ranks, 2, (factor,), env={"TRY": str(factor)})
+
+    threads = [threading.Thread(target=spawn_here, args=(factor,)) for factor in (1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {f: [(rank, 2, [float(f)] * 5) for rank in range(2)] for f in (1, 5)}
+
+
+def start_script(tmp_path, text, *args, **kwargs):
+    """A Python script in a process of its own, which the test may treat badly."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(text))
+    return subprocess.Popen([sys.executable, str(script), *args], stderr=subprocess.PIPE, text=True, **kwargs)
+
+
+SPAWNER = """
+    import os, sys, time
+    from pathlib import Path
+    import shmring
+
+    def sleep(comm, folder):
+        Path(folder, f"{comm.rank}.tmp").write_text(str(os.getpid()))
+        Path(folder, f"{comm.rank}.tmp").rename(Path(folder, str(comm.rank)))
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        shmring.spawn(sleep, 2, (sys.argv[1],))
+"""
+
+
+def pids_written(folder, n):
+    """Process ids that n ranks have written into files of their rank's name."""
+    wait_for(lambda: all((folder / str(rank)).exists() for rank in range(n)), "the ranks never came up")
+    return [int((folder / str(rank)).read_text()) for rank in range(n)]
+
+
+def test_ctrl_c_ends_all_ranks(tmp_path):
+    process = start_script(tmp_path, SPAWNER, str(tmp_path))
+    pids = pids_written(tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60 * PATIENCE)
+    assert "KeyboardInterrupt" in stderr
+    assert not any(map(is_running, pids))
+
+
+def test_ranks_die_with_a_launcher_that_is_killed(tmp_path):
+    process = start_script(tmp_path, SPAWNER, str(tmp_path))
+    pids = pids_written(tmp_path, 2)
+    process.kill()
+    process.communicate(timeout=60 * PATIENCE)
+    wait_for(lambda: not any(map(is_running, pids)), "ranks outlived their launcher")
+
+
+# ---- run -------------------------------------------------------------------------------------------------------
+
+
+def python(code, *args):
+    """A command that runs some Python."""
+    return [sys.executable, "-c", textwrap.dedent(code), *args]
+
+
+def shell(code, *args):
+    """A command that runs some shell, which starts faster."""
+    return ["/bin/sh", "-c", code, "sh", *map(str, args)]
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_a_command_runs_once_for_each_rank_with_its_variables(n, tmp_path):
+    code = 'echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $SHMRING_SESSION $OMP_TRY > "$1/$RANK"'
+    assert run(shell(code, tmp_path), n, env={"OMP_TRY": "x"}) == 0
+    lines = [(tmp_path / str(rank)).read_text().split() for rank in range(n)]
+    sessions = {line[4] for line in lines}
+    assert len(sessions) == 1
+    assert lines == [[str(rank), str(n), str(rank), str(n), *sessions, "x"] for rank in range(n)]
+
+
+def test_programs_meet_by_init_alone():
+    code = """
+        import numpy, shmring
+        with shmring.init() as comm:
+            x = numpy.array([comm.rank + 1])
+            comm.all_reduce(x)
+            raise SystemExit(int(x[0]))
+    """
+    assert run(python(code), 3) == 6
+
+
+def test_the_status_is_that_of_the_rank_that_failed_and_the_others_are_ended(tmp_path, capfd):
+    code = '[ $RANK = 1 ] && exit 7; echo $$ > "$1/$RANK"; exec sleep 1000'
+    assert run(shell(code, tmp_path), 3) == 7
+    assert not any(is_running(int(path.read_text())) for path in tmp_path.iterdir())
+    assert "rank 1" in (stderr := capfd.readouterr().err)
+    assert "exited with status 7; ending the others" in stderr
+
+
+def test_a_killed_rank_gives_128_and_the_signal(capfd):
+    assert run(shell("[ $RANK = 1 ] && kill -SEGV $$; exec sleep 1000"), 2) == 128 + signal.SIGSEGV
+    assert "was killed by signal 11 (SIGSEGV)" in capfd.readouterr().err
+
+
+def test_a_rank_that_is_done_early_does_not_end_the_others(tmp_path):
+    assert run(shell('[ $RANK = 0 ] || { sleep 0.2; touch "$1/done"; }', tmp_path), 2) == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace():
+    code = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open(os.environ["FLAG"] + os.environ["RANK"], "w").close()
+        while os.environ["RANK"] == "0":
+            time.sleep(1)
+        while not os.path.exists(os.environ["FLAG"] + "0"):
+            time.sleep(0.01)
+        raise SystemExit(4)
+    """
+    flag = f"{os.getcwd()}/flag-{os.getpid()}-"
+    assert run(python(code), 2, env={"FLAG": flag}, grace=0.2) == 4
+
+
+@needs_adoption
+def test_what_ranks_leave_running_is_ended_too(tmp_path):
+    code = '(sleep 1000 & echo $! > "$1/$RANK"); setsid sleep 1000 & echo $! > "$1/s$RANK"'
+    assert run(shell(code, tmp_path), 2, grace=0.2) == 0
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(pids) == 4
+    assert not any(map(is_running, pids))
+
+
+def test_children_that_this_process_had_before_are_left_alone():
+    with subprocess.Popen(["sleep", "1000"]) as older:
+        assert run(["true"], 2) == 0
+        assert older.poll() is None
+        older.kill()
+
+
+def test_a_command_that_is_not_there_is_an_oserror_and_leaves_nothing():
+    with pytest.raises(FileNotFoundError) as caught:
+        run(["/no/such/program"], 2)
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_tagged_output_has_every_line_whole_and_with_its_rank(capfd):
+    code = """
+        import os, sys
+        for i in range(200):
+            print("out", i, "x" * 200)
+        sys.stderr.write("err without an end")
+    """
+    assert run(python(code), 3, tag_output=True) == 0
+    out, err = capfd.readouterr()
+    assert sorted(err.splitlines()) == [f"[{rank}] err without an end" for rank in range(3)]
+    for rank in range(3):
+        lines = [line for line in out.splitlines() if line.startswith(f"[{rank}] ")]
+        assert lines == [f"[{rank}] out {i} {'x' * 200}" for i in range(200)]
+    assert len(out.splitlines()) == 600
+
+
+RUNNER = """
+    import sys
+    from shmring.launch.run import run
+    sys.exit(run(["/bin/sh", "-c", sys.argv[1], "sh", *sys.argv[2:]], 2, grace=0.2))
+"""
+READY = 'echo $$ > "$1/tmp$RANK"; mv "$1/tmp$RANK" "$1/$RANK"; '
+
+
+def test_only_rank_zero_has_standard_input(tmp_path):
+    process = start_script(tmp_path, RUNNER, 'cat > "$1/$RANK"', str(tmp_path), stdin=subprocess.PIPE)
+    process.communicate("hello", timeout=60 * PATIENCE)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["hello", ""]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on_to_every_rank(number, tmp_path):
+    name = number.name.removeprefix("SIG")
+    code = f"trap 'echo got > \"$1/got$RANK\"; exit 0' {name}; " + READY + "while :; do sleep 0.05; done"
+    process = start_script(tmp_path, RUNNER, code, str(tmp_path))
+    pids_written(tmp_path, 2)
+    process.send_signal(number)
+    process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 0
+    assert all((tmp_path / f"got{rank}").exists() for rank in range(2))
+
+
+def test_the_status_after_a_fatal_signal_is_128_and_its_number(tmp_path):
+    process = start_script(tmp_path, RUNNER, READY + "exec sleep 1000", str(tmp_path))
+    pids = pids_written(tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not any(map(is_running, pids))
+
+
+def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(tmp_path):
+    code = "trap '' INT TERM; " + READY + "while :; do sleep 0.05; done"
+    process = start_script(tmp_path, RUNNER, code, str(tmp_path))
+    pids = pids_written(tmp_path, 2)
+    deadline = time.monotonic() + 60 * PATIENCE
+    while any(map(is_running, pids)) and time.monotonic() < deadline:  # a launcher without ranks may die of one
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 128 + signal.SIGKILL
+    wait_for(lambda: not any(map(is_running, pids)), "ranks were left running")
+
+
+def test_ranks_of_run_die_with_a_launcher_that_is_killed(tmp_path):
+    process = start_script(tmp_path, RUNNER, READY + "exec sleep 1000", str(tmp_path))
+    pids = pids_written(tmp_path, 2)
+    process.kill()
+    process.communicate(timeout=60 * PATIENCE)
+    wait_for(lambda: not any(map(is_running, pids)), "ranks outlived their launcher")
+
+
+def test_a_run_leaves_the_signal_mask_and_handlers_as_they_were():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)
+    run(["true"], 2)
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_names_of_ranks_killed_while_they_meet_are_swept(tmp_path):
+    # Rank 1 never comes to the meeting, and fails once rank 0 has put up its name.
+    code = """
+        import os, sys, time
+        import shmring
+        session = os.environ["SHMRING_SESSION"]
+        if os.environ["RANK"] == "0":
+            shmring.init()
+        while not (names := [name for name in os.listdir("/dev/shm") if session in name]):
+            time.sleep(0.01)
+        open(sys.argv[1], "w").write(names[0])
+        os._exit(5)
+    """
+    assert run(python(code, str(tmp_path / "name")), 2) == 5
+    assert (tmp_path / "name").read_text().startswith("shmring-")
+    assert (tmp_path / "name").read_text() not in harness.shared_names()
+
+
+def test_errors_of_spawn_are_errors_of_the_family():
+    assert issubclass(RankFailedError, ShmringError)

@@ -1,0 +1,929 @@
+"""Point-to-point messages on real processes: exact contents, order, matching, and what is left after errors."""
+
+import asyncio
+import errno
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.harness import RANKS, run_ranks, say, start_ranks
+from support.inputs import NUMPY_DTYPES, same_bits, values
+
+import shmring
+from shmring import ANY_SOURCE, ANY_TAG
+from shmring.errors import (
+    AbortedError,
+    ClosedError,
+    CollectiveTimeoutError,
+    MessageTimeoutError,
+    MessageTooLongError,
+    OutOfSharedMemoryError,
+    PeerLostError,
+)
+from shmring.memory import names
+
+GROUPS = [n for n in RANKS if n > 1]
+TINY = {"lane_nbytes": 4096}  # pieces of 512 bytes
+PIECE, LANE = 32 << 10, 256 << 10
+SHORT = {"lane_nbytes": LANE}
+# Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole lane, and several lanes.
+SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE,
+         PIECE + 1, LANE, LANE + 1, 3 * LANE + 7)  # fmt: skip
+
+
+# ---- contents --------------------------------------------------------------------------------------------------------
+
+
+def every_pair_every_size(comm):
+    for nbytes in SIZES:
+        for src in range(comm.size):
+            for dst in range(comm.size):
+                expected = values("uint8", nbytes, src, dst, nbytes)
+                if comm.rank == src == dst:
+                    comm.send(expected, dst, nbytes)
+                elif comm.rank == src:
+                    assert comm.send(expected, dst, nbytes) is None
+                if comm.rank == dst:
+                    x = np.full(nbytes, 255, np.uint8)
+                    message = comm.recv(x, src, nbytes)
+                    assert (message.source, message.tag, message.nbytes) == (src, nbytes, nbytes)
+                    assert same_bits(x, expected), (nbytes, src, dst)
+
+
+@pytest.mark.parametrize("init", [{}, TINY, SHORT, {"streaming": 1}], ids=["default", "tiny", "short", "streaming"])
+@pytest.mark.parametrize("n", RANKS)
+def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
+    run_ranks(n, every_pair_every_size, init=init)
+
+
+def every_dtype(comm):
+    other = 1 - comm.rank
+    for name, dtype in NUMPY_DTYPES.items():
+        for count in (3, 20_000):
+            x, out = values(dtype, count, comm.rank, count), np.zeros(count + 5, dtype)
+            message = comm.sendrecv(x, other, out, other)
+            assert (message.dtype, message.count, message.nbytes) == (name, count, count * dtype.itemsize)
+            assert same_bits(out[:count], values(dtype, count, other, count))
+            assert not out[count:].any()
+    record = np.dtype([("a", "f4"), ("b", "i8")])
+    x, out = np.array([(1.5, comm.rank)] * 9, record), np.zeros(9, record)
+    message = comm.sendrecv(x, other, out, other)
+    assert (message.dtype, message.count) == (None, x.nbytes)
+    assert out["b"].tolist() == [other] * 9
+    raw = np.zeros(x.nbytes, np.uint8)  # what is opaque may be taken as bytes
+    comm.sendrecv(x, other, raw, other)
+    assert raw.tobytes() == out.tobytes()
+    strided, swapped = np.zeros((40, 2))[:, 0], np.zeros(40, ">f8")
+    comm.sendrecv(np.arange(80.0)[::2], other, strided, other)
+    comm.sendrecv(np.arange(40.0).astype(">f8"), other, swapped, other)
+    assert strided.tolist() == list(range(0, 80, 2))
+    assert swapped.tolist() == list(range(40))
+    later = np.zeros((40, 2))[:, 0]
+    request = comm.irecv(later, other)
+    comm.send(np.arange(40.0), other)
+    request.wait()
+    assert later.tolist() == list(range(40))
+
+
+def test_every_dtype_and_layout_arrives_and_is_described():
+    run_ranks(2, every_dtype)
+
+
+def same_values_in_order(comm, count):
+    if comm.rank == 0:
+        for i in range(count):
+            comm.send(np.full(i % 30, i), 1, i % 3)
+    else:
+        x = np.zeros(30, np.int64)
+        for i in range(count):
+            message = comm.recv(x, 0)
+            assert (message.count, message.tag) == (i % 30, i % 3)
+            assert (x[: message.count] == i).all()
+
+
+def test_cells_and_bytes_are_reused_for_ever_and_nothing_overtakes():
+    run_ranks(2, same_values_in_order, 5000, init=TINY)
+
+
+def stays_exact_while_trying(comm, streaming):
+    """A thousand laps round the lane: more than two periods of trials, in messages that lie across their ends."""
+    lengths = random.Random(5).choices(range(1, 3000), k=2800)
+    for i, nbytes in enumerate(lengths):
+        x = values("uint8", nbytes, i)
+        if comm.rank == 0:
+            comm.send(x, 1)
+        else:
+            out = np.zeros(3000, np.uint8)
+            assert comm.recv(out, 0).nbytes == nbytes
+            assert same_bits(out[:nbytes], x)
+    lanes = comm.stats()["lanes"]
+    if comm.rank == 1:
+        assert lanes == []
+        return
+    (lane,) = lanes
+    assert (lane["dst"], lane["nbytes"]) == (1, 4096)
+    assert lane["laps"] > 800
+    if streaming < 0:
+        assert all(us > 0 for us in lane["trial_us"])
+    else:
+        assert lane["stores"] == ("past the cache" if streaming else "through the cache")
+        assert lane["trial_us"] is None
+
+
+@pytest.mark.parametrize("streaming", [-1, 0, 1])
+def test_messages_stay_exact_while_a_lane_tries_how_to_store(streaming):
+    run_ranks(2, stays_exact_while_trying, streaming, init=TINY | {"streaming": streaming})
+
+
+# ---- matching --------------------------------------------------------------------------------------------------------
+
+
+def tags_out_of_order(comm, nbytes):
+    if comm.rank == 0:
+        requests = [comm.isend(np.full(nbytes, tag, np.uint8), 1, tag) for tag in range(20)]
+        for request in requests:
+            request.wait()
+        return
+    x = np.zeros(nbytes, np.uint8)
+    for tag in [19, 3, 7, *sorted(set(range(20)) - {19, 3, 7}, reverse=True)]:
+        assert comm.recv(x, 0, tag).tag == tag
+        assert (x == tag).all()
+
+
+@pytest.mark.parametrize("nbytes", [8, 100, 5000, 700_000])
+def test_tags_can_be_asked_for_in_any_order(nbytes):
+    run_ranks(2, tags_out_of_order, nbytes)
+
+
+def twice_the_same_tag(comm):
+    if comm.rank == 0:
+        for i, tag in enumerate((5, 1, 5, 2, 5)):
+            comm.send(np.array([i]), 1, tag)
+    else:
+        x = np.zeros(1, np.int64)
+        got = []
+        for tag in (2, 5, ANY_TAG, 5, ANY_TAG):
+            comm.recv(x, 0, tag)
+            got.append(int(x[0]))
+        assert got == [3, 0, 1, 2, 4]  # of one tag, and of any, always the oldest
+
+
+def test_messages_of_one_tag_do_not_overtake_each_other_when_put_aside():
+    run_ranks(2, twice_the_same_tag)
+
+
+def takes_turns(comm):
+    x = np.array([comm.rank])
+    if comm.rank:
+        for _ in range(100):
+            comm.send(x, 0, comm.rank)
+    comm.barrier()
+    if comm.rank == 0:
+        sources = []
+        for _ in range(100 * (comm.size - 1)):
+            message = comm.recv(x)
+            assert x[0] == message.source == message.tag
+            sources.append(message.source)
+        for i in range(0, len(sources), comm.size - 1):
+            assert sorted(sources[i : i + comm.size - 1]) == list(range(1, comm.size))
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_any_source_takes_from_all_in_turn(n):
+    run_ranks(n, takes_turns)
+
+
+def posted_in_order(comm):
+    if comm.rank == 0:
+        arrays = [np.zeros(1, np.int64) for _ in range(4)]
+        requests = [
+            comm.irecv(x, src, tag)
+            for x, (src, tag) in zip(
+                arrays, [(1, ANY_TAG), (ANY_SOURCE, 7), (ANY_SOURCE, ANY_TAG), (1, 7)], strict=True
+            )
+        ]
+        assert not any(request.done() for request in requests)
+        comm.barrier()
+        for request in reversed(requests):
+            assert request.wait().source == 1
+        assert [int(x[0]) for x in arrays] == [0, 1, 2, 3]
+    else:
+        comm.barrier()
+        for i in range(4):
+            comm.send(np.array([i]), 0, 7)
+
+
+def test_receives_get_messages_in_the_order_they_were_made():
+    run_ranks(2, posted_in_order)
+
+
+def probe_then_receive(comm):
+    if comm.rank == 0:
+        assert comm.iprobe() is None
+        assert comm.probe(1, 3, timeout=0.01) is None
+        comm.barrier()
+        found = comm.probe(tag=4)
+        assert (found.source, found.tag, found.count, found.dtype) == (1, 4, 7, "float32")
+        assert comm.iprobe(1, 3) == comm.probe(1, 3) != found
+        x = np.zeros(found.count, found.dtype)
+        assert comm.recv(x, found.source, found.tag) == found
+        assert comm.iprobe(1, 4) is None
+        big = comm.probe()
+        assert (big.tag, big.count) == (3, 1_000_000)
+        y = np.zeros(big.count)
+        assert comm.recv(y) == big
+        assert (y == 3).all()
+    else:
+        comm.barrier()
+        request = comm.isend(np.full(1_000_000, 3.0), 0, 3)
+        comm.isend(np.ones(7, np.float32), 0, 4).wait()
+        assert request.done()
+
+
+def test_probe_tells_what_will_be_received_and_leaves_it_there():
+    run_ranks(2, probe_then_receive)
+
+
+def to_myself(comm):
+    for nbytes in (0, 8, 5 << 20):
+        x, y = values("uint8", nbytes, 1), np.zeros(nbytes, np.uint8)
+        request = comm.irecv(y, comm.rank, 1)
+        comm.send(x, comm.rank, 2)
+        comm.send(x, comm.rank, 1)
+        assert request.wait().nbytes == nbytes
+        assert same_bits(x, y)
+        comm.recv(np.zeros(nbytes, np.uint8), comm.rank)
+        comm.sendrecv(x, comm.rank, np.zeros_like(x), comm.rank)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_rank_can_send_to_itself_at_any_size(n):
+    run_ranks(n, to_myself)
+
+
+# ---- no deadlock -----------------------------------------------------------------------------------------------------
+
+
+def everyone_sends_first(comm, nbytes, times):
+    others = [r for r in range(comm.size) if r != comm.rank]
+    for i in range(times):
+        for dst in others:
+            comm.send(np.full(nbytes, comm.rank, np.uint8), dst, i)
+    x = np.zeros(nbytes, np.uint8)
+    for src in others:
+        for i in range(times):
+            comm.recv(x, src, i)
+            assert (x == src).all()
+
+
+@pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (LANE, 1), (PIECE, 8), (1000, 256)])
+@pytest.mark.parametrize("n", GROUPS)
+def test_everyone_may_send_first_up_to_what_a_lane_holds(n, nbytes, times):
+    run_ranks(n, everyone_sends_first, nbytes, times)
+
+
+def shift_round(comm, nbytes):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, out = np.full(nbytes, comm.rank, np.uint8), np.zeros(nbytes, np.uint8)
+    for turn in range(1, comm.size + 1):
+        assert comm.sendrecv(x, right, out, left, tag=turn).tag == turn
+        assert (out == (comm.rank - turn) % comm.size).all()
+        x, out = out, x
+    assert (x == comm.rank).all()
+
+
+@pytest.mark.parametrize("nbytes", [8, 8 << 20])
+@pytest.mark.parametrize("n", GROUPS)
+def test_sendrecv_round_a_ring_never_deadlocks(n, nbytes):
+    run_ranks(n, shift_round, nbytes)
+
+
+def all_at_once(comm, nbytes):
+    xs = [np.full(nbytes, 16 * comm.rank + dst, np.uint8) for dst in range(comm.size)]
+    outs = [np.zeros(nbytes, np.uint8) for _ in xs]
+    requests = [comm.irecv(out, src) for src, out in enumerate(outs)]
+    requests += [comm.isend(x, dst) for dst, x in enumerate(xs)]
+    for request in requests[:: 1 if comm.rank % 2 else -1]:
+        request.wait()
+    assert all((out == 16 * src + comm.rank).all() for src, out in enumerate(outs))
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_many_requests_at_once_all_proceed_whichever_is_waited_for_first(n):
+    run_ranks(n, all_at_once, 1 << 20)
+
+
+# ---- what does not fit -----------------------------------------------------------------------------------------------
+
+
+def too_long(comm, count):
+    if comm.rank == 0:
+        comm.isend(np.arange(count, dtype=np.int32), 1, 1).wait()
+        comm.isend(np.arange(3.0), 1, 2).wait()
+        return
+    comm.probe(0, 1)
+    for _ in range(2):
+        with pytest.raises(MessageTooLongError, match=f"{4 * count} bytes") as caught:
+            comm.recv(np.zeros(count - 1, np.int32), 0, 1)
+        assert (caught.value.source, caught.value.tag, caught.value.nbytes) == (0, 1, 4 * count)
+        with pytest.raises(TypeError, match=r"int32.*float32"):
+            comm.recv(np.zeros(count, np.float32), 0, 1)
+    small = comm.irecv(np.zeros(1, np.int32))
+    assert isinstance(small.exception(), MessageTooLongError)
+    y = np.zeros(3)
+    assert comm.recv(y, 0, 2).tag == 2  # nothing behind it is lost, and it is not itself
+    assert y.tolist() == [0, 1, 2]
+    with pytest.raises(MessageTooLongError):
+        comm.recv(np.zeros(1, np.int32))
+    x = np.zeros(count + 3, np.int32)
+    comm.recv(x, 0)
+    assert (x[:count] == np.arange(count)).all()
+
+
+@pytest.mark.parametrize("count", [5, 100, 300_000])
+def test_a_message_that_does_not_fit_is_an_error_of_the_receiver_and_nothing_is_lost(count):
+    run_ranks(2, too_long, count)
+
+
+def bad_arguments(comm):
+    x = np.zeros(3)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for error, call in [
+        (ValueError, lambda: comm.send(x, comm.size)),
+        (ValueError, lambda: comm.send(x, ANY_SOURCE)),
+        (ValueError, lambda: comm.send(x, 0, -1)),
+        (OverflowError, lambda: comm.send(x, 0, 1 << 31)),
+        (ValueError, lambda: comm.recv(x, comm.size)),
+        (ValueError, lambda: comm.recv(x, 0, -2)),
+        (ValueError, lambda: comm.recv(x, 0, timeout=-1)),
+        (TypeError, lambda: comm.recv(frozen, 0)),
+        (TypeError, lambda: comm.send([1, 2], 0)),
+        (TypeError, lambda: comm.isend(np.array([None]), 0)),
+        (ValueError, lambda: comm.sendrecv(x, 0, x, 0)),
+        (ValueError, lambda: comm.sendrecv(x[1:], 0, x[:2], 0)),
+    ]:
+        with pytest.raises(error):
+            call()
+    assert comm.iprobe() is None
+    comm.barrier()
+
+
+def test_bad_arguments_raise_before_anything_is_sent():
+    run_ranks(2, bad_arguments)
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def late_messages(comm):
+    x = np.zeros(4)
+    if comm.rank == 1:
+        comm.barrier()
+        comm.send(np.arange(4.0), 0)
+        return
+    with pytest.raises(MessageTimeoutError, match="a message from rank 1 with tag 3"):
+        comm.recv(x, 1, 3, timeout=0.02)
+    with pytest.raises(MessageTimeoutError, match="anyone") as caught:
+        comm.recv(x, timeout=0)
+    assert isinstance(caught.value, TimeoutError)
+    request = comm.irecv(x)
+    with pytest.raises(MessageTimeoutError):
+        request.wait(0.02)
+    assert not request.done()
+    comm.barrier()
+    assert request.wait().source == 1
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_a_receive_that_times_out_leaves_everything_as_it_was():
+    run_ranks(2, late_messages)
+
+
+def half_a_message(comm, count):
+    if comm.rank == 0:
+        request = comm.isend(np.arange(count), 1)
+        assert not request.done()  # so much of it is in the lane as has room
+        comm.barrier()
+        comm.barrier()
+        request.wait()
+        return
+    comm.barrier()
+    with pytest.raises(MessageTimeoutError):
+        comm.recv(np.zeros(count, np.int64), timeout=0.05)
+    comm.barrier()
+    x = np.zeros(count, np.int64)
+    assert comm.recv(x).count == count
+    assert (x == np.arange(count)).all()
+
+
+def test_a_message_that_was_half_in_when_time_ran_out_can_still_be_received():
+    run_ranks(2, half_a_message, 1_000_000)
+
+
+def full_lane(comm, how):
+    x = np.zeros(1000, np.uint8)
+    if comm.rank == 1:
+        comm.barrier()
+        for _ in range(4):
+            comm.recv(x, 0)
+        if how == "withdrawn":
+            assert comm.recv(x, 0).tag == 9
+        else:
+            with pytest.raises(CollectiveTimeoutError):
+                comm.barrier()
+        return
+    for _ in range(4):
+        comm.send(x, 1)
+    if how == "withdrawn":
+        with pytest.raises(MessageTimeoutError, match="rank 1 to take a message"):
+            comm.send(x, 1, timeout=0.05)
+        comm.barrier()
+        comm.send(x, 1, 9)
+    else:
+        comm.barrier()
+        with pytest.raises(CollectiveTimeoutError) as caught:
+            comm.send(np.zeros(100_000, np.uint8), 1, timeout=0.2)
+        assert caught.value.late == (1,)
+        with pytest.raises(CollectiveTimeoutError):
+            comm.send(x, 1)
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "broken"])
+def test_a_send_that_times_out_is_withdrawn_unless_it_had_begun(how):
+    run_ranks(2, full_lane, how, init=TINY)
+
+
+# ---- death and other ends --------------------------------------------------------------------------------------------
+
+
+def wait_for_the_victim(comm, way):
+    big = np.zeros(1_000_000)
+    if comm.rank == 0:
+        if way == "half":
+            comm.isend(big, 1)
+        elif way == "some":
+            comm.send(np.arange(3.0), 1)
+        say("going")
+        time.sleep(1000)
+    x = np.zeros(3)
+    if comm.rank == 1:
+        if way == "some":
+            time.sleep(0.1)
+            assert comm.probe(0).count == 3
+        say("waiting")
+        time.sleep(0.1)
+        if way == "some":
+            comm.recv(x, 0)
+            assert x.tolist() == [0, 1, 2]
+        if way == "send":
+            comm.send(big, 0)
+        elif way == "any":
+            comm.recv(x)
+        else:
+            comm.recv(big, 0)
+    else:
+        say("waiting")
+        comm.recv(x, 1)  # which will never send, because of rank 0: it hears from rank 1
+
+
+@pytest.mark.parametrize("way", ["before", "half", "some", "send", "any"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_survivors_name_the_dead_and_get_what_it_had_sent(n, way):
+    gang = start_ranks(n, wait_for_the_victim, way)
+    gang.heard("going", [0])
+    gang.heard("waiting", range(1, n))
+    killed_at = gang.kill(0)
+    for outcome in gang.outcomes()[1:]:
+        assert type(outcome.error) is PeerLostError, outcome
+        assert outcome.error.rank == 0
+        print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
+
+
+def send_and_close(comm, count):
+    if comm.rank == 0:
+        comm.send(np.arange(count), 1, 1)
+        comm.close()
+        return
+    time.sleep(0.05)
+    x = np.zeros(count, np.int64)
+    assert comm.probe(0).count == count
+    comm.recv(x, ANY_SOURCE if count == 3 else 0)
+    assert (x == np.arange(count)).all()
+    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
+        comm.recv(x)
+    assert caught.value.rank == 0
+    with pytest.raises(PeerLostError):
+        comm.send(x, 0)
+
+
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_what_a_rank_had_sent_before_it_closed_is_still_received(count):
+    run_ranks(2, send_and_close, count)
+
+
+def others_go_on(comm):
+    if comm.rank == 0:
+        comm.close()
+        return
+    time.sleep(0.05)
+    x = np.zeros(1)
+    if comm.rank == 1:
+        time.sleep(0.05)
+        comm.send(np.ones(1), 2)
+    else:
+        assert comm.recv(x, 1).source == 1
+        comm.send(x, 1)
+    if comm.rank == 1:
+        comm.recv(x)
+
+
+def test_a_rank_that_closed_disturbs_only_who_needs_it():
+    run_ranks(3, others_go_on)
+
+
+def stop_in_the_middle(comm, count):
+    x = np.arange(count)
+    if comm.rank == 0:
+        say("going")
+        for _ in range(200):
+            comm.send(x, 1)
+    else:
+        y = np.zeros_like(x)
+        for _ in range(200):
+            y[:] = 0
+            comm.recv(y, 0)
+            assert (x == y).all()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_rank_is_waited_for(victim):
+    gang = start_ranks(2, stop_in_the_middle, 200_000)
+    gang.heard("going", [0])
+    gang.stop(victim)
+    time.sleep(0.2)
+    gang.resume(victim)
+    gang.results()
+
+
+def abort_the_receiver(comm):
+    if comm.rank == 1:
+        time.sleep(0.1)
+        comm.abort("enough")
+        return
+    with pytest.raises(AbortedError, match="enough"):
+        comm.recv(np.zeros(1), 1)
+    with pytest.raises(AbortedError):
+        comm.isend(np.zeros(1), 1)
+
+
+def test_abort_reaches_those_who_wait_for_messages():
+    run_ranks(3, abort_the_receiver)
+
+
+def interrupt_a_receive(comm):
+    x = np.zeros(1)
+    if comm.rank == 1:
+        say("going")
+        comm.barrier()
+        comm.send(np.ones(1), 0)
+        return
+    with pytest.raises(KeyboardInterrupt):
+        comm.recv(x, 1)
+    comm.barrier()  # nothing was lost by it
+    comm.recv(x, 1)
+    assert x[0] == 1
+
+
+def test_ctrl_c_ends_a_receive_and_leaves_the_communicator_usable():
+    gang = start_ranks(2, interrupt_a_receive)
+    gang.heard("going", [1])
+    time.sleep(0.1)
+    gang.signal(0, signal.SIGINT)
+    gang.results()
+
+
+def close_in_a_handler(comm):
+    if comm.rank == 1:
+        say("going")
+        time.sleep(0.3)
+        return
+    signal.signal(signal.SIGUSR2, lambda *_: comm.close())
+    with pytest.raises((ClosedError, AbortedError)):
+        comm.recv(np.zeros(1), 1)
+    with pytest.raises(ClosedError):
+        comm.recv(np.zeros(1), 1)
+
+
+def test_a_signal_handler_may_close_the_communicator_under_a_receive():
+    gang = start_ranks(2, close_in_a_handler)
+    gang.heard("going", [1])
+    time.sleep(0.1)
+    gang.signal(0, signal.SIGUSR2)
+    gang.results()
+
+
+def killed_all(comm):
+    others = [r for r in range(comm.size) if r != comm.rank]
+    for dst in others:
+        comm.isend(np.zeros(1_000_000), dst)
+    prefix = names.session_prefix(comm.name)
+    assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # lanes never have one
+    say("going")
+    time.sleep(1000)
+
+
+def test_killing_all_ranks_with_lanes_in_use_leaves_nothing():
+    gang = start_ranks(3, killed_all)
+    gang.heard("going")
+    for rank in range(3):
+        gang.kill(rank)
+    assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3  # `no_leaks` looks at the names
+
+
+# ---- threads, processes, tasks ---------------------------------------------------------------------------------------
+
+
+def receive_while_others_call(comm):
+    other = 1 - comm.rank
+    got = np.zeros(1)
+    thread = threading.Thread(target=lambda: comm.recv(got, other, 99))
+    thread.start()
+    time.sleep(0.05)
+    x = np.zeros(50_000)
+    for i in range(20):  # sends, receives and collectives, all while the thread is blocked
+        comm.send(np.full(50_000, i), other, 1)
+        assert comm.recv(x.view(np.int64), other, 1).count == 50_000
+        y = np.ones(5)
+        comm.all_reduce(y)
+        assert y[0] == 2
+    assert thread.is_alive()
+    comm.barrier()
+    comm.send(np.ones(1), other, 99)
+    thread.join()
+    assert got[0] == 1
+
+
+def test_a_blocked_receive_shuts_out_no_other_thread():
+    run_ranks(2, receive_while_others_call)
+
+
+def threads_with_tags(comm, nthreads, times):
+    other = 1 - comm.rank
+    wrong = []
+
+    def work(tag):
+        for i in range(times):
+            nbytes = (7919 * i + tag) % 20_000
+            if comm.rank == 0:
+                comm.send(np.full(nbytes, i % 251, np.uint8), other, tag)
+            x = np.zeros(20_000, np.uint8)
+            if comm.recv(x, other, tag).nbytes != nbytes or not (x[:nbytes] == i % 251).all():
+                wrong.append((tag, i))
+            if comm.rank == 1:
+                comm.send(x[:nbytes], other, tag)
+
+    threads = [threading.Thread(target=work, args=(tag,)) for tag in range(nthreads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_of_a_rank_each_get_their_own_messages():
+    run_ranks(2, threads_with_tags, 4, 60, init={"lane_nbytes": 65536})
+
+
+def close_under_a_thread(comm):
+    raised = []
+
+    def receive():
+        try:
+            comm.recv(np.zeros(1), 1)
+        except shmring.ShmringError as error:
+            raised.append(error)
+
+    if comm.rank == 0:
+        thread = threading.Thread(target=receive)
+        thread.start()
+        time.sleep(0.05)
+        comm.close()
+        thread.join()
+        assert isinstance(raised[0], AbortedError)
+    else:
+        time.sleep(0.3)
+
+
+def test_close_ends_a_receive_of_another_thread():
+    run_ranks(2, close_under_a_thread)
+
+
+def fork_inside(comm):
+    comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            comm.recv(np.zeros(1), timeout=0)
+        except ClosedError as error:
+            os._exit(0 if "parent" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
+
+
+def test_a_forked_child_can_neither_receive_nor_harm():
+    run_ranks(2, fork_inside)
+
+
+def awaited_by_tasks(comm):
+    other = 1 - comm.rank
+    x = np.zeros(300_000)
+    called = []
+
+    async def shift():
+        comm.isend(np.full(300_000, comm.rank), other)
+        return await comm.irecv(x, other)
+
+    # An int64 message into a float64 array: what await raises is what recv would raise.
+    with pytest.raises(TypeError, match="int64"):
+        asyncio.run(shift())
+    request = comm.irecv(x.view(np.int64), other)
+    request.add_done_callback(called.append)
+    assert request.result().count == 300_000
+    assert (x.view(np.int64) == other).all()
+    assert called == [request]
+    request.add_done_callback(called.append)
+    assert len(called) == 2
+    assert request.exception() is None
+
+    async def swap():
+        y = np.zeros(300_000)
+        receiving, sending = comm.irecv(y, other), comm.isend(x, other)
+        assert await sending is None
+        return await receiving, y
+
+    message, y = asyncio.run(swap())
+    assert message.source == other
+    assert (y.view(np.int64) == comm.rank).all()
+
+
+def test_requests_can_be_awaited_and_call_back():
+    run_ranks(2, awaited_by_tasks)
+
+
+def sleep_cheaply(comm):
+    if comm.rank == 0:
+        time.sleep(1.0)
+        for dst in range(1, comm.size):
+            comm.send(np.zeros(1), dst)
+        return 0.0
+    before = time.process_time()
+    comm.recv(np.zeros(1), 0)
+    return time.process_time() - before
+
+
+def test_a_rank_that_waits_for_a_message_sleeps():
+    assert max(run_ranks(4, sleep_cheaply)) < 0.3
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def many_communicators(comm, times):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    before = len(os.listdir("/proc/self/fd"))
+    for i in range(times):
+        session = f"{comm.name}-many"
+        with shmring.init(rank=comm.rank, size=comm.size, session=session, lane_nbytes=4096) as other:
+            x = np.zeros(1, np.int64)
+            other.sendrecv(np.array([i]), right, x, left)
+            assert x[0] == i
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert "-many" not in Path("/proc/self/maps").read_text()
+
+
+def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings():
+    run_ranks(2, many_communicators, 200)
+
+
+def memory_of(comm):
+    return os.fstat(comm.engine.segments[comm.rank]._spare).st_blocks * 512
+
+
+def use_one_lane(comm, count):
+    before = memory_of(comm)
+    comm.iprobe()
+    comm.barrier()
+    if comm.rank == 0:
+        comm.send(np.zeros(count), 1)
+    elif comm.rank == 1:
+        comm.recv(np.zeros(count))
+    comm.barrier()
+    return memory_of(comm) - before
+
+
+@pytest.mark.parametrize(("count", "nbytes"), [(3, 256 * 64), (300, 256 * 64 + LANE)])
+def test_only_lanes_in_use_have_memory_and_bytes_only_if_messages_are_long(count, nbytes):
+    assert run_ranks(3, use_one_lane, count, init=SHORT) == [nbytes, 0, 0]
+
+
+def no_room_for_a_lane(comm):
+    other = 1 - comm.rank
+
+    def full(call):
+        if call == "posix_fallocate":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    names.fault = full
+    for call in (comm.send, comm.isend):
+        with pytest.raises(OutOfSharedMemoryError, match="shm"):
+            call(np.zeros(3), other)
+    names.fault = None
+    comm.barrier()
+    assert comm.iprobe() is None
+    comm.barrier()
+    x = np.zeros(3)
+    comm.sendrecv(np.ones(3), other, x, other)
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_no_room_for_a_lane_is_an_error_and_the_next_try_may_succeed():
+    run_ranks(2, no_room_for_a_lane)
+
+
+# ---- traffic ---------------------------------------------------------------------------------------------------------
+
+
+def traffic(comm, seed, count):
+    """All know the whole traffic; each plays its part in an order of its own, so that all kinds of calls meet."""
+    plan = random.Random(seed)
+    size = comm.size
+    messages = [
+        (plan.randrange(size), plan.randrange(size), plan.randrange(3), plan.choice((0, 8, 40, 41, 900, 9_000, 70_000)))
+        for _ in range(count)
+    ]
+    mine = random.Random(f"{seed}-{comm.rank}")
+    sends = [(i, m) for i, m in enumerate(messages) if m[0] == comm.rank]
+    expected = {}  # (source, tag) -> numbers and lengths, in the order sent
+    for i, (src, dst, tag, nbytes) in enumerate(messages):
+        if dst == comm.rank:
+            expected.setdefault((src, tag), []).append((i, nbytes))
+    pending, receiving = [], []
+    left = sum(map(len, expected.values()))
+    while sends or left or pending or receiving:
+        roll = mine.random()
+        if sends and roll < 0.5:
+            i, (_, dst, tag, nbytes) = sends.pop(0)
+            pending.append(comm.isend(np.full(nbytes, i % 251, np.uint8), dst, tag))
+        elif left and roll < 0.7:
+            src, tag = mine.choice([key for key, value in expected.items() if value])
+            i, nbytes = expected[src, tag].pop(0)
+            x = np.zeros(70_000, np.uint8)
+            receiving.append((comm.irecv(x, src, tag), x, i, nbytes))
+            left -= 1
+        elif left and not receiving and (found := comm.iprobe(tag=mine.randrange(-1, 3))):
+            i, nbytes = expected[found.source, found.tag].pop(0)
+            x = np.zeros(nbytes, np.uint8)
+            assert comm.recv(x, found.source, found.tag) == found
+            assert found.nbytes == nbytes
+            assert (x == i % 251).all()
+            left -= 1
+        else:
+            for request, x, i, nbytes in receiving:
+                if request.done():
+                    assert request.result().nbytes == nbytes
+                    assert (x[:nbytes] == i % 251).all()
+                    assert not x[nbytes:].any()
+            receiving = [each for each in receiving if not each[0].done()]
+            pending = [each for each in pending if not each.done()]
+    comm.barrier()
+    assert comm.iprobe() is None
+
+
+@pytest.mark.parametrize("init", [{}, TINY], ids=["default", "tiny"])
+@pytest.mark.parametrize("n", RANKS)
+def test_random_traffic_arrives_as_the_model_says(n, init, seed, long_run):
+    run_ranks(n, traffic, seed, 5000 if long_run else 300, init=init)
+
+
+def test_messages_compare_and_pickle():
+    outcome = run_ranks(1, lambda_free_message)[0]
+    again = pickle.loads(pickle.dumps(outcome))
+    assert again == outcome
+    assert hash(again) == hash(outcome)
+    assert repr(outcome) == "Message(source=0, tag=5, nbytes=24, dtype='float64')"
+    assert outcome != 5
+    error = MessageTooLongError("long", 1, 2, 3)
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+
+
+def lambda_free_message(comm):
+    comm.send(np.zeros(3), 0, 5)
+    return comm.recv(np.zeros(3))

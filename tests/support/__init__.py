@@ -1,0 +1,1 @@
+"""What tests share: ranks as processes, inputs, NumPy models, emulators and namespaces."""

@@ -1,0 +1,53 @@
+"""What tests cannot ask of QEMU's user mode (tests/labs/arm64.sh), nor of a sanitizer."""
+
+import ctypes
+import mmap
+import os
+
+import pytest
+
+from shmring.launch.processes import _PR_GET_CHILD_SUBREAPER, _prctl
+from shmring.sync.liveness import drop, hold, probe
+
+SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
+
+
+def _takes_any_advice() -> bool:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(12345)
+        except OSError:
+            return False
+    return True
+
+
+def _adopts_orphans() -> bool:
+    return _prctl is not None and _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(ctypes.c_int()), 0, 0, 0) == 0
+
+
+def _method_of_lifelines() -> int:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        hold(page)
+        method = probe(page).method
+        drop(page)
+    return method
+
+
+METHOD = _method_of_lifelines()
+"""1 if the kernel marks deaths; 2 if the process table must be asked, which only those do who wait or look."""
+
+# No kernel takes an advice that does not exist; QEMU's user mode says yes to all that it does not know.
+EMULATED = _takes_any_advice()
+
+needs_marks = pytest.mark.skipif(
+    METHOD != 1,
+    reason="no robust lists: deaths are heard by waiting, in one PID namespace, and the dead keep their locks",
+)
+needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
+needs_adoption = pytest.mark.skipif(
+    not _adopts_orphans(), reason="no process adopts orphans here: the launcher does not see what ranks leave running"
+)
+needs_address_limit = pytest.mark.skipif(
+    EMULATED or SANITIZED,
+    reason="QEMU's user mode does not pass RLIMIT_AS on" if EMULATED else "the address sanitizer maps terabytes",
+)

@@ -1,0 +1,223 @@
+"""What the benchmark prints: sizes, spreads, bandwidths, ratios, tables."""
+
+import json
+
+import pytest
+
+from shmring.bench import metrics as figures
+from shmring.bench.competitors import OURS, Competitor, Stage
+from shmring.bench.report import Standing, as_json
+from shmring.bench.runner import Result, Row, Settings
+from shmring.bench.table import Table
+from shmring.bench.worker.probe import title_of_mpi
+from shmring.cli.bench import _pythons, _stage
+from shmring.placement.cpus import allowed_processors
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8", [8]),
+        ("64Ki, 8,8", [8, 65536]),
+        ("1M,2MiB,1gb", [1 << 20, 2 << 20, 1 << 30]),
+        ("8..1Ki", [8, 16, 64, 256, 1024]),
+        ("4..4", [4]),
+        ("8..64Mi", [8, *(4**power for power in range(2, 14))]),
+        (figures.DEFAULT_SIZES, [8, 64, 512, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]),
+    ],
+)
+def test_sizes_are_lists_and_ranges(text, sizes):
+    assert figures.parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "0", "8Ti", "-8", "x", "64..8", "1.5Ki", "8,,16"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError):
+        figures.parse_sizes(text)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(8, "8 B"), (4096, "4 KiB"), (5000, "5000 B"), (3 << 20, "3 MiB"), (2 << 30, "2 GiB")]
+)
+def test_sizes_are_printed_exactly(nbytes, text):
+    assert figures.size_text(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("us", "text"), [(None, "-"), (0.0042, "0.0042"), (0.17, "0.17"), (9.99, "9.99"), (9.999, "10.0"), (99.96, "100")]
+)
+def test_times_have_about_three_digits(us, text):
+    assert figures.time_text(us) == text
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("reduce", 1),
+        ("broadcast", 1),
+        ("all_gather", 0.75),
+        ("all_to_all", 0.75),
+        ("scatter", 0.75),
+    ],
+)
+def test_bus_bandwidth_counts_what_crosses_between_four_ranks(op, factor):
+    assert figures.bus_bandwidth(op, 1 << 20, 1000.0, 4) == pytest.approx(factor * (1 << 20) / 1e6)
+
+
+def test_a_round_trip_carries_its_bytes_twice_and_a_barrier_none():
+    assert figures.algorithm_bandwidth("ping_pong", 1000, 1.0) == 2.0
+    assert figures.bus_bandwidth("barrier", 0, 1.0, 2) == 0
+
+
+def test_spread_is_median_quartiles_and_extremes():
+    assert figures.summary([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median": 3, "q1": 2, "q3": 4, "min": 1, "max": 5}
+    assert set(figures.summary([7.0]).values()) == {7.0}
+
+
+def test_a_ratio_compares_cycle_by_cycle():
+    near_then_far = [1.0, 1.0, 4.0, 4.0, 4.0]
+    assert figures.ratio(near_then_far, [2 * us for us in near_then_far]) == 0.5
+
+
+def test_cycles_are_told_apart_by_where_the_processors_were():
+    near, far = [100.0, 110.0, 90.0, 105.0, 95.0, 140.0], [380.0, 1000.0, 350.0, 400.0, 390.0, 360.0]
+    # The sixth begins near and ends far: it belongs to neither.
+    assert figures.placements(near + far) == [[0, 1, 2, 3, 4], [6, 7, 8, 9, 10, 11]]
+    assert figures.placements(far + near) == [[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]
+    for together in ([], [100.0], near, far, [*near, 1000.0], [100.0, 150.0] * 9, [100.0, 400.0] * 9):
+        assert figures.placements(together) == [list(range(len(together)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH Release date: Fri", "MPICH 5.0.2"),
+        ("Open MPI v5.0.11, package: Open MPI user@localhost\0", "Open MPI 5.0.11"),
+        ("Intel(R) MPI Library 2021.19.0 for Linux* OS\n", "Intel MPI 2021.19.0"),
+    ],
+)
+def test_mpi_libraries_are_told_apart_by_what_they_say(text, title):
+    assert title_of_mpi(text) == title
+
+
+def test_ranks_get_a_processor_each_where_there_are_enough():
+    allowed = sorted(allowed_processors())
+    assert _stage(1, "auto") == Stage(1, ((allowed[0],),), nprocessors=1)
+    assert _stage(1, "none").processors is None
+    crowd = _stage(len(allowed) + 1, "auto")
+    assert crowd.processors is None
+    assert crowd.crowded
+    assert _stage(2, f"{allowed[0]},{allowed[0]}").crowded
+
+
+@pytest.mark.parametrize("bind", ["here", "0,x", "4095", ""])
+def test_processors_that_are_not_there_are_refused(bind):
+    with pytest.raises(ValueError, match="--bind"):
+        _stage(1, bind)
+
+
+def test_interpreters_have_labels(tmp_path):
+    program = tmp_path / "env" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    assert list(_pythons([f"a={program}", str(program)])) == ["", "a", "env"]
+    with pytest.raises(ValueError, match="already"):
+        _pythons([f"a={program}", f"a={program}"])
+    with pytest.raises(ValueError, match="not a program"):
+        _pythons([f"a={tmp_path}"])
+
+
+def competitor(name):
+    return Competitor(name, name.upper(), "python", lambda *_: [])
+
+
+FIELD = [competitor("shmring"), competitor("slow"), competitor("quick"), competitor("wrong"), competitor("without")]
+
+
+def a_row(nbytes=1 << 20):
+    return Row(
+        "all_reduce",
+        "float32",
+        2,
+        nbytes,
+        trip_ns=[110.0, 112.0, 500.0],
+        copy_us=[18.0, 18.5, 19.0],
+        results={
+            "shmring": Result(us=[20.0, 21.0, 22.0]),
+            "slow": Result(us=[100.0, 100.0, 100.0]),
+            "quick": Result(us=[40.0, 42.0, 44.0]),
+            "wrong": Result(problem="WRONG answer on rank 1", failed=True),
+            "without": Result(problem="has no all_reduce"),
+        },
+    )
+
+
+def test_ours_is_compared_with_the_best_peer():
+    assert Standing.of(a_row(), FIELD) == ("shmring", "quick", 0.5)
+    assert Standing.of(a_row(), FIELD[1:]) == (None, "quick", None)
+    assert Standing.of(a_row(), FIELD[:1]) == ("shmring", None, None)
+
+
+def test_a_line_has_everybodys_median_the_ceiling_and_the_ratio():
+    table = Table(FIELD)
+    lines = table.lines(a_row())
+    assert [line.split() for line in lines[2:4]] == [
+        ["size", "trip", "copy", "shmring", "slow", "quick", "wrong", "without", "algbw", "busbw", "ratio"],
+        ["1", "MiB", "0.112", "18.5", "21.0", "±2%", "100", "±0%", "42.0", "±2%", "WRONG", "-", "49.9", "49.9",
+         "0.50", "of", "quick"],
+    ]  # fmt: skip
+    assert [line.strip() for line in lines[4:]] == ["without: has no all_reduce", "wrong: WRONG answer on rank 1"]
+    assert len(table.lines(a_row())) == 1  # heads and reasons once
+
+
+def test_a_block_has_all_figures_of_each():
+    lines = Table(FIELD, is_long=True).lines(a_row())
+    assert any("quick" in line and "42.0" in line and "3 cycles" in line for line in lines)
+    assert any("takes 0.50 of the time of quick" in line for line in lines)
+
+
+def test_a_row_whose_processors_were_moved_is_split_on_request():
+    row = a_row()
+    row.trip_ns = [100.0] * 6 + [400.0] * 6
+    row.copy_us = [18.0] * 12
+    row.results = {"shmring": Result(us=[20.0] * 6 + [50.0] * 6), "quick": Result(us=[40.0] * 12), "off": Result()}
+    field = [competitor(name) for name in row.results]
+    assert len(Table(field).lines(row)) == 4
+    near, far = (line.split() for line in Table(field, is_split=True).lines(row)[3:])
+    assert (near[2], near[4], near[-3]) == ("0.100", "20.0", "0.50")
+    assert (far[2], far[4], far[-3]) == ("0.400", "50.0", "1.25")
+    assert len(Table(field, is_long=True, is_split=True).lines(row)) == 2 * len(Table(field, True).lines(row)) - 2
+
+
+def test_json_keeps_every_time_of_every_cycle():
+    stage = Stage(2, None, 2)
+    settings = Settings(["all_reduce"], [1 << 20], "float32", 1.0, None, 0.01, False, 30.0)
+    report = json.loads(json.dumps(as_json([a_row()], FIELD, {}, stage, settings)))
+    (row,) = report["rows"]
+    assert row["round_trip_ns"] == [110.0, 112.0, 500.0]
+    assert (row["best_peer"], row["ratio"]) == ("quick", 0.5)
+    assert row["results"]["shmring"]["us"] == [20.0, 21.0, 22.0]
+    assert row["results"]["shmring"]["median_us"] == 21.0
+    assert row["results"]["wrong"] == {"statement": "", "problem": "WRONG answer on rank 1"}
+    assert [one["is_ours"] for one in report["competitors"]] == [True, False, False, False, False]
+
+
+@pytest.mark.leaks  # matplotlib keeps the files of fonts open
+def test_plots_are_drawn_for_sizes(tmp_path):
+    pytest.importorskip("matplotlib")
+    from shmring.bench.plot import draw
+
+    rows = [a_row(1 << 10), a_row(1 << 20), Row("barrier", "float32", 2, 0, results={"shmring": Result(us=[1.0])})]
+    for ending in ("png", "svg"):
+        draw(rows, FIELD, str(tmp_path / f"plot.{ending}"))
+        assert (tmp_path / f"plot.{ending}").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="size"):
+        draw(rows[2:], FIELD, str(tmp_path / "nothing.png"))
+
+
+def test_ours_are_known_by_name_whatever_the_interpreter():
+    assert competitor("shmring@old").is_ours
+    assert not competitor("mpich@shmring").is_ours
+    assert all(competitor(name).is_ours for name in OURS)

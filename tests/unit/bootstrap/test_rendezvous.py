@@ -1,0 +1,539 @@
+"""Meetings of real processes: everybody, nobody, the late, the dead, the double, and those who disagree."""
+
+import errno
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.harness import run_processes, say, start_processes
+
+from shmring.bootstrap import rendezvous as meeting
+from shmring.bootstrap.rendezvous import meet
+from shmring.errors import MeetingError, MeetingTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.memory import names
+from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, sweep
+
+NBYTES = 16 << 10
+
+
+def standing(session):
+    """The names that stand in /dev/shm for a session."""
+    prefix = names.session_prefix(session)
+    return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
+
+
+def attend(rank, session, size, late_s=0.0, **changes):
+    """Meet; what everybody has written, and whether any name stands then."""
+    time.sleep(late_s)
+
+    def prepare(segment):
+        memoryview(segment.mapping)[4096:4100] = bytes([rank]) * 4
+
+    arguments = {"session": session, "rank": rank, "size": size, "nbytes": NBYTES, "timeout": 30.0, "prepare": prepare}
+    segments = meet(**arguments | changes)
+    left = standing(session)
+    seen = [bytes(memoryview(segment.mapping)[4096:4100]) for segment in segments]
+    nonces = [segment.header.nonce for segment in segments]
+    for segment in segments:
+        segment.close()
+    return seen, left, nonces
+
+
+def attend_as(rank, plans):
+    """`attend` with arguments that differ from process to process."""
+    return attend(**plans[rank])
+
+
+def come(plans, timeout=60.0):
+    """Run one process for each plan; how each came out."""
+    outcomes = start_processes(len(plans), attend_as, plans).outcomes(timeout)
+    assert not any(outcome.stuck for outcome in outcomes), [outcome.stuck for outcome in outcomes]
+    return outcomes
+
+
+def plans_for(session, size, ranks=None, **common):
+    return [{"rank": rank, "session": session, "size": size, **common} for rank in (ranks or range(size))]
+
+
+# -- everybody comes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16])
+def test_everybody_sees_what_everybody_prepared_and_no_name_is_left(session, size):
+    results = run_processes(size, attend, session, size)
+    assert all(seen == [bytes([rank]) * 4 for rank in range(size)] for seen, _, _ in results)
+    assert all(left == [] for _, left, _ in results)
+    assert len({tuple(nonces) for _, _, nonces in results}) == 1
+
+
+def test_ranks_may_come_seconds_apart_in_any_order(session):
+    plans = [{"rank": r, "session": session, "size": 3, "late_s": late} for r, late in ((2, 0.0), (0, 0.7), (1, 1.5))]
+    assert all(outcome.ok and outcome.result[1] == [] for outcome in come(plans))
+
+
+def meet_again_and_again(rank, session, size, times):
+    return [attend(rank, session, size)[1:] for _ in range(times)]
+
+
+def test_one_session_can_meet_again_and_again_without_pause(session):
+    # A rank that is still leaving one meeting must neither take names of the next away nor be taken for part of it.
+    by_rank = run_processes(3, meet_again_and_again, session, 3, 40)
+    for held in zip(*by_rank, strict=True):
+        assert len({tuple(nonces) for _, nonces in held}) == 1
+    nonces = {nonce for _, meeting_nonces in by_rank[0] for nonce in meeting_nonces}
+    assert len(nonces) == 3 * 40
+
+
+def test_segments_are_returned_by_rank_and_close_to_nothing(session):
+    (segment,) = meet(session=session, rank=0, size=1, nbytes=NBYTES, kind=ARRAY, params=(1, 2))
+    assert (segment.rank, segment.nbytes, segment.header.kind) == (0, NBYTES, ARRAY)
+    assert segment.header.params == (1, 2, 0, 0)
+    assert standing(session) == []
+    segment.close()
+    assert segment.mapping.closed
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_outside_its_group_is_a_value_error(session, rank, size):
+    with pytest.raises(ValueError, match=f"rank={rank}"):
+        meet(session=session, rank=rank, size=size, nbytes=NBYTES)
+
+
+# -- somebody does not come -------------------------------------------------------------------------------------------
+
+
+def test_who_never_comes_is_named_by_everybody_and_nothing_is_left(session):
+    outcomes = come(plans_for(session, 5, ranks=[0, 2], timeout=0.4))
+    for outcome in outcomes:
+        assert isinstance(outcome.error, MeetingTimeoutError)
+        assert isinstance(outcome.error, TimeoutError)
+        assert outcome.error.missing == (1, 3, 4)
+        assert "ranks 1, 3-4 never came" in str(outcome.error)
+    assert standing(session) == []
+
+
+def test_timeout_zero_looks_once(session):
+    with pytest.raises(MeetingTimeoutError, match="rank 1 never came"):
+        meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0)
+    meet(session=session, rank=0, size=1, nbytes=NBYTES, timeout=0)[0].close()
+
+
+def give_up_then_meet(rank, session):
+    if rank == 0:
+        with pytest.raises(MeetingTimeoutError):
+            attend(0, session, 2, timeout=0.05)
+        assert standing(session) == []
+        say("gave up")
+        return attend(0, session, 2)
+    time.sleep(0.5)
+    return attend(1, session, 2)
+
+
+def test_after_a_timeout_the_same_rank_may_try_again(session):
+    assert all(left == [] for _, left, _ in run_processes(2, give_up_then_meet, session))
+
+
+def test_who_waits_for_ever_hears_from_who_has_run_out_of_time(session):
+    plans = plans_for(session, 3, ranks=[0, 1])
+    plans[0]["timeout"], plans[1]["timeout"] = 0.5, None
+    tired, patient = come(plans)
+    assert tired.error.missing == patient.error.missing == (2,)
+    assert "the timeout is over" in str(tired.error)
+    assert "rank 0 has run out of time" in str(patient.error)
+
+
+# -- somebody dies ----------------------------------------------------------------------------------------------------
+
+
+def wait_for_ever(rank, session, size, invisible=()):
+    """Meet without a timeout, telling the test whom this rank has found; some ranks it never finds."""
+    invisible = [segment_name(session, f"r{r}") for who, r in invisible if who == rank]
+    really_attach = meeting.try_attach
+
+    def try_attach(name, **expected):
+        segment = None if name in invisible else really_attach(name, **expected)
+        if segment is not None:
+            say(f"found {segment.rank}")
+        return segment
+
+    meeting.try_attach = try_attach
+    try:
+        return attend(rank, session, size, timeout=None)
+    finally:
+        meeting.try_attach = really_attach
+
+
+def test_a_rank_that_dies_once_found_is_named_without_any_timeout(session):
+    gang = start_processes(2, wait_for_ever, session, 3)  # rank 2 never comes
+    gang.heard("found 1", ranks=[0])
+    pid = gang.pids[1]
+    gang.kill(1)
+    survivor, victim = gang.outcomes()
+    assert victim.signal == signal.SIGKILL
+    assert isinstance(survivor.error, PeerLostError), survivor
+    assert (survivor.error.rank, survivor.error.pid) == (1, pid)
+    assert "rank 1 (pid" in str(survivor.error)
+    assert standing(session) == []
+
+
+def test_a_rank_that_dies_after_it_has_found_everybody_is_noticed_too(session):
+    # 0 and 1 have everybody, 2 has not found 1 yet, and never will.
+    gang = start_processes(3, wait_for_ever, session, 3, [(2, 1)])
+    for rank in (0, 1):
+        for other in {0, 1, 2} - {rank}:
+            gang.heard(f"found {other}", ranks=[rank])
+    gang.heard("found 0", ranks=[2])
+    gang.kill(1)
+    zero, _, two = gang.outcomes()
+    assert isinstance(zero.error, PeerLostError), zero
+    assert zero.error.rank == 1
+    assert isinstance(two.error, MeetingError), two
+    assert "rank 0 (pid" in str(two.error)
+    assert "not found so far: rank 1" in str(two.error)
+    assert standing(session) == []
+
+
+def announce_and_wait(rank, session, size):
+    attend(rank, session, size, timeout=None, prepare=lambda segment: say("here"))
+
+
+def test_an_earlier_job_of_the_same_session_that_was_killed_while_meeting_is_no_obstacle(session):
+    gang = start_processes(3, announce_and_wait, session, 4)
+    gang.heard("here")
+    for rank in range(3):
+        gang.kill(rank)
+    gang.outcomes()
+    assert len(standing(session)) == 3
+    results = run_processes(4, attend, session, 4)
+    assert all(left == [] for _, left, _ in results)
+
+
+def test_a_rank_that_died_unseen_may_be_started_anew(session):
+    gang = start_processes(1, announce_and_wait, session, 2)
+    gang.heard("here")
+    gang.kill(0)
+    gang.outcomes()
+    assert all(seen == [b"\0" * 4, b"\1" * 4] for seen, _, _ in run_processes(2, attend, session, 2))
+
+
+def meet_and_wait(rank, session, size):
+    segments = meet(session=session, rank=rank, size=size, nbytes=NBYTES)
+    say("met")
+    time.sleep(60)
+    del segments
+
+
+def test_sigkill_of_all_ranks_once_they_have_met_leaves_nothing(session):
+    gang = start_processes(4, meet_and_wait, session, 4)
+    gang.heard("met")
+    for rank in range(4):
+        gang.kill(rank)
+    assert all(outcome.signal == signal.SIGKILL for outcome in gang.outcomes())
+    assert standing(session) == []
+
+
+def test_once_one_rank_has_met_nothing_is_left_whatever_happens_to_the_others(session):
+    gang = start_processes(4, meet_and_wait, session, 4)
+    gang.heard("met", ranks=[2])
+    assert standing(session) == []
+    for rank in range(4):
+        gang.kill(rank)
+    gang.outcomes()
+    assert standing(session) == []
+
+
+def is_stopped(pid):
+    """Whether a process, which may be a zombie but not gone, stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def stop_while_unlinking(rank, session, count):
+    """Meet; rank 2 stops as it takes away the name that it comes to as number ``count``, before the others take any."""
+    left = count
+
+    def fault(call):
+        nonlocal left
+        left -= call == "shm_unlink"
+        if left == 0:
+            names.fault = None
+            signal.raise_signal(signal.SIGSTOP)
+
+    def is_complete(self):
+        complete = really_complete(self)
+        while complete and not is_stopped(self.present[2].header.pid):
+            time.sleep(0.001)
+        return complete
+
+    really_complete = meeting._Meeting.is_complete
+    if rank == 2:
+        names.fault = fault
+    else:
+        meeting._Meeting.is_complete = is_complete
+    segments = meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+    say("met")
+    while rank != 2 and is_stopped(segments[2].header.pid):
+        time.sleep(0.001)
+    for segment in segments:
+        segment.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("end", ["resume", "kill"])
+def test_a_rank_that_stops_while_it_takes_names_away_stops_nobody_else(session, count, end):
+    gang = start_processes(3, stop_while_unlinking, session, count)
+    gang.heard("met", ranks=[0, 1])
+    getattr(gang, end)(2)
+    outcomes = gang.outcomes()
+    assert all(outcome.ok for outcome in outcomes[:2]), outcomes
+    # The first name it came to was its own, which is left to whoever sweeps after the dead.
+    assert sweep(session) == ([segment_name(session, "r2")] if (end, count) == ("kill", 1) else [])
+    assert standing(session) == []
+
+
+def fail_while_unlinking(rank, session):
+    """Meet; rank 2 sees that all have met, and fails. Rank 0 has seen it, too; rank 1 only looks when it is gone."""
+
+    def fault(call):
+        if call == "shm_unlink":
+            names.fault = None
+            raise OSError(errno.EIO, "no luck")
+
+    def is_complete(self):
+        complete = really_complete(self)
+        while complete and names.refers_to(self.present[2].name, self.present[2]._inode):
+            time.sleep(0.001)
+        return complete and (rank == 0 or really_complete(self))
+
+    really_complete = meeting._Meeting.is_complete
+    if rank == 2:
+        names.fault = fault
+    else:
+        meeting._Meeting.is_complete = is_complete
+    meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+
+
+def test_who_fails_when_all_have_met_does_not_undo_the_meeting(session):
+    # Some may have seen it complete. Others that now did not would leave, and be taken for the ones who failed.
+    zero, one, two = start_processes(3, fail_while_unlinking, session).outcomes()
+    assert zero.ok, zero
+    assert one.ok, one
+    assert isinstance(two.error, SegmentError), two
+    assert standing(session) == []
+
+
+def test_ctrl_c_while_waiting_leaves_nothing(session):
+    gang = start_processes(1, announce_and_wait, session, 2)
+    gang.heard("here")
+    while not standing(session):
+        time.sleep(0.001)
+    gang.signal(0, signal.SIGINT)
+    (outcome,) = gang.outcomes()
+    assert isinstance(outcome.error, KeyboardInterrupt), outcome
+    assert standing(session) == []
+
+
+def attend_soon(rank, session, size):
+    return attend(rank, session, size, timeout=1.0)
+
+
+def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_meeting_is_whole(session, seed, long_run):
+    chance = random.Random(seed)
+    for _ in range(300 if long_run else 12):
+        gang = start_processes(3, attend_soon, session, 3)
+        victim = chance.randrange(3)
+        time.sleep(chance.uniform(0, 0.02))
+        gang.kill(victim)
+        outcomes = gang.outcomes()
+        assert not any(outcome.stuck for outcome in outcomes), [str(outcome) for outcome in outcomes]
+        for outcome in outcomes:
+            assert outcome.signal or outcome.ok or isinstance(outcome.error, (MeetingError, PeerLostError)), outcome
+        # Only the dead one can have left a name.
+        assert [name for name in standing(session) if not name.endswith(f"-r{victim}")] == []
+        assert all(left == [] for _, left, _ in run_processes(3, attend, session, 3))
+
+
+# -- somebody is wrong ------------------------------------------------------------------------------------------------
+
+
+def test_of_two_that_claim_one_rank_one_is_told_and_the_others_meet(session):
+    outcomes = come(plans_for(session, 2, ranks=[0, 0]) + plans_for(session, 2, ranks=[1], late_s=0.7))
+    refused = [outcome for outcome in outcomes if not outcome.ok]
+    assert len(refused) == 1
+    assert isinstance(refused[0].error, SegmentError)
+    assert "same rank of it, running twice" in str(refused[0].error)
+    assert all(outcome.result[1] == [] for outcome in outcomes if outcome.ok)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nbytes": 2 * NBYTES}, f"nbytes is {NBYTES} on ranks 0, 2, {2 * NBYTES} on rank 1"),
+        ({"kind": ARRAY}, "kind is outbox on ranks 0, 2, array on rank 1"),
+        ({"params": (8,)}, "params is (0, 0, 0, 0) on ranks 0, 2, (8, 0, 0, 0) on rank 1"),
+        ({"size": 2}, "size is 3 on ranks 0, 2, 2 on rank 1"),
+        ({"nbytes": 8192, "params": (1, 2)}, f"nbytes is {NBYTES} on ranks 0, 2, 8192 on rank 1; params is"),
+    ],
+    ids=["nbytes", "kind", "params", "size", "two things"],
+)
+def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
+    plans = plans_for(session, 3)
+    plans[1] |= change
+    plans[2]["late_s"] = 0.5
+    outcomes = come(plans)
+    for outcome in outcomes:
+        assert type(outcome.error) is MeetingError, outcome
+        assert says in str(outcome.error)
+    assert standing(session) == []
+
+
+def disagree_impatiently(rank, session):
+    meeting.LINGER_S = 2.0
+    return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
+
+
+def test_a_disagreement_is_told_even_if_somebody_never_comes(session):
+    for outcome in start_processes(2, disagree_impatiently, session).outcomes():
+        assert f"nbytes is {NBYTES} on rank 0, {2 * NBYTES} on rank 1" in str(outcome.error)
+
+
+def test_a_size_that_cannot_be_meant_is_not_searched_through(session):
+    with create(segment_name(session, "r1"), NBYTES, kind=OUTBOX, rank=1, size=2**31 - 1) as liar:
+        liar.announce()
+        with pytest.raises(MeetingError, match="size is 2 on rank 0, 2147483647 on rank 1"):
+            meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0.2)
+
+
+def test_what_is_not_to_be_trusted_under_a_peers_name_is_an_error_at_once(session):
+    path = names.SHM_DIRECTORY + segment_name(session, "r1")
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    os.fchmod(descriptor, 0o666)
+    os.close(descriptor)
+    try:
+        with pytest.raises(SegmentError, match="mode 0666"):
+            meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
+    finally:
+        os.unlink(path)
+
+
+# -- prepare ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_prepare_comes_out_and_nothing_is_left(session):
+    def prepare(segment):
+        raise LookupError("not today")
+
+    with pytest.raises(LookupError, match="not today"):
+        meet(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
+    assert standing(session) == []
+
+
+def test_what_prepare_returns_undoes_it_before_the_memory_goes_and_only_after_a_failure(session):
+    undone = []
+
+    def prepare(segment):
+        memoryview(segment.mapping)[5000] = 9
+        return lambda: undone.append(memoryview(segment.mapping)[5000])
+
+    segments = meet(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
+    segments[0].close()
+    assert undone == []
+    with pytest.raises(MeetingTimeoutError):
+        meet(session=session, rank=0, size=2, nbytes=NBYTES, prepare=prepare, timeout=0)
+    assert undone == [9]
+
+
+def test_memory_that_somebody_looks_at_survives_a_failed_meeting_until_he_looks_away(session):
+    views = []
+    with pytest.raises(MeetingTimeoutError):
+        meet(
+            session=session,
+            rank=0,
+            size=2,
+            nbytes=NBYTES,
+            timeout=0,
+            prepare=lambda segment: views.append(memoryview(segment.mapping)),
+        )
+    views[0][4096] = 1
+    assert standing(session) == []
+    views.clear()
+
+
+# -- the kernel refuses -----------------------------------------------------------------------------------------------
+
+
+def attend_with_fault(rank, session, fail_at):
+    """Meet; in rank 1 the n-th system call fails. How it went, and whether so many calls were made."""
+    left = fail_at
+
+    def fault(call):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(errno.EIO, f"no luck with {call}")
+
+    names.fault = fault if rank == 1 else None
+    try:
+        attend(rank, session, 2, timeout=0.3)
+    except (MeetingError, PeerLostError):
+        return "left alone", left <= 0
+    except SegmentError as error:
+        return error.errno, left <= 0
+    finally:
+        names.fault = None
+    return "met", left <= 0
+
+
+def test_whichever_system_call_of_a_rank_fails_all_end_and_nothing_is_left(session):
+    for fail_at in range(1, 500):
+        (spared, _), (struck, failed) = run_processes(2, attend_with_fault, session, fail_at)
+        assert standing(session) == [], (fail_at, spared, struck)
+        if not failed and struck == "met":
+            break
+        # Left alone without a fault: the other one's patience was at an end before this one was started.
+        assert struck == (errno.EIO if failed else "left alone"), (fail_at, struck)
+        assert spared in ("met", "left alone"), (fail_at, spared)
+    assert not failed, "the list of calls did not end"
+    assert fail_at > 15
+
+
+def test_kinds_are_told_by_name(session):
+    (segment,) = meet(session=session, rank=0, size=1, nbytes=NBYTES, kind=OUTBOX)
+    assert "outbox of 16384 bytes" in repr(segment)
+    segment.close()
+
+
+# -- who knows better than to wait ------------------------------------------------------------------------------------
+
+
+def test_check_hears_who_is_missing_and_what_it_raises_ends_the_meeting(session):
+    heard = []
+
+    def check(missing):
+        heard.append(list(missing))
+        if len(heard) == 3:
+            raise LookupError("will never come")
+
+    with pytest.raises(LookupError, match="will never come"):
+        meet(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
+    assert heard == [[0, 2]] * 3
+    assert standing(session) == []
+
+
+def lack_memory_once_found(rank, session):
+    def check(missing):  # of three, so that somebody is missing for ever
+        if 0 not in missing:
+            raise OutOfSharedMemoryError("no room, says the test", 1, 0)
+
+    meet(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
+
+
+def test_who_has_found_a_rank_that_leaves_for_lack_of_memory_leaves_for_the_same_reason(session):
+    for outcome in start_processes(2, lack_memory_once_found, session).outcomes():
+        assert type(outcome.error) is OutOfSharedMemoryError, outcome
+        if outcome.rank == 0:
+            assert "rank 1 left for lack of memory" in str(outcome.error)
+            assert outcome.error.needed == NBYTES
+    assert standing(session) == []

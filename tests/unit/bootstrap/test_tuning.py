@@ -1,0 +1,98 @@
+"""Thresholds from what was found: numbers by hand, what is given wins, and each tells why."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shmring.bootstrap.tuning import NO_LIMIT, SAID, STEPS_S, Account, derive
+from shmring.config import configure
+
+MIB = 1 << 20
+
+
+def thresholds(size=2, processors=2, barrier_us=0.6, cache_nbytes=32 * MIB, **settings):
+    return derive(configure({}, **settings).settled(MIB), size, processors, barrier_us, cache_nbytes)
+
+
+def test_limits_follow_from_distance_and_crowding():
+    # L B / (p - 2 + 2/p) and L B / (p - 3), with L = 0.6 + 0.4 us and B = 120 bytes a nanosecond, shared where crowded.
+    assert thresholds().limits.one_shot_nbytes == 120_000
+    assert thresholds(barrier_us=0.1).limits.one_shot_nbytes == 60_000
+    assert thresholds(size=4, processors=4).limits.one_shot_nbytes == 48_000
+    assert thresholds(size=4, processors=1).limits.one_shot_nbytes == 12_000
+    assert thresholds(size=4, processors=4).limits.flat_reduce_nbytes == 120_000
+    assert thresholds(size=3).limits.flat_reduce_nbytes == NO_LIMIT
+
+
+@given(st.integers(1, 4096), st.floats(0.25, 4096), st.floats(0, 1e9))
+def test_whatever_was_measured_the_limits_are_integers_of_62_bits(size, processors, barrier_us):
+    limits = thresholds(size, processors, barrier_us).limits
+    for nbytes in (limits.one_shot_nbytes, limits.flat_reduce_nbytes):
+        assert type(nbytes) is int
+        assert 0 <= nbytes <= NO_LIMIT
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_the_farther_the_ranks_the_more_goes_in_one_shot(one, other):
+    near, far = sorted((one, other))
+    assert thresholds(barrier_us=near).limits.one_shot_nbytes <= thresholds(barrier_us=far).limits.one_shot_nbytes
+
+
+def test_ranks_that_shared_a_processor_for_a_moment_are_not_taken_for_far():
+    assert thresholds(barrier_us=50).limits.one_shot_nbytes == 288_000
+    assert thresholds(size=2, processors=1, barrier_us=50).limits.one_shot_nbytes == 3_024_000
+
+
+def test_whispers_are_half_as_long_among_far_ranks():
+    assert thresholds(barrier_us=0.2).whisper_nbytes == 4096
+    assert thresholds(barrier_us=0.4).whisper_nbytes == 2048
+    assert "0.40 us" in thresholds(barrier_us=0.4).why["whisper_nbytes"]
+    assert thresholds(size=4, processors=4, barrier_us=0.7).whisper_nbytes == 4096
+    assert thresholds(size=8, processors=8, barrier_us=8.0).whisper_nbytes == 1024
+    assert thresholds(size=4, barrier_us=50.0).whisper_nbytes == 4096  # they take turns: that is no distance
+    assert thresholds(barrier_us=0.4, whisper_nbytes=3000).whisper_nbytes == 3000
+
+
+def test_what_is_given_is_taken_and_named_as_given():
+    given = {"one_shot_nbytes": 5, "flat_reduce_nbytes": 6, "round_nbytes": 128, "past_cache_nbytes": 7}
+    given |= {"nested_nbytes": 8, "nearness": 1}
+    found = thresholds(size=4, latency_us=2.0, touch_gbs=3, **given)
+    assert (found.limits.one_shot_nbytes, found.limits.flat_reduce_nbytes, found.limits.round_nbytes) == (5, 6, 128)
+    assert (found.costs.latency, found.costs.bytes_per_second, found.past_cache_nbytes) == (2e-6, 3e9, 7)
+    assert found.limits.nested_nbytes == 8
+    for name in (*SAID, "past_cache_nbytes"):
+        assert found.why[name] == "argument"
+    derived = thresholds(size=4, latency_us=2.0, touch_gbs=3).limits
+    assert (derived.one_shot_nbytes, derived.flat_reduce_nbytes) == (2400, 6000)
+
+
+def test_everything_derived_tells_from_what():
+    why = thresholds().why
+    assert why["latency_us"] == f"measured: 0.60 us a barrier when the ranks met, and {STEPS_S * 1e6:.1f} us"
+    assert why["one_shot_nbytes"] == "derived: 1.00 us a synchronisation, 120 GB/s a rank"
+    assert why["touch_gbs"] == "derived: 2 ranks on 2 processors"
+    assert why["slot_nbytes"] == "a quarter of 1024 KiB of second-level cache, from 128 to 512 KiB"
+    assert why["past_cache_nbytes"] == "derived: the last-level cache"
+
+
+def test_outputs_are_never_stored_past_a_cache_that_is_not_known():
+    assert thresholds().past_cache_nbytes == 32 * MIB
+    found = thresholds(cache_nbytes=0)
+    assert found.past_cache_nbytes == NO_LIMIT
+    assert found.why["past_cache_nbytes"] == "default: the last-level cache is not known"
+
+
+@given(st.floats(0.1, 1e3) | st.just(float("inf")), st.frozensets(st.integers(0, 4095)))
+def test_an_account_arrives_as_it_was_said(quota, processors):
+    account = Account(quota, tuple(k / 2 - 1 for k in range(len(SAID))), processors)
+    assert Account.unpack(account.pack()) == account
+
+
+def test_processors_past_the_mask_are_left_out():
+    account = Account(1.0, (0.0,) * len(SAID), frozenset({1, 4096, 10**6}))
+    assert Account.unpack(account.pack()).processors == {1}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_one_rank_and_few_ranks_have_thresholds_too(size):
+    assert thresholds(size, barrier_us=0).limits.one_shot_nbytes > 0

@@ -1,0 +1,325 @@
+"""Whatever is done in whatever order, at whatever count: each kind of channel is what some deques would be.
+
+The counters of rings begin close to where 32, 63 or 64 bits end (63 only where the highest bit has a meaning of its
+own), so that they wrap on the way. Both ends are in one thread; `test_endpoints.py` has the machine of a plain
+channel.
+"""
+
+import queue
+from collections import deque
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import shmring
+from shmring import DisconnectedError, EndOfStreamError, PeerLostError
+
+SETTINGS = settings(max_examples=30, stateful_step_count=30)
+SIZES = st.sampled_from([0, 1, 8, 30, 100, 200])
+BEFORE_WRAP = st.sampled_from([0, 2**32, 2**64]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
+BEFORE_TOP_BIT = st.sampled_from([0, 2**32]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
+TAIL, HEAD = 128, 256  # in a ring
+
+
+def begin_at(channel, position):
+    """Have a fresh ring count from there on."""
+    with memoryview(channel.mapping)[channel.ring_offset :] as ring:
+        for offset in (TAIL, HEAD):
+            ring[offset : offset + 8] = position.to_bytes(8, "little")
+
+
+class Machine(RuleBasedStateMachine):
+    """Messages that are all different."""
+
+    number = 0
+
+    def fresh(self, nbytes=8):
+        self.number += 1
+        return (self.number.to_bytes(4, "little") * (nbytes // 4 + 1))[:nbytes]
+
+
+class DropNewest(Machine):
+    """What does not fit is not there, and counted."""
+
+    @initialize(start=BEFORE_WRAP)
+    def make(self, start):
+        self.sender, self.receiver = shmring.channel(512, when_full="drop_newest")
+        begin_at(self.sender.channel, start)
+        self.model, self.dropped = deque(), 0
+
+    @rule(nbytes=SIZES)
+    def send(self, nbytes):
+        message = self.fresh(nbytes)
+        if self.sender.send(message):
+            self.model.append(message)
+        else:
+            assert self.model
+            self.dropped += 1
+
+    @rule(count=st.integers(1, 4))
+    def receive(self, count):
+        for _ in range(count):
+            assert self.receiver.try_recv() == (self.model.popleft() if self.model else None)
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "model"):
+            assert len(self.receiver) == len(self.model)
+            assert self.sender.dropped_count == self.receiver.dropped_count == self.dropped
+
+
+class DropOldest(Machine):
+    """What is sent goes in, unless what is peeked is in its way; as many of the oldest as are counted are gone."""
+
+    @initialize(start=BEFORE_TOP_BIT)
+    def make(self, start):
+        self.sender, self.receiver = shmring.channel(512, when_full="drop_oldest")
+        begin_at(self.sender.channel, start)
+        self.model, self.refused, self.overtaken, self.peeked = deque(), 0, 0, None
+
+    @rule(nbytes=SIZES)
+    def send(self, nbytes):
+        message = self.fresh(nbytes)
+        was_sent = self.sender.send(message)
+        assert was_sent or self.peeked is not None
+        self.refused += not was_sent
+        overtaken = self.sender.dropped_count - self.refused - self.overtaken
+        assert not overtaken or self.peeked is None
+        for _ in range(overtaken):
+            self.model.popleft()
+        self.overtaken += overtaken
+        if was_sent:
+            self.model.append(message)
+
+    @precondition(lambda self: self.peeked is None)
+    @rule(count=st.integers(1, 4))
+    def receive(self, count):
+        for _ in range(count):
+            assert self.receiver.try_recv() == (self.model.popleft() if self.model else None)
+
+    @precondition(lambda self: self.peeked is None and self.model)
+    @rule()
+    def peek(self):
+        self.peeked = self.receiver.peek(0)
+
+    @precondition(lambda self: self.peeked is not None)
+    @rule()
+    def release(self):
+        assert bytes(self.peeked) == self.model.popleft()
+        self.peeked = None
+        self.receiver.release()
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "model"):
+            assert len(self.receiver) == len(self.model)
+            assert self.receiver.dropped_count == self.refused + self.overtaken
+
+    def teardown(self):
+        if hasattr(self, "model") and self.peeked is not None:
+            self.release()
+
+
+class Records(Machine):
+    """Records go in as far as there is room, or the oldest make it."""
+
+    @initialize(start=BEFORE_TOP_BIT, when_full=st.sampled_from(["wait", "drop_newest", "drop_oldest"]))
+    def make(self, start, when_full):
+        self.sender, self.receiver = shmring.channel(128, dtype="i8", when_full=when_full)
+        begin_at(self.sender.channel, start)
+        self.model, self.when_full, self.capacity = deque(), when_full, self.sender.capacity
+
+    @rule(count=st.integers(0, 40))
+    def send(self, count):
+        numbers = np.arange(self.number, self.number + count)
+        self.number += count
+        sent = self.sender.send_many(numbers, 0)
+        if self.when_full == "drop_oldest":
+            self.model.extend(numbers[count - sent :].tolist() if sent < count else numbers.tolist())
+            while len(self.model) > self.capacity:
+                self.model.popleft()
+        else:
+            assert sent == min(count, self.capacity - len(self.model))
+            self.model.extend(numbers[:sent].tolist())
+
+    @rule(count=st.integers(1, 20))
+    def receive(self, count):
+        try:
+            got = self.receiver.recv_many(count, 0).tolist()
+        except queue.Empty:
+            got = []
+        assert got == [self.model.popleft() for _ in range(min(count, len(self.model)))]
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "model"):
+            assert len(self.receiver) == len(self.model)
+
+
+class FanIn(Machine):
+    """The next in turn who has something."""
+
+    @initialize(start=BEFORE_WRAP)
+    def make(self, start):
+        self.senders, self.receiver = shmring.fan_in(3, 512)
+        for sender in self.senders:
+            begin_at(sender.channel, start)
+        self.models, self.turn, self.closed = [deque() for _ in range(3)], 0, [False] * 3
+
+    @rule(who=st.integers(0, 2), nbytes=SIZES)
+    def send(self, who, nbytes):
+        message = self.fresh(nbytes)
+        if self.closed[who]:
+            return
+        if self.senders[who].try_send(message):
+            self.models[who].append(message)
+        else:
+            assert self.models[who]
+
+    @rule()
+    def receive(self):
+        order = [(self.turn + j) % 3 for j in range(3)]
+        who = next((i for i in order if self.models[i]), None)
+        if who is not None:
+            assert self.receiver.recv_from(0) == (who, self.models[who].popleft())
+            self.turn = (who + 1) % 3
+        elif not all(self.closed):
+            assert self.receiver.try_recv("nothing") == "nothing"
+
+    @rule(who=st.integers(0, 2), chance=st.integers(0, 9))
+    def close(self, who, chance):
+        if chance == 0 and not self.closed[who]:
+            self.senders[who].take().close()
+            self.closed[who] = True
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "models"):
+            assert len(self.receiver) == sum(map(len, self.models))
+            assert self.receiver.poll() == (any(self.models) or all(self.closed))
+
+    def teardown(self):
+        if hasattr(self, "models") and all(self.closed):
+            while any(self.models):
+                self.receive()
+            try:
+                raise AssertionError(self.receiver.recv(0))
+            except EndOfStreamError:
+                pass
+
+
+class Broadcast(Machine):
+    """Everybody gets everything; who is slow holds the sender up, misses what is counted, or is cut off."""
+
+    @initialize(start=BEFORE_TOP_BIT, when_slow=st.sampled_from(["wait", "drop_oldest", "disconnect"]))
+    def make(self, start, when_slow):
+        self.sender, self.receivers = shmring.broadcast_channel(3, 512, when_slow=when_slow)
+        for i in range(4):
+            begin_at(self.sender.fan.branch(i), start)
+        self.models, self.dropped, self.when_slow = [deque() for _ in range(3)], [0] * 3, when_slow
+        self.is_on = [True] * 3
+
+    @rule(nbytes=SIZES)
+    def send(self, nbytes):
+        message = self.fresh(nbytes)
+        if not any(self.is_on):
+            return
+        try:
+            reached = self.sender.send(message, 0)
+        except queue.Full:
+            assert self.when_slow == "wait"
+            assert any(self.models)
+            return
+        except PeerLostError:  # this message would have had to cut off all that were left
+            assert self.when_slow == "disconnect"
+            self.is_on = [False] * 3
+            return
+        self.is_on = [look.state != "disconnected" for look in self.sender.receivers]
+        assert reached == sum(self.is_on)
+        for i, receiver in enumerate(self.receivers):
+            missed = receiver.dropped_count - self.dropped[i] if self.is_on[i] else 0
+            assert not missed or self.when_slow == "drop_oldest"
+            self.dropped[i] += missed
+            for _ in range(missed):
+                self.models[i].popleft()
+            self.models[i].append(message)
+
+    @rule(who=st.integers(0, 2), count=st.integers(1, 4))
+    def receive(self, who, count):
+        for _ in range(count if self.is_on[who] else 0):
+            assert self.receivers[who].try_recv() == (self.models[who].popleft() if self.models[who] else None)
+
+    @rule(who=st.integers(0, 2))
+    def hear_of_being_cut_off(self, who):
+        if not self.is_on[who]:
+            try:
+                raise AssertionError(self.receivers[who].recv(0))
+            except DisconnectedError:
+                pass
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "models"):
+            for receiver, model, is_on in zip(self.receivers, self.models, self.is_on, strict=True):
+                assert not is_on or len(receiver) == len(model)
+
+
+class Queues(Machine):
+    """A queue with a bound, used by two objects of one process, as by two processes."""
+
+    @initialize(start=BEFORE_WRAP, maxsize=st.sampled_from([0, 1, 3]))
+    def make(self, start, maxsize):
+        self.one = shmring.Queue(maxsize, capacity_nbytes=512)
+        rebuild, parts = self.one.__reduce__()
+        begin_at(parts[1], start)
+        self.both, self.model, self.maxsize = [self.one, rebuild(*parts)], deque(), maxsize
+
+    @rule(who=st.integers(0, 1), nbytes=SIZES)
+    def put(self, who, nbytes):
+        message = self.fresh(nbytes)
+        try:
+            self.both[who].put_nowait(message)
+        except queue.Full:
+            assert self.model
+            assert not self.maxsize or len(self.model) <= self.maxsize
+            return
+        self.model.append(message)
+        assert not self.maxsize or len(self.model) <= self.maxsize
+
+    @rule(who=st.integers(0, 1))
+    def put_too_long_in_vain(self, who):
+        try:
+            self.both[who].put(self.fresh(5000), timeout=0.0001)
+            raise AssertionError("nobody has made room")
+        except queue.Full:
+            pass
+
+    @rule(who=st.integers(0, 1))
+    def get(self, who):
+        if self.model:
+            assert self.both[who].get_nowait() == self.model.popleft()
+            return
+        try:
+            raise AssertionError(self.both[who].get_nowait())
+        except queue.Empty:
+            pass
+
+    @invariant()
+    def counts_agree(self):
+        if hasattr(self, "model"):
+            assert [q.qsize() for q in self.both] == [len(self.model)] * 2
+            assert self.one.empty() == (not self.model)
+            assert self.one.full() == bool(self.maxsize and len(self.model) >= self.maxsize)
+
+
+for machine in (DropNewest, DropOldest, Records, FanIn, Broadcast, Queues):
+    machine.TestCase.settings = SETTINGS
+
+test_a_channel_that_drops_the_newest = DropNewest.TestCase
+test_a_channel_that_drops_the_oldest = DropOldest.TestCase
+test_a_channel_of_records = Records.TestCase
+test_a_fan_in = FanIn.TestCase
+test_a_broadcast = Broadcast.TestCase
+test_a_queue = Queues.TestCase

@@ -1,0 +1,136 @@
+"""Domains: who sits together, as levels inside one another; where a rank sits, on this and on other machines."""
+
+import os
+
+import pytest
+
+from shmring.placement.locality import (
+    LOCAL_DISTANCE,
+    REMOTE_DISTANCE,
+    Domains,
+    Seat,
+    dealt_seat,
+    members,
+    own_seat,
+    packed_order,
+    seat_at,
+    topology_seat,
+)
+from shmring.placement.topology_file import parse
+
+# Two packages of 64 cores, 8 last-level caches of 8 cores in each, hardware threads numbered last (Zen 3, 2 x 64).
+CHIPLETS = {
+    "processors": "0-255",
+    "cores": [f"{n},{n + 128}" for n in range(128)],
+    "packages": ["0-63,128-191", "64-127,192-255"],
+    "last_level_groups": [f"{n}-{n + 7},{n + 128}-{n + 135}" for n in range(0, 128, 8)],
+    "nodes": [
+        {"number": 0, "processors": "0-63,128-191", "distances": [10, 32]},
+        {"number": 1, "processors": "64-127,192-255", "distances": [32, 10]},
+    ],
+}
+
+# Two packages, each two nodes under one last-level cache (sub-NUMA clusters).
+CLUSTERS = {
+    "processors": "0-15",
+    "packages": ["0-7", "8-15"],
+    "nodes": [
+        {"number": n, "processors": f"{4 * n}-{4 * n + 3}", "distances": row}
+        for n, row in enumerate([[10, 12, 21, 21], [12, 10, 21, 21], [21, 21, 10, 12], [21, 21, 12, 10]])
+    ],
+}
+
+
+def dealt(facts, size):
+    topology = parse(facts)
+    return Domains.of([dealt_seat(topology, rank, size) for rank in range(size)])
+
+
+def test_ranks_dealt_over_chiplets_divide_by_caches_then_by_packages():
+    found = dealt(CHIPLETS, 64)
+    assert found.caches == tuple(rank // 4 for rank in range(64))
+    assert found.nodes == found.packages == tuple(rank // 32 for rank in range(64))
+    assert found.levels == (found.caches, found.nodes)
+    assert found.distances == ((10, 32), (32, 10))
+    assert (found.distance(0, 31), found.distance(0, 32)) == (10, 32)
+
+
+def test_nodes_inside_of_a_cache_are_the_finer_level():
+    found = dealt(CLUSTERS, 8)
+    assert found.nodes == (0, 0, 1, 1, 2, 2, 3, 3)
+    assert found.caches == found.packages == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert found.levels == (found.nodes, found.packages)
+    assert [found.distance(0, rank) for rank in range(8)] == [10, 10, 12, 12, 21, 21, 21, 21]
+
+
+@pytest.mark.parametrize(("size", "levels"), [(1, 0), (2, 0), (3, 1), (16, 1), (17, 2), (300, 3)])
+def test_what_leaves_all_together_or_all_alone_is_no_level(size, levels):
+    assert len(dealt(CHIPLETS, size).levels) == min(levels, 2)
+
+
+def test_each_level_lies_inside_the_next_whatever_the_machine_claims():
+    # Caches and nodes that cross each other: no machine, but a hypervisor may say so.
+    seats = [Seat(r, cache=r % 3, node=r % 2, package=0) for r in range(12)]
+    found = Domains.of(seats)
+    for fine, coarse in zip(found.levels, found.levels[1:], strict=False):
+        for part in members(fine):
+            assert len({coarse[r] for r in part}) == 1
+    assert [max(way) + 1 for way in found.levels] == [6, 2]
+
+
+def test_parts_are_numbered_as_they_appear_and_list_their_ranks():
+    found = Domains.of([Seat(package=5, node=7), Seat(package=2, node=3), Seat(package=5, node=7)])
+    assert found.nodes == (0, 1, 0)
+    assert members(found.nodes) == ((0, 2), (1,))
+
+
+def test_distances_that_nobody_knows_are_those_the_kernel_assumes():
+    found = Domains.of([Seat(node=0), Seat(node=1)])
+    assert found.distances == ((LOCAL_DISTANCE, REMOTE_DISTANCE), (REMOTE_DISTANCE, LOCAL_DISTANCE))
+
+
+def test_a_seat_arrives_as_it_was_said():
+    seat = Seat(255, -1, 63, -1, bytes([32, 0, 10]))
+    assert Seat.unpack(seat.pack()) == seat
+    assert (seat.distance(0), seat.distance(1), seat.distance(2)) == (32, REMOTE_DISTANCE, 10)
+
+
+def test_more_ranks_than_processors_go_round():
+    topology = parse({"processors": "2-3"})
+    assert [dealt_seat(topology, rank, 5).processor for rank in range(5)] == [2, 3, 2, 3, 2]
+
+
+def test_packed_order_keeps_threads_of_a_core_and_cores_of_a_cache_together():
+    order = packed_order(parse(CHIPLETS))
+    assert order[:6] == (0, 128, 1, 129, 2, 130)
+    assert order[16] == 8
+    assert order[128] == 64
+
+
+def test_this_machine_seats_every_processor_once():
+    seats = [seat_at(processor) for processor in sorted(os.sched_getaffinity(0))]
+    assert [seat.processor for seat in seats] == sorted(os.sched_getaffinity(0))
+    assert all(seat.distance(seat.node) == LOCAL_DISTANCE for seat in seats)
+
+
+def test_a_forced_topology_seats_ranks_by_their_number(tmp_path, monkeypatch):
+    path = tmp_path / "machine.json"
+    path.write_text(
+        '{"processors": "0-3", "packages": ["0-1", "2-3"], "nodes": ['
+        '{"number": 4, "processors": "0-1", "distances": [10, 40]},'
+        '{"number": 9, "processors": "2-3", "distances": [40, 10]}]}'
+    )
+    monkeypatch.setenv("SHMRING_TOPOLOGY", str(path))
+    assert [own_seat(rank, 2).node for rank in range(2)] == [4, 9]
+    assert own_seat(1, 2).distance(4) == 40
+    monkeypatch.setenv("SHMRING_TOPOLOGY", str(tmp_path / "none.json"))
+    with pytest.raises(ValueError, match=r"none\.json.*No such file"):
+        own_seat(0, 2)
+
+
+def test_a_machine_of_which_nothing_is_known_is_one_domain(tmp_path):
+    seats = [seat_at(processor, str(tmp_path)) for processor in range(4)]
+    assert Domains.of(seats).levels == ()
+    assert {seat.node for seat in seats} == {0}
+    topology = parse({"processors": "0-3"})
+    assert topology_seat(topology, 3).distance(0) == LOCAL_DISTANCE

@@ -1,0 +1,103 @@
+"""Which plan is chosen, and that it can be overridden."""
+
+import pytest
+from support.plan_cases import roots_of
+
+from shmring.plan.choose import BUILDERS, KINDS, algorithm, choose, flat_reduce_limit, one_shot_limit
+from shmring.plan.cost import cost
+from shmring.plan.limits import Costs, Limits
+from shmring.plan.tables import Example
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_ranks_choose_the_same_algorithm_and_number_of_rounds(kind):
+    for size in (1, 2, 3, 5, 8):
+        for nbytes in (0, 4, 1000, 100_000, 3_000_000):
+            for mapped in (False, True):
+                for root in roots_of(kind, size):
+                    plans = [choose(kind, r, size, nbytes, 4, root=root, mapped=mapped) for r in range(size)]
+                    assert len({(p.algorithm, p.rounds, p.mapped) for p in plans}) == 1
+                    assert [p.rank for p in plans] == list(range(size))
+                    assert plans[0].kind == kind
+
+
+def test_small_all_reduces_take_one_shot_and_large_ones_two():
+    for size in (2, 3, 4, 8, 64):
+        limit = int(one_shot_limit(size, Costs()))
+        assert algorithm("all_reduce", size, limit) == "one_shot"
+        assert algorithm("all_reduce", size, limit + 1) == "two_shot"
+
+
+def test_large_reduces_are_shared_by_the_ranks_if_there_are_more_than_three():
+    for size in (2, 3):
+        assert algorithm("reduce", size, 1 << 40) == "flat"
+    for size in (4, 8, 64):
+        limit = int(flat_reduce_limit(size, Costs()))
+        assert algorithm("reduce", size, limit) == "flat"
+        assert algorithm("reduce", size, limit + 1) == "sliced"
+
+
+def test_at_the_limit_both_algorithms_are_predicted_to_take_equally_long():
+    # Seconds of the busiest rank: what it touches, counted from its plan, and the syncs that nothing hides.
+    costs = Costs(latency=1e-6, bytes_per_second=1e10)
+
+    def seconds(kind, name, size, nbytes, syncs):
+        example = Example(kind, name, size)
+        return example.busiest() / example.unit * nbytes / costs.bytes_per_second + syncs * costs.latency
+
+    for size in (2, 3, 4, 8, 64):
+        at = one_shot_limit(size, costs)
+        one, two = (seconds("all_reduce", n, size, at, s) for n, s in (("one_shot", 1), ("two_shot", 2)))
+        assert one == pytest.approx(two)
+    for size in (4, 8, 64):
+        at = flat_reduce_limit(size, costs)
+        flat, sliced = (seconds("reduce", n, size, at, s) for n, s in (("flat", 1), ("sliced", 2)))
+        assert flat == pytest.approx(sliced)
+
+
+def test_a_slower_sync_makes_more_one_shots_and_a_slower_memory_fewer():
+    assert one_shot_limit(4, Costs(latency=1e-5)) > one_shot_limit(4, Costs(latency=1e-7))
+    assert one_shot_limit(4, Costs(bytes_per_second=1e9)) < one_shot_limit(4, Costs(bytes_per_second=1e11))
+
+
+def test_thresholds_can_be_set():
+    limits = Limits(one_shot_nbytes=1000, flat_reduce_nbytes=0)
+    assert algorithm("all_reduce", 2, 1000, limits) == "one_shot"
+    assert algorithm("all_reduce", 2, 1001, limits) == "two_shot"
+    assert algorithm("reduce", 3, 1, limits) == "sliced"
+    assert algorithm("all_reduce", 2, 8, Limits(one_shot_nbytes=0)) == "two_shot"
+
+
+def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():
+    limits = Limits(4, 128)
+    assert algorithm("all_reduce", 9, 1 << 30, limits) == "one_shot"
+    assert algorithm("reduce", 9, 1 << 30, limits) == "flat"
+
+
+def test_shared_arrays_take_mapped_plans_where_there_are_some():
+    for kind in KINDS:
+        expected = "mapped" if (kind, "mapped") in BUILDERS else "staged"
+        assert algorithm(kind, 4, 1 << 20, mapped=True) == expected
+        assert choose(kind, 0, 4, 1 << 20, 4, mapped=True).mapped == (expected == "mapped")
+
+
+def test_all_to_all_in_place_is_staged_even_on_shared_arrays():
+    assert algorithm("all_to_all", 4, 100, mapped=True, in_place=True) == "staged"
+
+
+def test_nothing_is_asked_of_the_peers_when_there_are_none_or_nothing_to_move():
+    for kind in KINDS:
+        for size, nbytes in ((1, 100), (1, 0), (4, 0)):
+            for mapped in (False, True):
+                plan = choose(kind, 0, size, nbytes, mapped=mapped)
+                c = cost(plan)
+                assert (c.awaits, c.claims, c.staged_nbytes) == (0, 0, 0) or (kind, mapped) == ("all_to_all", True)
+
+
+def test_unknown_collectives_and_sizes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="unknown collective 'all_reduec'"):
+        choose("all_reduec", 0, 2, 8)
+    with pytest.raises(TypeError, match="one number of bytes"):
+        choose("all_reduce", 0, 2, [8, 8])
+    with pytest.raises(ValueError, match="3 block sizes for 2 ranks"):
+        choose("all_gather", 0, 2, [8, 8, 8])
