@@ -74,6 +74,6 @@ class ParallelBuild(build_ext):
 
 
 setup(
-    ext_modules=cythonize(extensions, compiler_directives=directives, annotate=ANNOTATE, nthreads=0),
+    ext_modules=cythonize(extensions, compiler_directives=directives, annotate=ANNOTATE, nthreads=len(os.sched_getaffinity(0))),
     cmdclass={"build_ext": ParallelBuild},
 )

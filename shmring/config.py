@@ -15,7 +15,7 @@ POLICIES = "auto, local, interleave, or bind:N for node N"
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one communicator. Those of the first group must be equal on all ranks; meeting checks it.
+    """Settings of one communicator. Those of the first group must be equal on all ranks; rendezvous checks it.
 
     Every field can be set by the environment variable ``SHMRING_<FIELD>`` (upper case), or as an argument of `init`,
     which wins.
@@ -25,10 +25,10 @@ class Config:
     """Bytes in a slot of the outbox; a multiple of 4096. -1: derived from the second-level cache."""
     nslots: int = 8
     """Slots in the outbox: a power of two from 4 to 8."""
-    whisper_nbytes: int = -1
-    """Payloads up to this size travel as whispers, at most 4096; -1: derived from the number of ranks and
+    eager_nbytes: int = -1
+    """Payloads up to this size travel as eager messages, at most 4096; -1: derived from the number of ranks and
     their distance."""
-    lane_nbytes: int = -1
+    pair_queue_nbytes: int = -1
     """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
     derived from the second-level cache and the number of ranks."""
     one_shot_nbytes: int = -1
@@ -81,10 +81,10 @@ class Config:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096, or -1")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
-        if self.lane_nbytes != -1 and (self.lane_nbytes < 4096 or self.lane_nbytes & (self.lane_nbytes - 1)):
-            raise ValueError(f"lane_nbytes={self.lane_nbytes}: must be -1 or a power of two from 4096 up")
-        if not -1 <= self.whisper_nbytes <= 4096:
-            raise ValueError(f"whisper_nbytes={self.whisper_nbytes}: must be from 0 to 4096, or -1 for automatic")
+        if self.pair_queue_nbytes != -1 and (self.pair_queue_nbytes < 4096 or self.pair_queue_nbytes & (self.pair_queue_nbytes - 1)):
+            raise ValueError(f"pair_queue_nbytes={self.pair_queue_nbytes}: must be -1 or a power of two from 4096 up")
+        if not -1 <= self.eager_nbytes <= 4096:
+            raise ValueError(f"eager_nbytes={self.eager_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
         for name in ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "past_cache_nbytes"):
@@ -149,10 +149,10 @@ class Config:
         object.__setattr__(self, "_origins", origins)  # beside the fields: it makes no two settings differ
         return self
 
-    def whisper_limit(self, size: int) -> int:
-        """The largest whisper for which ``size`` ranks have room: everyone reads all, so it shrinks with them."""
-        if self.whisper_nbytes >= 0:
-            return self.whisper_nbytes
+    def eager_limit(self, size: int) -> int:
+        """The largest eager for which ``size`` ranks have room: everyone reads all, so it shrinks with them."""
+        if self.eager_nbytes >= 0:
+            return self.eager_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
 
     def wants_huge_pages(self, shmem_setting: str) -> bool:
@@ -161,7 +161,7 @@ class Config:
             return self.huge_pages == 1
         return shmem_setting not in ("", "never", "deny")
 
-    def lane_limit(self, size: int) -> int:
+    def pair_queue_limit(self, size: int) -> int:
         """Bytes of the ring in each lane among ``size`` ranks.
 
         As many as eight slots, which come to twice the second-level cache: such a ring has left that cache, into the
@@ -169,8 +169,8 @@ class Config:
         as much), and takes no more of the shared one than that needs. But from 512 KiB to 2 MiB, and the lanes of one
         rank together, if all are used, stay near 4 MiB.
         """
-        if self.lane_nbytes >= 0:
-            return self.lane_nbytes
+        if self.pair_queue_nbytes >= 0:
+            return self.pair_queue_nbytes
         limit = 2048 * KIB
         while limit > 512 * KIB and limit > 8 * self.slot_nbytes > 0:
             limit //= 2

@@ -191,11 +191,11 @@ class SegmentError(ShmringError, OSError):
     """A shared-memory segment cannot be created, or what was found under its name is not to be trusted."""
 
 
-class MeetingError(ShmringError):
+class RendezvousError(ShmringError):
     """The ranks of a communicator did not find each other; nothing is left behind and `init` may be called again."""
 
 
-class MeetingTimeoutError(MeetingError, TimeoutError):
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """Some ranks never came.
 
     Attributes

@@ -43,11 +43,11 @@ enum { KERNEL_MARKS = 1, ASK_PROCESS_TABLE = 2 };
 #define KEEPER_STACK_NBYTES (128 * 1024)
 
 _Static_assert(sizeof(struct robust_list) == sizeof(uint64_t), "a link must have the kernel's size");
-_Static_assert(offsetof(shmring_lifeline, link) % 8 == 0 && offsetof(shmring_lifeline, word) % 4 == 0,
+_Static_assert(offsetof(shmring_liveness, link) % 8 == 0 && offsetof(shmring_liveness, word) % 4 == 0,
                "the kernel refuses unaligned words, and the lowest bit of a link has a meaning");
 
 typedef struct {
-    shmring_lifeline *life;
+    shmring_liveness *life;
     bool is_marked; /* in the kernel's list; else method 2 */
 } keeper_entry;
 
@@ -58,8 +58,8 @@ static struct {
     sem_t asked, answered;
     bool is_started, is_atfork_set, is_forced_to_ask;
     uint32_t generation;              /* forks between here and the first process that held a life */
-    void (*work)(shmring_lifeline *); /* what is asked */
-    shmring_lifeline *life;           /* of whom */
+    void (*work)(shmring_liveness *); /* what is asked */
+    shmring_liveness *life;           /* of whom */
     int method;
     uint32_t tid;
     size_t held_count, held_room, marked_count;
@@ -109,7 +109,7 @@ static int number_in_proc(void) {
 }
 
 /* Method 2. Sure when it says yes; "cannot tell" is no. */
-static bool is_gone_from_table(const shmring_lifeline *life) {
+static bool is_gone_from_table(const shmring_liveness *life) {
     if (life->pid <= 0 || life->pid_ns == 0 || life->pid_ns != own_pid_ns()) return false;
     if (kill(life->pid, 0) != 0 && errno == ESRCH) return true;
     char state;
@@ -123,9 +123,9 @@ static bool is_gone_from_table(const shmring_lifeline *life) {
 /* The other side is this very thread, in the kernel, at its death: program order is all that it needs. */
 static void in_order(void) { atomic_signal_fence(memory_order_seq_cst); }
 
-static struct robust_list *link_of(shmring_lifeline *life) { return (struct robust_list *)&life->link; }
+static struct robust_list *link_of(shmring_liveness *life) { return (struct robust_list *)&life->link; }
 
-static void take(shmring_lifeline *life) {
+static void take(shmring_liveness *life) {
     bool is_marked = keeper.method == KERNEL_MARKS && keeper.marked_count < KEEPER_MARKED_MAX;
     life->method = is_marked ? KERNEL_MARKS : ASK_PROCESS_TABLE;
     if (is_marked) {
@@ -161,7 +161,7 @@ static void unlink_entry(size_t at) {
     keeper.marked_count--;
 }
 
-static void part_from(shmring_lifeline *life, uint32_t last_word) {
+static void part_from(shmring_liveness *life, uint32_t last_word) {
     size_t at = keeper.held_count;
     while (at-- > 0)
         if (keeper.held[at].life == life) break;
@@ -180,9 +180,9 @@ static void part_from(shmring_lifeline *life, uint32_t last_word) {
     keeper.held_count--;
 }
 
-static void let_go(shmring_lifeline *life) { part_from(life, 0); }
+static void let_go(shmring_liveness *life) { part_from(life, 0); }
 
-static void let_die(shmring_lifeline *life) { part_from(life, FUTEX_OWNER_DIED); }
+static void let_die(shmring_liveness *life) { part_from(life, FUTEX_OWNER_DIED); }
 
 static void wait_semaphore(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0 && errno == EINTR) {}
@@ -193,7 +193,7 @@ static void *keep(void *unused) {
     prctl(PR_SET_NAME, "shmring-keeper");
     keeper.list.list.next = &keeper.list.list;
     keeper.list.list_op_pending = NULL;
-    keeper.list.futex_offset = (long)offsetof(shmring_lifeline, word) - (long)offsetof(shmring_lifeline, link);
+    keeper.list.futex_offset = (long)offsetof(shmring_liveness, word) - (long)offsetof(shmring_liveness, link);
     keeper.tid = (uint32_t)syscall(SYS_gettid);
     bool is_registered = syscall(SYS_set_robust_list, &keeper.list, sizeof keeper.list) == 0;
     keeper.method = is_registered && !keeper.is_forced_to_ask ? KERNEL_MARKS : ASK_PROCESS_TABLE;
@@ -251,7 +251,7 @@ static int start_keeper(void) {
     return 0;
 }
 
-static void ask_keeper(void (*work)(shmring_lifeline *), shmring_lifeline *life) {
+static void ask_keeper(void (*work)(shmring_liveness *), shmring_liveness *life) {
     keeper.work = work;
     keeper.life = life;
     sem_post(&keeper.asked);
@@ -269,7 +269,7 @@ static int make_room(void) {
 }
 
 /* One of SHMRING_ALIVE, SHMRING_DEAD, SHMRING_DROPPED. Any process, any number at once. */
-static int probe_life(shmring_lifeline *life) {
+static int probe_life(shmring_liveness *life) {
     /* SYNC life (meets: take); SYNC leave (meets: let_go); and what a dead owner wrote, as far as it came: the kernel's
      * exchange of the word is ordered after all that the owner's thread did. */
     uint32_t word = load_acquire_u32(&life->word);
@@ -282,7 +282,7 @@ static int probe_life(shmring_lifeline *life) {
 }
 
 /* 0 or an errno; EBUSY if a living process holds it. */
-static int hold_life(shmring_lifeline *life) {
+static int hold_life(shmring_liveness *life) {
     if (probe_life(life) == SHMRING_ALIVE) return EBUSY;
     pthread_mutex_lock(&keeper.desk);
     int error = keeper.is_started ? 0 : start_keeper();
@@ -298,7 +298,7 @@ static int hold_life(shmring_lifeline *life) {
     return error;
 }
 
-static void drop_life(shmring_lifeline *life) {
+static void drop_life(shmring_liveness *life) {
     pthread_mutex_lock(&keeper.desk);
     if (keeper.is_started) ask_keeper(let_go, life);
     pthread_mutex_unlock(&keeper.desk);

@@ -40,7 +40,7 @@ typedef struct {
     uint32_t unused;
     uint64_t start_time;  /* field 22 of /proc/PID/stat, 0 unknown: with pid, a name no other process ever has */
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
-} shmring_lifeline;
+} shmring_liveness;
 
 /* Where one end sleeps until the other's counter comes to a number (ring/blocking.pyx). */
 typedef struct {
@@ -56,7 +56,7 @@ typedef struct {
     uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 cut the other off; once set, no count of his changes */
     uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
     uint32_t unused;
-    shmring_lifeline life;
+    shmring_liveness life;
     shmring_bell bell;
 } shmring_ring_role;
 
@@ -64,7 +64,7 @@ typedef struct {
 typedef struct {
     uint64_t messages;
     uint64_t dropped;   /* producer: that did not fit and never went in */
-    uint64_t overtaken; /* producer: that had gone in and were given up, unread, for newer ones */
+    uint64_t overwritten; /* producer: that had gone in and were given up, unread, for newer ones */
     uint64_t waits;   /* calls that found the ring full, or empty, and had to wait */
     uint64_t sleeps;  /* how often it slept in them */
 } shmring_ring_counts;
@@ -104,7 +104,7 @@ typedef struct {
 } shmring_queue;
 
 /* First page of every segment. Written once by the creator, `ready` last (release); immutable afterwards, but for
- * `attached` and the lifeline. */
+ * `attached` and the liveness. */
 typedef struct {
     uint64_t magic;
     uint32_t version;
@@ -119,7 +119,7 @@ typedef struct {
     uint64_t params[4]; /* meaning depends on kind */
     SHMRING_APART uint32_t ready;
     SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (bootstrap/rendezvous.py) */
-    SHMRING_APART shmring_lifeline life;
+    SHMRING_APART shmring_liveness life;
 } shmring_header;
 
 _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must fit its page");
@@ -130,7 +130,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  * counters only grow, and each has one writer. A rank that says nothing in a round need not publish it.
  * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
  *
- *   [header page][shmring_outbox][whisper slots: nslots x whisper_stride][slots: nslots x slot_nbytes]
+ *   [header page][shmring_outbox][eager slots: nslots x eager_stride][slots: nslots x slot_nbytes]
  *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
  *   [strands 1, 2, ...: without memory but for those of the team's threads]
  */
@@ -201,12 +201,12 @@ _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control a
 #define SHMRING_THREADS_MAX 32u
 #define SHMRING_STRAND_SLOT_NBYTES 65536u
 
-/* ---- whispers: small payloads in the same lines as their sequence number ------------------------------------------
+/* ---- eager messages: small payloads in the same lines as their sequence number ------------------------------------------
  *
  * Each line ends in its tag, round + 1, stored after the rest of the line (release), so whoever sees the tag has the
  * payload: one miss brings both. The first line also carries the signature. A tag is 64 bits wide: a stale line can
  * never be taken for a new one. */
-#define SHMRING_WHISPER_NBYTES 4096u
+#define SHMRING_EAGER_NBYTES 4096u
 #define SHMRING_FIRST_NBYTES 48u
 #define SHMRING_REST_NBYTES 56u
 
@@ -221,16 +221,16 @@ typedef struct {
     uint64_t tag;
 } shmring_rest_line;
 
-#define SHMRING_WHISPER_NLINES                                                                                         \
-    (1u + (SHMRING_WHISPER_NBYTES - SHMRING_FIRST_NBYTES + SHMRING_REST_NBYTES - 1u) / SHMRING_REST_NBYTES)
+#define SHMRING_EAGER_NLINES                                                                                         \
+    (1u + (SHMRING_EAGER_NBYTES - SHMRING_FIRST_NBYTES + SHMRING_REST_NBYTES - 1u) / SHMRING_REST_NBYTES)
 
 typedef struct {
     shmring_first_line first;
-    shmring_rest_line rest[SHMRING_WHISPER_NLINES - 1u];
-} shmring_whisper;
+    shmring_rest_line rest[SHMRING_EAGER_NLINES - 1u];
+} shmring_eager_line;
 
 _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest_line) == SHMRING_LINE,
-               "a whisper line is a cache line");
+               "an eager line is a cache line");
 
 /* ---- lanes: messages from one rank to one other -------------------------------------------------------------------
  *

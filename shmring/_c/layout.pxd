@@ -24,7 +24,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_CHANNEL
     const uint32_t SHMRING_REGRETS
 
-    ctypedef struct shmring_lifeline:
+    ctypedef struct shmring_liveness:
         uint32_t word
         uint32_t method
         int32_t pid
@@ -42,13 +42,13 @@ cdef extern from "layout.h" nogil:
         uint32_t taken
         uint32_t closed
         uint32_t only
-        shmring_lifeline life
+        shmring_liveness life
         shmring_bell bell
 
     ctypedef struct shmring_ring_counts:
         uint64_t messages
         uint64_t dropped
-        uint64_t overtaken
+        uint64_t overwritten
         uint64_t waits
         uint64_t sleeps
 
@@ -89,7 +89,7 @@ cdef extern from "layout.h" nogil:
         uint64_t params[4]
         uint32_t ready
         uint64_t attached
-        shmring_lifeline life
+        shmring_liveness life
 
     const uint32_t SHMRING_NSLOTS_MAX
     const uint32_t SHMRING_LOST
@@ -135,10 +135,10 @@ cdef extern from "layout.h" nogil:
         shmring_costs costs[8]
         shmring_abort abort
 
-    const uint32_t SHMRING_WHISPER_NBYTES
+    const uint32_t SHMRING_EAGER_NBYTES
     const uint32_t SHMRING_FIRST_NBYTES
     const uint32_t SHMRING_REST_NBYTES
-    const uint32_t SHMRING_WHISPER_NLINES
+    const uint32_t SHMRING_EAGER_NLINES
 
     ctypedef struct shmring_first_line:
         uint8_t payload[48]
@@ -149,7 +149,7 @@ cdef extern from "layout.h" nogil:
         uint8_t payload[56]
         uint64_t tag
 
-    ctypedef struct shmring_whisper:
+    ctypedef struct shmring_eager_line:
         shmring_first_line first
         shmring_rest_line rest[1]
 

@@ -22,8 +22,8 @@ ENCLOSED_NBYTES = 64 << 10
 _COUNT = struct.Struct("<Q")
 
 
-class Parcel(NamedTuple):
-    """A packed object. Both parts look at the memory of the object or of this parcel: nothing large was copied."""
+class Pickled(NamedTuple):
+    """A packed object. Both parts look at the memory of the object or of this pickled: nothing large was copied."""
 
     letter: memoryview
     enclosures: list[memoryview]
@@ -40,8 +40,8 @@ def require_pickle(allowed: bool) -> None:
         raise ValueError("made with allow_pickle=False, this communicator neither sends nor receives objects")
 
 
-def pack(obj: object) -> Parcel:
-    """Pack an object. It must not be changed before the parcel has been sent.
+def pack(obj: object) -> Pickled:
+    """Pack an object. It must not be changed before the pickled has been sent.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def pack(obj: object) -> Parcel:
     for enclosure in enclosures:
         stream.write(_COUNT.pack(enclosure.nbytes))
     stream.write(_COUNT.pack(len(enclosures)))
-    return Parcel(stream.getbuffer(), enclosures)
+    return Pickled(stream.getbuffer(), enclosures)
 
 
 def enclosed_sizes(letter) -> tuple[int, ...]:

@@ -203,11 +203,11 @@ class _Line:
         self.rank, self.pid = hello["rank"], hello["pid"]
         # A descriptor of the process itself: a number could have passed on to a stranger by the time it is killed.
         self._process = os.pidfd_open(self.pid)
-        reading, self._lifeline = os.pipe()
+        reading, self._liveness = os.pipe()
         self._reading = reading
 
     def give_task(self, task: dict, page: int) -> None:
-        """Tell the rank what to be; with it go the start line's page and the lifeline (`worker/control.py`)."""
+        """Tell the rank what to be; with it go the start line's page and the liveness (`worker/control.py`)."""
         socket.send_fds(self.socket, [json.dumps(task).encode() + b"\n"], [page, self._reading])
         os.close(self._reading)
         self._reading = -1
@@ -245,7 +245,7 @@ class _Line:
 
     def close(self) -> None:
         """Let go of it."""
-        for descriptor in (self._process, self._lifeline, self._reading):
+        for descriptor in (self._process, self._liveness, self._reading):
             if descriptor >= 0:
                 os.close(descriptor)
         self.socket.close()

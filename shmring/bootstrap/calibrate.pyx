@@ -10,9 +10,9 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from shmring.engine.engine cimport Engine
-from shmring._c.layout cimport SHMRING_WHISPER_NBYTES
+from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.engine.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_ROOT, OPAQUE, pack_signature
-from shmring.engine.eager cimport talk_t
+from shmring.engine.eager cimport eager_t
 from shmring.sync.wait cimport now_ns
 
 from shmring.placement.latency_clusters import partner, stages
@@ -23,8 +23,8 @@ cdef enum:
     NBARRIERS = 8      # in a row
 
 
-cdef void open_survey(talk_t *t, Engine e, int kind, size_t nbytes) noexcept:
-    memset(t, 0, sizeof(talk_t))
+cdef void open_survey(eager_t *t, Engine e, int kind, size_t nbytes) noexcept:
+    memset(t, 0, sizeof(eager_t))
     t.signature = pack_signature(kind, NO_OP, OPAQUE, NO_ROOT, nbytes)
     t.words = b""
     t.nbytes = t.part_nbytes = t.stride = nbytes
@@ -46,11 +46,11 @@ def barrier_ns(Engine e, int64_t timeout_ns):
 
 
 cdef int64_t row_of_barriers_ns(Engine e, int n, int64_t timeout_ns) except -1:
-    cdef talk_t t
+    cdef eager_t t
     cdef int64_t started = now_ns()
     open_survey(&t, e, KIND_BARRIER, 0)
     for _ in range(n):
-        e.talk(&t, timeout_ns)
+        e.exchange_eager(&t, timeout_ns)
     return now_ns() - started
 
 
@@ -82,13 +82,13 @@ def partners_ns(Engine e, int64_t timeout_ns):
 
 cdef int64_t row_of_pairs_ns(Engine e, int other, int n, int64_t timeout_ns) except -1:
     """``n`` words to and fro, after one that finds both there; -1: with nobody."""
-    cdef talk_t t
+    cdef eager_t t
     cdef int64_t started = 0
     open_survey(&t, e, KIND_BARRIER, 0)
     t.first = max(other, 0)
     t.last = other + 1
     for i in range(n + 1):
-        e.talk(&t, timeout_ns)
+        e.exchange_eager(&t, timeout_ns)
         if i == 0:
             started = now_ns()
     return now_ns() - started
@@ -96,17 +96,17 @@ cdef int64_t row_of_pairs_ns(Engine e, int other, int n, int64_t timeout_ns) exc
 
 def exchange(Engine e, bytes words, int64_t timeout_ns):
     """What each rank says, by rank; all say equally many bytes. Collective; raises what an all-gather raises."""
-    cdef talk_t t
+    cdef eager_t t
     cdef Py_ssize_t nbytes = len(words)
-    if nbytes > SHMRING_WHISPER_NBYTES:
-        raise ValueError(f"{nbytes} bytes do not fit in a whisper of {SHMRING_WHISPER_NBYTES}")
+    if nbytes > SHMRING_EAGER_NBYTES:
+        raise ValueError(f"{nbytes} bytes do not fit in an eager of {SHMRING_EAGER_NBYTES}")
     heard = bytearray(max(1, nbytes * e.c.circle.size))
     open_survey(&t, e, KIND_ALL_GATHER, nbytes)
     t.words = words
     t.out = heard
     e.enter()
     try:
-        e.talk(&t, timeout_ns)
+        e.exchange_eager(&t, timeout_ns)
     finally:
         e.leave()
     return [bytes(heard[rank * nbytes:(rank + 1) * nbytes]) for rank in range(e.c.circle.size)]

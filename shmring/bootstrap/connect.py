@@ -9,7 +9,7 @@ from shmring.bootstrap.threads import form_team
 from shmring.bootstrap.tuning import survey
 from shmring.config import Config
 from shmring.engine.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
-from shmring.errors import BrokenError, MeetingError
+from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.placement.locality import own_seat
 from shmring.placement.numa_policy import place_by
@@ -21,7 +21,7 @@ def assemble(
     rank: int,
     size: int,
     config: Config,
-    meeting_timeout: float | None,
+    rendezvous_timeout: float | None,
     *,
     name: str | None = None,
     started_as: tuple[int, int] | None = None,
@@ -46,20 +46,20 @@ def assemble(
         sparse_nbytes=sparse_nbytes(config, size),
         place=place,
         huge=config.wants_huge_pages(shmem_huge_pages()),
-        params=(config.nslots, config.slot_nbytes, config.whisper_limit(size)),
-        timeout=meeting_timeout,
+        params=(config.nslots, config.slot_nbytes, config.eager_limit(size)),
+        timeout=rendezvous_timeout,
         prepare=lambda segment: prepare_outbox(segment.mapping),
         check=check,
     )
     engine = Engine(segments, rank, config, session if name is None else name)
     engine.started_as = started_as
     try:
-        engine.go_by(survey(engine, config, meeting_timeout, seat))
-        form_team(engine, meeting_timeout)
+        engine.go_by(survey(engine, config, rendezvous_timeout, seat))
+        form_team(engine, rendezvous_timeout)
     except BaseException as error:
         # What no other rank can know of is told them; a disagreement all find by themselves.
-        if not isinstance(error, (BrokenError, MeetingError)) and not engine.is_broken:
-            engine.abort(f"{type(error).__name__} right after the meeting")
+        if not isinstance(error, (BrokenError, RendezvousError)) and not engine.is_broken:
+            engine.abort(f"{type(error).__name__} right after the rendezvous")
         engine.close()
         raise
     return engine

@@ -6,7 +6,7 @@ Every rank passes the same stations, and nobody waits for a rank to pass one bef
 2. look for the others until all are attached, then say so: ``attached`` becomes the *fingerprint* of all segments this
    rank has mapped. It is a hash of their nonces, so ranks with equal fingerprints have mapped the very same segments,
    not merely as many (a rank may die here and be started anew under the same name);
-3. wait until everybody's fingerprint is one's own: the meeting is complete, all mappings stand;
+3. wait until everybody's fingerprint is one's own: the rendezvous is complete, all mappings stand;
 4. take all names away, one's own first. From here on any death, of all ranks at once too, leaves nothing.
 
 A rank that gives up before the third says so in the same word, for those who have it mapped already. One that cannot
@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shmring.errors import (
-    MeetingError,
-    MeetingTimeoutError,
+    RendezvousError,
+    RendezvousTimeoutError,
     OutOfSharedMemoryError,
     PeerLostError,
     SegmentError,
@@ -91,9 +91,9 @@ def meet(
         Seconds to wait for everybody; 0 looks once, None waits for ever.
     prepare : callable, optional
         Called with this rank's segment before anybody can attach it. What it returns, if not None, is called before
-        the segment is unmapped should the meeting fail.
+        the segment is unmapped should the rendezvous fail.
     check : callable, optional
-        Called at each look with the ranks not found so far; what it raises ends the meeting for this rank. For those
+        Called at each look with the ranks not found so far; what it raises ends the rendezvous for this rank. For those
         who know better than to wait: that a rank which never came is dead, only somebody who knew it before can tell.
 
     Returns
@@ -103,9 +103,9 @@ def meet(
 
     Raises
     ------
-    MeetingTimeoutError
+    RendezvousTimeoutError
         Ranks never came; ``missing`` has them.
-    MeetingError
+    RendezvousError
         Ranks disagree about size, kind, nbytes or params (all of them get this error and see who said what), or a
         rank left with an error of its own, or could not make its segment.
     PeerLostError
@@ -138,37 +138,37 @@ def meet(
     except (OutOfSharedMemoryError, SegmentError) as error:
         _send_regrets(session, rank, size, sparse_nbytes, deadline, error)
         raise
-    meeting = _Meeting(session, own, sparse_nbytes, deadline, check)
+    rendezvous = _Rendezvous(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
         own.announce()
-        meeting.run()
-        return [meeting.present[r] for r in range(size)]
+        rendezvous.run()
+        return [rendezvous.present[r] for r in range(size)]
     except BaseException as error:
-        if not meeting.is_complete():  # else others may have seen it so, and all must: they find this rank gone
-            meeting.say(_farewell(error))
+        if not rendezvous.is_complete():  # else others may have seen it so, and all must: they find this rank gone
+            rendezvous.say(_farewell(error))
         try:
             if undo is not None:
                 undo()
             if isinstance(error, OutOfSharedMemoryError):
-                meeting.be_seen()
+                rendezvous.be_seen()
         finally:
-            meeting.leave()
+            rendezvous.leave()
         raise
 
 
 def _send_regrets(
     session: str, rank: int, size: int, sparse_nbytes: int, deadline: float | None, error: ShmringError
 ) -> None:
-    """Come to a meeting only to tell the others why this rank cannot come."""
+    """Come to a rendezvous only to tell the others why this rank cannot come."""
     if size == 1 or (isinstance(error, SegmentError) and error.errno in (errno.EEXIST, errno.EBUSY)):
         return  # nobody to tell, or a living process has the name, and comes
     latest = time.monotonic() + LINGER_S
     with suppress(ShmringError):  # not even room for that; or the others have heard it, or trouble of their own
         with _regrets(segment_name(session, f"r{rank}"), rank, size, error) as note:
             note.announce()
-            _Meeting(session, note, sparse_nbytes, min(latest, deadline or latest), None).run()
+            _Rendezvous(session, note, sparse_nbytes, min(latest, deadline or latest), None).run()
 
 
 def _regrets(name: str, rank: int, size: int, error: ShmringError) -> Segment:
@@ -186,13 +186,13 @@ def _regrets(name: str, rank: int, size: int, error: ShmringError) -> Segment:
 
 def _farewell(error: BaseException) -> int:
     """What a rank that leaves with this error tells those who have its segment."""
-    if isinstance(error, MeetingTimeoutError):
+    if isinstance(error, RendezvousTimeoutError):
         return TIRED
     return CRAMPED if isinstance(error, OutOfSharedMemoryError) else LEFT
 
 
-class _Meeting:
-    """One rank's view of one meeting: whom it has found."""
+class _Rendezvous:
+    """One rank's view of one rendezvous: whom it has found."""
 
     def __init__(
         self,
@@ -261,11 +261,11 @@ class _Meeting:
         return said != ABSENT and all(segment.attached == said for segment in self.present.values())
 
     def look_after_present(self) -> None:
-        """Raise if somebody found before is gone: until the meeting is complete, nobody may go."""
+        """Raise if somebody found before is gone: until the rendezvous is complete, nobody may go."""
         for r, segment in self.present.items():
             if segment is self.own or segment.attached in GONE or segment.is_live():
                 continue
-            # Looked at after the name: whoever completes the meeting takes names away at once, and who gives up says
+            # Looked at after the name: whoever completes the rendezvous takes names away at once, and who gives up says
             # so before his own goes.
             if self.is_complete():
                 return
@@ -273,7 +273,7 @@ class _Meeting:
                 segment.unlink()  # nobody else may come by to do it
                 self.check_agreement()
                 pid = segment.header.pid
-                raise PeerLostError(f"rank {r} (pid {pid}) died while {self.session!r} was meeting", r, pid)
+                raise PeerLostError(f"rank {r} (pid {pid}) died while {self.session!r} was rendezvous", r, pid)
         for r, segment in self.present.items():
             if segment.attached in GONE:
                 self.check_agreement()
@@ -282,7 +282,7 @@ class _Meeting:
                 if segment.attached == CRAMPED:  # the rank that could not come has left before this one saw its regrets
                     raise self.lack_of_memory(r)
                 missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
-                raise MeetingError(
+                raise RendezvousError(
                     f"rank {r} (pid {segment.header.pid}) left {self.session!r} with an error of its own{missing}"
                 )
 
@@ -294,13 +294,13 @@ class _Meeting:
             self.check_agreement()
             raise self.timeout_error("the timeout is over")
 
-    def timeout_error(self, occasion: str) -> MeetingTimeoutError:
+    def timeout_error(self, occasion: str) -> RendezvousTimeoutError:
         """Who is late, as an error."""
         late, what = self.missing(), "never came"
         if not late:
             late = [r for r, segment in self.present.items() if segment.attached != self.own.attached]
             what = "did not find everybody"
-        return MeetingTimeoutError(
+        return RendezvousTimeoutError(
             f"of {self.size} ranks of {self.session!r}, {_ranks(late)} {what} ({occasion})", tuple(late)
         )
 
@@ -320,7 +320,7 @@ class _Meeting:
         """Raise if the ranks present disagree, or one of them cannot come."""
         if self.disagreed_at is not None:
             self.check_regrets()
-            raise MeetingError(f"the ranks of {self.session!r} disagree: {'; '.join(self.disagreements())}")
+            raise RendezvousError(f"the ranks of {self.session!r} disagree: {'; '.join(self.disagreements())}")
 
     def check_regrets(self) -> None:
         """Raise if a rank could not make its segment."""
@@ -329,7 +329,7 @@ class _Meeting:
                 continue
             needed, available, *_ = segment.header.params
             if not needed:
-                raise MeetingError(f"rank {r} could not make its segment of {self.session!r}; its own error says why")
+                raise RendezvousError(f"rank {r} could not make its segment of {self.session!r}; its own error says why")
             raise OutOfSharedMemoryError(
                 f"the ranks of {self.session!r} cannot meet: rank {r} cannot reserve {needed} bytes of shared memory; "
                 f"it has {available} bytes free",

@@ -17,7 +17,7 @@ from shmring.engine.thread_team cimport Team
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.bootstrap.calibrate import exchange
-from shmring.bootstrap.tuning import PATIENCE_S, right_after_meeting
+from shmring.bootstrap.tuning import PATIENCE_S, right_after_rendezvous
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -36,7 +36,7 @@ def form_team(Engine e, timeout):
 
     Raises
     ------
-    PeerLostError, MeetingTimeoutError, MeetingError
+    PeerLostError, RendezvousTimeoutError, RendezvousError
         Another rank died, stood still, or gave up.
 
     Notes
@@ -55,7 +55,7 @@ def form_team(Engine e, timeout):
         warnings.warn(f"{e.name}: rank {e.c.circle.rank} got {team.nthreads()} of {wanted} threads (see RLIMIT_NPROC, "
                       "the control group's pids.max and the room in /dev/shm); all ranks use as few", RuntimeWarning,
                       stacklevel=2)
-    with right_after_meeting():
+    with right_after_rendezvous():
         said = exchange(e, bytes([team.nthreads()]), -1 if timeout is None else int(max(timeout, PATIENCE_S) * 1e9))
     team.keep(max(1, min([words[0] for words in said])))
     if team.nthreads() > 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns
 from shmring.bootstrap.teamsize import Means, processors_each, team_size
 from shmring.config import Config
-from shmring.errors import AbortedError, CollectiveTimeoutError, MeetingError, MeetingTimeoutError, MismatchError
+from shmring.errors import AbortedError, CollectiveTimeoutError, RendezvousError, RendezvousTimeoutError, MismatchError
 from shmring.placement.cpus import allowed_processors, processor_quota
 from shmring.placement.latency_clusters import domains_by_times
 from shmring.placement.locality import SEAT_NBYTES, Domains, Seat
@@ -45,7 +45,7 @@ FARTHEST_S = 2e-6
 NEAR_S = 2.5e-7
 
 MASK_NBYTES = 512  # bits of an affinity mask that are told
-MOST_TIMED = 512  # ranks of which each can tell all its times in one whisper
+MOST_TIMED = 512  # ranks of which each can tell all its times in one eager
 NO_LIMIT = 1 << 62
 SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "nearness", "round_nbytes", "latency_us", "touch_gbs")
 
@@ -103,8 +103,8 @@ class Thresholds:
     past_cache_nbytes : int
         Outputs are stored past the cache if the arrays and outboxes of all ranks take half of this; in place, where
         their lines have just been read, if each array has this size. Each rank's own affair.
-    whisper_nbytes : int
-        Payloads up to this size travel as whispers; equal on all ranks.
+    eager_nbytes : int
+        Payloads up to this size travel as eager messages; equal on all ranks.
     why : dict of str to str
         For each setting where its value comes from.
     threads : int
@@ -127,7 +127,7 @@ class Thresholds:
     processors: float
     barrier_us: float
     past_cache_nbytes: int
-    whisper_nbytes: int
+    eager_nbytes: int
     why: dict[str, str]
     threads: int = 1
     split_nbytes: float = float("inf")
@@ -164,7 +164,7 @@ class Thresholds:
 
 
 def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) -> Thresholds:
-    """Measure, tell, and derive. Collective: part of the meeting, right after it.
+    """Measure, tell, and derive. Collective: part of the rendezvous, right after it.
 
     Parameters
     ----------
@@ -179,9 +179,9 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
     ------
     PeerLostError
         A rank died meanwhile.
-    MeetingTimeoutError
-        A rank came to the meeting and then stood still.
-    MeetingError
+    RendezvousTimeoutError
+        A rank came to the rendezvous and then stood still.
+    RendezvousError
         Ranks have different settings, or one left with an error of its own.
     """
     timeout_ns = -1 if timeout is None else int(max(timeout, PATIENCE_S) * 1e9)
@@ -195,7 +195,7 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         seat,
         current_node(),
     )
-    with right_after_meeting():
+    with right_after_rendezvous():
         said = exchange(engine, own.pack(), timeout_ns)
         accounts = [Account.unpack(words) for words in said]
         _check_agreement(engine.name, accounts)
@@ -222,14 +222,14 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
 
 
 @contextmanager
-def right_after_meeting() -> Iterator[None]:
-    """Turn what talks raise into what a meeting raises: to the caller of `init` they are one."""
+def right_after_rendezvous() -> Iterator[None]:
+    """Turn what eager exchanges raise into what a rendezvous raises: to the caller of `init` they are one."""
     try:
         yield
     except CollectiveTimeoutError as error:
-        raise MeetingTimeoutError(f"{error} (right after the ranks had met)", error.late) from None
+        raise RendezvousTimeoutError(f"{error} (right after the ranks had met)", error.late) from None
     except (AbortedError, MismatchError) as error:
-        raise MeetingError(f"{error} (right after the ranks had met)") from None
+        raise RendezvousError(f"{error} (right after the ranks had met)") from None
 
 
 def with_team(found: Thresholds, accounts: Sequence[Account], rank: int) -> Thresholds:
@@ -273,13 +273,13 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
         nested_nbytes=None if config.nested_nbytes < 0 else config.nested_nbytes,
     )
-    whisper, is_far = config.whisper_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
-    if config.whisper_nbytes < 0:
-        why["whisper_nbytes"] = f"derived: everyone reads the words of all {size} ranks"
+    eager, is_far = config.eager_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
+    if config.eager_nbytes < 0:
+        why["eager_nbytes"] = f"derived: everyone reads the words of all {size} ranks"
         if is_far and size <= processors:  # else ranks take turns, which is no distance
             # Every line of it has to be fetched from a far core before it can be written; rounds need not.
-            whisper //= 2
-            why["whisper_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
+            eager //= 2
+            why["eager_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
     if config.spin_us < 0:
         why["spin_us"] = f"derived: {size} ranks on {processors:g} processors"
     past_cache = given_or(
@@ -287,7 +287,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         cache_nbytes or NO_LIMIT,
         "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known",
     )
-    return Thresholds(limits, costs, processors, barrier_us, past_cache, whisper, why)
+    return Thresholds(limits, costs, processors, barrier_us, past_cache, eager, why)
 
 
 def _costs(config: Config, size: int, processors: float, barrier_us: float, why: dict[str, str]) -> Costs:
@@ -325,4 +325,4 @@ def _check_agreement(name: str, accounts: Sequence[Account]) -> None:
             other = next(r for r, value in enumerate(said) if value != said[0])
             found.append(f"{setting} is {said[0]:g} on rank 0, {said[other]:g} on rank {other}")
     if found:
-        raise MeetingError(f"the ranks of {name!r} disagree: {'; '.join(found)}")
+        raise RendezvousError(f"the ranks of {name!r} disagree: {'; '.join(found)}")

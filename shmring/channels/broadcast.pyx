@@ -20,9 +20,9 @@ from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxe
 from shmring.channels.endpoint cimport DISCONNECTED, End, is_gone, timeout_of
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport shmring_ring
-from shmring.sync.liveness cimport drop_lifeline, fork_generation
+from shmring.sync.liveness cimport drop_liveness, fork_generation
 from shmring.memory.mapping cimport Mapping
-from shmring.ring.overwrite cimport overtake_frames, overtake_slots
+from shmring.ring.overwrite cimport overwrite_frames, overwrite_slots
 from shmring.ring.spsc cimport producer_t, ring_attach_producer, ring_close_producer, ring_commit, ring_end_state
 from shmring.ring.blocking cimport GONE, LATE, await_counter, ring_bell, watch_t
 from shmring.sync.wait cimport UNREADY, be_patient, now_ns, patience_t
@@ -34,10 +34,10 @@ from shmring.channels.sender import Sender
 
 cdef enum:                     # what is done about a receiver without room, in the order of branches.WHEN_SLOW
     WAITS = 0
-    OVERTAKES = 1
+    OVERWRITES = 1
     DISCONNECTS = 2
 
-MODES = {"wait": WAITS, "drop_oldest": OVERTAKES, "disconnect": DISCONNECTS}
+MODES = {"wait": WAITS, "drop_oldest": OVERWRITES, "disconnect": DISCONNECTS}
 
 cdef enum:
     TOP_BIT = 63               # of head: one message is being read
@@ -184,7 +184,7 @@ cdef class BroadcastSender:
             c = &self.cursors[i]
             while not c.is_over:
                 self.look_at(c)
-                if c.p.capacity - (c.p.tail - c.p.cached_head) >= wanted or self.overtake(c, wanted):
+                if c.p.capacity - (c.p.tail - c.p.cached_head) >= wanted or self.overwrite(c, wanted):
                     break
                 if timeout_ns > 0:
                     left = max(<int64_t>0, timeout_ns - (now_ns() - started))
@@ -195,22 +195,22 @@ cdef class BroadcastSender:
         store_release_u64(&self.end.ring.head, load_relaxed_u64(&self.end.ring.tail) - behind)
         return 0
 
-    cdef bint overtake(self, cursor_t *c, uint64_t wanted) except -1:
+    cdef bint overwrite(self, cursor_t *c, uint64_t wanted) except -1:
         """Where that is the way: give up what a slow receiver has not read, or the receiver. False: it is reading
         it."""
-        cdef uint64_t *overtaken = &c.p.ring.sent.overtaken
+        cdef uint64_t *overwritten = &c.p.ring.sent.overwritten
         cdef int found
         if self.mode == WAITS:
             return False
         if self.mode == DISCONNECTS:
             wanted = c.p.capacity
-        found = overtake_slots(&c.p, wanted, overtaken) if self.has_dtype else overtake_frames(&c.p, wanted, overtaken)
+        found = overwrite_slots(&c.p, wanted, overwritten) if self.has_dtype else overwrite_frames(&c.p, wanted, overwritten)
         if found < 0:
             raise SegmentError("what a receiver wrote into this broadcast cannot be; nothing was written")
         if found and self.mode == DISCONNECTS:
             c.is_over = True
             store_release_u32(&c.p.ring.producer.closed, DISCONNECTED)
-            drop_lifeline(&c.p.ring.producer.life)
+            drop_liveness(&c.p.ring.producer.life)
             ring_bell(&c.watch, c.watch.others.until)
         return found
 
@@ -221,7 +221,7 @@ cdef class BroadcastSender:
         cdef patience_t patience
         cdef int outcome
         if self.mode != WAITS:
-            # It reads one message, and will then be overtaken. Its head has the top bit as long; in the order of
+            # It reads one message, and will then be overwritten. Its head has the top bit as long; in the order of
             # counters this number comes after such a head, and before all that are without.
             until = c.p.cached_head + (<uint64_t>3 << (TOP_BIT - 1))
         rouse_at = max(until, c.p.tail - c.p.capacity + c.p.capacity // 4 if self.mode == WAITS else 0)
@@ -315,11 +315,11 @@ cdef class BroadcastSender:
             As in `send`.
         """
         self.prepare()
-        parcel = self.master._packed(obj)
+        pickled = self.master._packed(obj)
         try:
-            self.master._send_parcel(parcel, 0)
+            self.master._send_pickled(pickled, 0)
         except (queue.Full, ValueError):
-            return self.finish(self.master._by_and_by(parcel, True, self.mode != WAITS), timeout)
+            return self.finish(self.master._by_and_by(pickled, True, self.mode != WAITS), timeout)
         return self.relay()
 
     def try_send(self, x):
@@ -468,7 +468,7 @@ cdef class BroadcastSender:
             state = STATES[ring_end_state(c.watch.other)]
             if ring.producer.closed == DISCONNECTED:
                 state = "disconnected"
-            looks.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity, ring.sent.overtaken))
+            looks.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity, ring.sent.overwritten))
         return looks
 
     @property

@@ -117,7 +117,7 @@ cdef class End:
         if code == RING_CORRUPT or code == RING_FOREIGN:
             raise SegmentError(f"{self.channel.title} is spoilt: its ring is not one any more")
         if code:
-            raise OSError(code, f"cannot hold a lifeline: {strerror(code).decode()}")
+            raise OSError(code, f"cannot hold a liveness: {strerror(code).decode()}")
         if not self.is_lent:
             processors = os.sched_getaffinity(0)
             self.watch.own.only = 1 + min(processors) if len(processors) == 1 else 0
@@ -209,7 +209,7 @@ cdef class End:
         pid = self.watch.other.life.pid
         if self.watch.other.closed == DISCONNECTED:
             return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
-                                     f"too slow: {self.ring.sent.overtaken} messages were dropped", -1, pid)
+                                     f"too slow: {self.ring.sent.overwritten} messages were dropped", -1, pid)
         other = "receiver" if self.role == "sender" else "sender"
         how = "has closed it" if ring_end_state(self.watch.other) == END_CLOSED else "died or left without close()"
         return PeerLostError(f"the {other} of {self.channel.title}, process {pid}, {how}", -1, pid)

@@ -33,7 +33,7 @@ def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_n
     """Make ``count`` + 1 rings, one after the other, and behind them slots that are the slots of each.
 
     The first is the one that is written through, the others have a reader each: with ``drops``, one that can be
-    overtaken.
+    overwritten.
     """
     cdef Py_buffer view
     cdef uint64_t i, at

@@ -222,7 +222,7 @@ cdef class Queue:
             store_release_u64(&self.q.is_midway, 1)
             # Time that has run out is still not none at all: with none, nothing may stream.
             left = None if timeout_ns < 0 else max(nanoseconds_left(timeout_ns, until), timeout_ns > 0) / 1e9
-            (sender.send if is_plain else sender._send_parcel)(item, left)
+            (sender.send if is_plain else sender._send_pickled)(item, left)
             fault_point("put")
             store_release_u64(&self.q.is_midway, 0)
         finally:

@@ -668,7 +668,7 @@ cdef class Receiver(End):
 
     def __len__(self):
         """Messages sent and not yet received: a hint, there may be more a moment later."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overwritten - self.ring.received.messages))
 
     @property
     def capacity_nbytes(self):
@@ -688,7 +688,7 @@ cdef class Receiver(End):
     @property
     def dropped_count(self):
         """Messages ever dropped because they did not fit, or because newer ones did not."""
-        return self.ring.sent.dropped + self.ring.sent.overtaken
+        return self.ring.sent.dropped + self.ring.sent.overwritten
 
     def __repr__(self):
         return f"<shmring.Receiver of {self.channel.title}{', closed' if self.is_closed else ''}>"

@@ -12,7 +12,7 @@ cimport numpy as cnp
 from shmring._c.atomics cimport store_relaxed_u64
 from shmring.channels.endpoint cimport DROPS_OLDEST, WAITS, End, is_gone, timeout_of
 from shmring.arrays.lease cimport lend
-from shmring.ring.overwrite cimport claim_next, give_up_claim, overtake_slots
+from shmring.ring.overwrite cimport claim_next, give_up_claim, overwrite_slots
 from shmring.ring.spsc cimport (END_CLOSED, consumer_t, producer_t, ring_abort, ring_attach_consumer,
                            ring_attach_producer, ring_close_consumer, ring_close_producer, ring_commit,
                            ring_end_state, ring_free, ring_peek,
@@ -205,7 +205,7 @@ cdef class RecordSender(End):
         cdef int64_t pushed
         if self.drops == DROPS_OLDEST:
             skipped = max(count, self.p.capacity) - self.p.capacity      # older than what they would make room for
-            if overtake_slots(&self.p, count - skipped, &self.ring.sent.overtaken) < 0:
+            if overwrite_slots(&self.p, count - skipped, &self.ring.sent.overwritten) < 0:
                 raise self.corrupt()
             source += skipped * self.p.slot_nbytes
         pushed = ring_try_push(&self.p, source, self.clip(count - skipped))
@@ -251,7 +251,7 @@ cdef class RecordSender(End):
         if is_gone(self.watch.other):
             raise self.lost()
         if self.drops == DROPS_OLDEST:
-            if overtake_slots(&self.p, min(count, self.p.capacity), &self.ring.sent.overtaken) < 0:
+            if overwrite_slots(&self.p, min(count, self.p.capacity), &self.ring.sent.overwritten) < 0:
                 raise self.corrupt()
         elif self.drops == WAITS and self.await_room(1, timeout_of(timeout)) == LATE:
             raise queue.Full
@@ -298,7 +298,7 @@ cdef class RecordSender(End):
 
     def __len__(self):
         """Records sent and not yet received: a hint, there may be fewer a moment later."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overwritten - self.ring.received.messages))
 
     @property
     def dtype(self):
@@ -318,7 +318,7 @@ cdef class RecordSender(End):
     @property
     def dropped_count(self):
         """Records ever dropped because they did not fit, or because newer ones did not."""
-        return self.ring.sent.dropped + self.ring.sent.overtaken
+        return self.ring.sent.dropped + self.ring.sent.overwritten
 
     def __repr__(self):
         return f"<shmring.RecordSender of {self.channel.dtype} into {self.channel.title}>"
@@ -594,7 +594,7 @@ cdef class RecordReceiver(End):
 
     def __len__(self):
         """Records sent and not yet received: a hint, there may be more a moment later."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overwritten - self.ring.received.messages))
 
     @property
     def dtype(self):
@@ -614,7 +614,7 @@ cdef class RecordReceiver(End):
     @property
     def dropped_count(self):
         """Records ever dropped because they did not fit, or because newer ones did not."""
-        return self.ring.sent.dropped + self.ring.sent.overtaken
+        return self.ring.sent.dropped + self.ring.sent.overwritten
 
     def __repr__(self):
         return f"<shmring.RecordReceiver of {self.channel.dtype} from {self.channel.title}>"

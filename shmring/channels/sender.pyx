@@ -23,7 +23,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE
                              put_load, word_of)
 from shmring.arrays.lease cimport Lease, lend
 from shmring.sync.liveness cimport fork_generation
-from shmring.ring.overwrite cimport overtake_frames
+from shmring.ring.overwrite cimport overwrite_frames
 from shmring.ring.spsc cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit,
                            ring_resume_producer)
 from shmring.ring.blocking cimport GONE, LATE, await_counter, ring_bell
@@ -217,10 +217,10 @@ cdef class Sender(End):
             As in `send`.
         """
         self.require_idle()
-        return self._send_parcel(self._packed(obj), timeout)
+        return self._send_pickled(self._packed(obj), timeout)
 
     def _packed(self, obj):
-        """The parcel of an object, for `_send_parcel`; raises as `send_object` does."""
+        """The pickled of an object, for `_send_pickled`; raises as `send_object` does."""
         if not self.channel.allow_pickle:
             raise ValueError("made with allow_pickle=False, this channel carries no objects")
         try:
@@ -228,11 +228,11 @@ cdef class Sender(End):
         except Exception as error:
             raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
 
-    def _send_parcel(self, parcel, timeout=None):
+    def _send_pickled(self, pickled, timeout=None):
         """Send what `_packed` gave, as `send_object` does."""
         cdef message_t m
         self.require_idle()
-        _keeper = self.load_parcel(parcel, &m)
+        _keeper = self.load_pickled(pickled, &m)
         return self.send_load(&m, timeout_of(timeout))
 
     # ---- a message as parts ----
@@ -278,10 +278,10 @@ cdef class Sender(End):
         add_part(m, a.data, a.nbytes)
         return keeper, meta, x
 
-    cdef object load_parcel(self, object parcel, message_t *m):
+    cdef object load_pickled(self, object pickled, message_t *m):
         """The letter's length, the letter, and each enclosure where its elements will be aligned."""
         cdef uint64_t at = 0, gap
-        buffers = [np.frombuffer(buffer, np.uint8) for buffer in (parcel.letter, *parcel.enclosures)]
+        buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.letter, *pickled.enclosures)]
         room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
         begin(m, word_of(OBJECT))
         m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
@@ -396,7 +396,7 @@ cdef class Sender(End):
         cdef int outcome
         cdef uint64_t wanted
         self.require_idle()
-        _keeper = self.load_parcel(x, &m) if as_object else self.load(x, &m)
+        _keeper = self.load_pickled(x, &m) if as_object else self.load(x, &m)
         if m.load.nbytes <= self.piece or self.drops or whole:
             while True:
                 try:
@@ -485,7 +485,7 @@ cdef class Sender(End):
         cdef char *to = NULL
         cdef int has_room = 1
         if self.drops == DROPS_OLDEST:
-            has_room = overtake_frames(&self.p, frame_needs(&self.p, nbytes), &self.ring.sent.overtaken)
+            has_room = overwrite_frames(&self.p, frame_needs(&self.p, nbytes), &self.ring.sent.overwritten)
             needed = RING_CORRUPT if has_room < 0 else 0
         if has_room == 1:
             to = open_frame(&self.p, word, nbytes, &needed)
@@ -641,7 +641,7 @@ cdef class Sender(End):
 
     def __len__(self):
         """Messages sent and not yet received: a hint, there may be fewer a moment later."""
-        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overtaken - self.ring.received.messages))
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overwritten - self.ring.received.messages))
 
     @property
     def capacity_nbytes(self):
@@ -661,7 +661,7 @@ cdef class Sender(End):
     @property
     def dropped_count(self):
         """Messages ever dropped because they did not fit, or because newer ones did not."""
-        return self.ring.sent.dropped + self.ring.sent.overtaken
+        return self.ring.sent.dropped + self.ring.sent.overwritten
 
     def __repr__(self):
         return f"<shmring.Sender of {self.channel.title}{', closed' if self.is_closed else ''}>"

@@ -1,6 +1,6 @@
 """What runs here, what the machine looks like, what limits apply, and what dead jobs have left.
 
-Names of living jobs are never removed: those are meetings under way.
+Names of living jobs are never removed: those are rendezvous under way.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def _thresholds(processors: float) -> dict[str, Any]:
     values: dict[str, Any] = {
         "slot_nbytes": config.slot_nbytes,
         "nslots": config.nslots,
-        "lane_nbytes": config.lane_nbytes,
-        "whisper_nbytes": found.whisper_nbytes,
+        "pair_queue_nbytes": config.pair_queue_nbytes,
+        "eager_nbytes": found.eager_nbytes,
         "past_cache_nbytes": found.past_cache_nbytes,
         "spin_us": config.spin_ns(2, processors) / 1e3,
         "touch_gbs": found.costs.bytes_per_second / 1e9,

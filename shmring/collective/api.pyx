@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
                              target_array)
-from shmring.collective.schedule cimport errand_t, prepare_errand, run_errand
+from shmring.collective.schedule cimport request_t, prepare_request, run_request
 from shmring.collective.varying cimport (all_gather_rows, all_to_all_rows, gather_rows, reduce_scatter_rows, scatter_rows)
 from shmring.engine.engine cimport Engine
 from shmring.collective.user_ops cimport number_of_callable, prepare_fold
@@ -157,8 +157,8 @@ cdef class Calls:
         -----
         Collective: all ranks call. Blocks until the result is there; the GIL is released if that takes longer than
         about a microsecond. Elements are folded in rank order, ((x0 + x1) + x2) + ..., whatever the size of the
-        message; float16 and bfloat16 in float32, rounded once. Up to ``stats()["whisper_nbytes"]`` bytes: one round of
-        whispers. Above: slices, each reduced by its owner from all sources at once;
+        message; float16 and bfloat16 in float32, rounded once. Up to ``stats()["eager_nbytes"]`` bytes: one round of
+        eager messages. Above: slices, each reduced by its owner from all sources at once;
         (5 * size - 2) * x.nbytes bytes touched in all.
         """
         cdef array_t a, b
@@ -558,7 +558,7 @@ cdef class Calls:
 
         Notes
         -----
-        Collective. One round of empty whispers.
+        Collective. One round of empty eager messages.
         """
         cdef int64_t timeout_ns = nanoseconds(timeout, self.timeout_ns)
         cdef array_t nothing
@@ -571,7 +571,7 @@ cdef class Calls:
                         async_op):
         """Make the call, all of whose arrays have passed; or prepare it, to be made later, as ``async_op`` says."""
         cdef Engine engine = self.engine
-        cdef errand_t errand
+        cdef request_t request
         cdef Program program
         cdef int code = NO_OP
         cdef reduce_kernel kernel = NULL
@@ -585,8 +585,8 @@ cdef class Calls:
                               kept, result), async_op)
         engine.enter()
         try:
-            program = prepare_errand(engine, kind, x, out, root, code, kernel, &errand)
-            run_errand(engine, program, &errand, timeout_ns)
+            program = prepare_request(engine, kind, x, out, root, code, kernel, &request)
+            run_request(engine, program, &request, timeout_ns)
         finally:
             engine.leave()
         give_back(kept)

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport array_t, give_back, is_copy, source_array, target_array
 from shmring.collective.api cimport Calls, kernel_for, nanoseconds, number_of
-from shmring.collective.schedule cimport run_errand
+from shmring.collective.schedule cimport run_request
 from shmring.collective.user_ops cimport prepare_fold
 from shmring.collective.prepared cimport Prepared, do, prepare
 from shmring.arrays.reduce cimport reduce_kernel
@@ -38,7 +38,7 @@ ctypedef struct piece_t:
 
 
 cdef class Bundle(Prepared):
-    """Small arrays that make one errand together. The scratch is used within a turn of the engine, so all bundles of a
+    """Small arrays that make one request together. The scratch is used within a turn of the engine, so all bundles of a
     communicator share it."""
 
     cdef piece_t *pieces
@@ -56,7 +56,7 @@ cdef class Bundle(Prepared):
             if self.packs:
                 with nogil:
                     self.pack()
-            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            run_request(self.engine, self.program, &self.request, self.timeout_ns)
             if self.unpacks:
                 with nogil:
                     self.unpack()
@@ -222,9 +222,9 @@ cdef class Sorter:
         signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op,
                                           dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
         if call.program is None:
-            call.errand.talk.signature = signature
+            call.request.eager.signature = signature
         else:
-            call.errand.journey.signature = signature
+            call.request.execution.signature = signature
         return call
 
     cdef Many gather_up(self, str what, list steps, list xs):

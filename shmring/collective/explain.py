@@ -72,27 +72,27 @@ class Explaining:
         if dtype not in DTYPE_CODES:
             raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
         wide = widening(op_code(op), DTYPE_CODES[dtype])
-        limit = self.engine.thresholds.whisper_nbytes
-        whispers = nbytes <= limit
+        limit = self.engine.thresholds.eager_nbytes
+        eager = nbytes <= limit
         limits, costs = self.engine.limits, self.engine.thresholds.costs
         whole = nbytes * self.size if collective == "all_gather" else nbytes
         domains = nest_for(collective, self.engine.nest, whole, limits, costs, wide=wide)
         planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "nested"
-        lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'whispered' if whispers else planned}"]
+        lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'eager' if eager else planned}"]
         why = self.engine.thresholds.why
         lines.append(
-            f"  whispered: {'taken' if whispers else 'no'}, up to {limit} bytes "
-            f"({why.get('whisper_nbytes', 'default')})"
+            f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes "
+            f"({why.get('eager_nbytes', 'default')})"
         )
         for kind, name in BUILDERS:
             if kind == collective and "mapped" not in name:
-                taken = "taken" if name == planned and not whispers else "no"
+                taken = "taken" if name == planned and not eager else "no"
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
         if self.engine.nest is not None and collective in NESTED:
             domains = domains or self.engine.nest
             flat = flat_seconds(collective, domains, whole, costs)
             nested = nested_seconds(collective, domains, whole, costs, wide=wide)
-            taken = "taken" if planned == "nested" and not whispers else "no"
+            taken = "taken" if planned == "nested" and not eager else "no"
             lines.append(
                 f"  nested: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
                 f"{1e6 * nested:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"

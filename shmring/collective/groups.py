@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shmring.bootstrap.connect import assemble
-from shmring.errors import BrokenError, MeetingError, MeetingTimeoutError, PeerLostError
+from shmring.errors import BrokenError, RendezvousError, RendezvousTimeoutError, PeerLostError
 from shmring.memory.segment import DEATH_GRACE_S, sweep_after
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class GroupCalls:
     parent_ranks: tuple[int, ...] | None = None
     """What each rank's number was in the communicator this one was made from; None if it was made by `init`."""
 
-    def split(self, color, key=None, *, meeting_timeout=300.0, **settings):
+    def split(self, color, key=None, *, rendezvous_timeout=300.0, **settings):
         """Make one communicator of each set of ranks that give the same colour.
 
         Parameters
@@ -45,7 +45,7 @@ class GroupCalls:
             Any integer of 64 bits. None: this rank takes part in the split but belongs to no group.
         key : int, optional
             Ranks are numbered by (key, rank in this communicator); by default all keys are equal.
-        meeting_timeout : float, optional
+        rendezvous_timeout : float, optional
             Seconds to wait for the group's other ranks to make their segments; None for ever.
         **settings
             Fields of `shmring.config.Config`, by default those of this communicator. A group takes ``nslots *
@@ -62,7 +62,7 @@ class GroupCalls:
             A bad argument. Nothing was sent; this communicator stays usable.
         PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
             As in `all_reduce`, from the collective that exchanges colours: this communicator is broken.
-        PeerLostError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+        PeerLostError, RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
             The group was not made, and nothing of it is left. This communicator is as usable as it was. ``rank`` and
             ``missing`` are ranks of this communicator.
 
@@ -81,9 +81,9 @@ class GroupCalls:
             return None
         members = [r for r in range(self.size) if said[r, 0] and said[r, 1] == own[1]]
         members.sort(key=lambda r: (said[r, 2], r))
-        return self._found(f"split.{own[1]}", members, config, meeting_timeout)
+        return self._found(f"split.{own[1]}", members, config, rendezvous_timeout)
 
-    def subgroup(self, ranks, *, meeting_timeout=300.0, **settings):
+    def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of some ranks. Only they call.
 
         Parameters
@@ -91,7 +91,7 @@ class GroupCalls:
         ranks : iterable of int
             Ranks of this communicator, each once, this one among them. All of them give the same ranks in the same
             order; the place in it becomes the rank in the group. Groups may overlap.
-        meeting_timeout, **settings
+        rendezvous_timeout, **settings
             As in `split`.
 
         Returns
@@ -104,7 +104,7 @@ class GroupCalls:
             A bad argument. This communicator stays usable.
         BrokenError
             This communicator was broken before.
-        PeerLostError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+        PeerLostError, RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
             As in `split`: the group was not made and this communicator is as usable as it was.
 
         Notes
@@ -121,14 +121,14 @@ class GroupCalls:
             raise ValueError(f"ranks={members}: each rank may be there once")
         if self.rank not in members:
             raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only those listed call")
-        return self._found("subgroup", members, config, meeting_timeout)
+        return self._found("subgroup", members, config, rendezvous_timeout)
 
-    def dup(self, *, meeting_timeout=300.0, **settings):
+    def dup(self, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of the same ranks, with traffic of its own: for a library, or one for each thread.
 
         Parameters
         ----------
-        meeting_timeout, **settings
+        rendezvous_timeout, **settings
             As in `split`.
 
         Returns
@@ -137,21 +137,21 @@ class GroupCalls:
 
         Raises
         ------
-        TypeError, ValueError, BrokenError, MeetingTimeoutError, MeetingError, OutOfSharedMemoryError, SegmentError
+        TypeError, ValueError, BrokenError, RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
             As in `subgroup`.
 
         Notes
         -----
         Collective: all ranks call, one thread of each at a time.
         """
-        return self._found("dup", range(self.size), self.config.changed(**settings), meeting_timeout)
+        return self._found("dup", range(self.size), self.config.changed(**settings), rendezvous_timeout)
 
-    def shrink(self, *, meeting_timeout=300.0, **settings):
+    def shrink(self, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of the ranks that are still here, in their old order. For going on after a `BrokenError`.
 
         Parameters
         ----------
-        meeting_timeout, **settings
+        rendezvous_timeout, **settings
             As in `split`.
 
         Returns
@@ -165,20 +165,20 @@ class GroupCalls:
             A bad argument.
         ClosedError
             This communicator was closed here.
-        MeetingTimeoutError
+        RendezvousTimeoutError
             Ranks that are alive and have not closed this communicator did not call; ``missing`` has them.
-        MeetingError, OutOfSharedMemoryError, SegmentError
+        RendezvousError, OutOfSharedMemoryError, SegmentError
             A rank that is alive gave up; no room. May be called again.
 
         Notes
         -----
         All ranks call that are alive and have not closed this communicator, broken or not. Those who die meanwhile are
-        left out too. Who is left is read from the lifelines, which all ranks see alike and which never come back. So
+        left out too. Who is left is read from the liveness, which all ranks see alike and which never come back. So
         the ranks need no vote: they meet under the name of the set they see, start again when it gets smaller, and are
         done when a barrier has shown that all of them have met. This communicator stays as it is; close it.
         """
         config = self.config.changed(**settings)
-        deadline = None if meeting_timeout is None else time.monotonic() + meeting_timeout
+        deadline = None if rendezvous_timeout is None else time.monotonic() + rendezvous_timeout
         survivors = self._survivors()
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -187,7 +187,7 @@ class GroupCalls:
                 if len(survivors) < self.size:
                     self._clear_up()
                 return group
-            except (BrokenError, MeetingError) as error:
+            except (BrokenError, RendezvousError) as error:
                 before, survivors = survivors, self._survivors_after(survivors, error)
                 if survivors == before:
                     raise
@@ -199,7 +199,7 @@ class GroupCalls:
         what: str,
         members: Sequence[int],
         config: Config,
-        meeting_timeout: float | None,
+        rendezvous_timeout: float | None,
         check: Callable[[Iterable[int]], None] | None = None,
     ) -> Any:
         """Meet the other members and make the group. ``check`` is called with the members who have not come yet."""
@@ -212,14 +212,14 @@ class GroupCalls:
                 members.index(self.rank),
                 len(members),
                 config,
-                meeting_timeout,
+                rendezvous_timeout,
                 name=f"{self.name}/{what}",
                 started_as=self.engine.started_as,
                 check=lambda missing: check([members[r] for r in missing if r < len(members)]),
             )
-        except MeetingTimeoutError as error:
+        except RendezvousTimeoutError as error:
             missing = tuple(members[r] for r in error.missing if r < len(members))
-            raise MeetingTimeoutError(
+            raise RendezvousTimeoutError(
                 f"{self.name}: {list(missing)} of the ranks {list(members)} of a new group did not come. "
                 f"Did all call, and give the same ranks in the same order? ({error})",
                 missing,
@@ -228,14 +228,14 @@ class GroupCalls:
             self._clear_up()
             if isinstance(error, _MemberLostError):
                 raise
-            # Seen by the meeting, which knows the ranks of the group only.
+            # Seen by the rendezvous, which knows the ranks of the group only.
             raise _lost(self.name, members[error.rank], error.pid) from None
         group: Any = type(self)(engine)  # type: ignore[call-arg]
         group.parent_ranks = tuple(members)
         return group
 
     def _check_awaited(self, missing: Iterable[int]) -> None:
-        """Nobody is waited for in vain; those who have come must live until all have, which the meeting looks after."""
+        """Nobody is waited for in vain; those who have come must live until all have, which the rendezvous looks after."""
         gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
         try:
             self.engine.assure()
@@ -245,7 +245,7 @@ class GroupCalls:
             if r in gone:
                 raise _lost(self.name, r)
 
-    def _found_for_sure(self, survivors: list[int], config: Config, meeting_timeout: float | None) -> Any:
+    def _found_for_sure(self, survivors: list[int], config: Config, rendezvous_timeout: float | None) -> Any:
         """Make a group of exactly these, on all of them or on none."""
 
         def check(missing: Iterable[int]) -> None:
@@ -253,18 +253,18 @@ class GroupCalls:
                 if r in survivors:
                     raise _lost(self.name, r)
 
-        group = self._found("shrink", survivors, config, meeting_timeout, check)
+        group = self._found("shrink", survivors, config, rendezvous_timeout, check)
         try:
-            # A rank may have left the meeting because of a death in the instant in which others saw it complete. It
+            # A rank may have left the rendezvous because of a death in the instant in which others saw it complete. It
             # does not come to the barrier. If one rank gets through, all have come to it, so all get through.
-            group.barrier(timeout=meeting_timeout)
+            group.barrier(timeout=rendezvous_timeout)
             return group
         except BaseException:
             group.close()
             raise
 
     def _clear_up(self) -> None:
-        """Take away the names of ranks that died while they were meeting, in whichever group: nobody else would."""
+        """Take away the names of ranks that died while they were rendezvous, in whichever group: nobody else would."""
         sweep_after(self.name.partition("/")[0], self.engine.dead_pids())
 
     def _key(self) -> str:

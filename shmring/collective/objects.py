@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.arrays.pickle5 import Parcel, empty_enclosures, pack, require_pickle, unpack
+from shmring.arrays.pickle5 import Pickled, empty_enclosures, pack, require_pickle, unpack
 from shmring.errors import MismatchError, ObjectError
 
-# Five lines of a whisper. Most objects that are sent for their meaning, not their mass, fit.
+# Five lines of an eager. Most objects that are sent for their meaning, not their mass, fit.
 LABEL_NBYTES = 256
 
 # Bytes of one rank in one staged collective: they stay in the second-level cache from staging to copying out.
@@ -105,7 +105,7 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. One round of whispers for what pickles to some 200 bytes. Large arrays inside the object are not
+        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are not
         copied into the pickle: each moves from its own memory into fresh memory of the receiver by a `broadcast`, and
         arrives writable if it was. The object must not be changed meanwhile. **Unpickling runs what the peer sent.**
         """
@@ -322,21 +322,21 @@ class ObjectCalls:
 
     def _address(self, call: Call, objs: Sequence, root: int) -> tuple[np.ndarray, list[Departure]]:
         """Pack; a label for each object, and what follows them. Objects for oneself stay: they have empty labels."""
-        parcels: list[Parcel | None] = []
+        pickleds: list[Pickled | None] = []
         try:
             goes_to_many = call in (Call.BROADCAST, Call.GATHER, Call.ALL_GATHER)
-            parcels = [pack(o) if goes_to_many or r != self.rank else None for r, o in enumerate(objs)]
+            pickleds = [pack(o) if goes_to_many or r != self.rank else None for r, o in enumerate(objs)]
         except Exception as error:
             text = f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}".encode()
             label = _write(call, root, True, text, len(text), 0, 0)
             return np.stack([label] * len(objs)), [Departure(error=error)]
-        outgoing = [Departure(parcel) for parcel in parcels]
+        outgoing = [Departure(pickled) for pickled in pickleds]
         longest = max((departure.rest_nbytes for departure in outgoing), default=0)
         labels = [
-            _write(call, root, False, parcel.letter, parcel.letter.nbytes, departure.rest_nbytes, longest)
-            if parcel is not None
+            _write(call, root, False, pickled.letter, pickled.letter.nbytes, departure.rest_nbytes, longest)
+            if pickled is not None
             else _write(call, root, False, b"", 0, 0, longest)
-            for parcel, departure in zip(parcels, outgoing, strict=True)
+            for pickled, departure in zip(pickleds, outgoing, strict=True)
         ]
         return np.stack(labels) if labels else np.empty((0, LABEL_NBYTES), np.uint8), outgoing
 
@@ -408,11 +408,11 @@ class _Turn:
 class Departure:
     """What follows the label of one object to be sent, as flat arrays of bytes in their order."""
 
-    def __init__(self, parcel: Parcel | None = None, error: Exception | None = None) -> None:
+    def __init__(self, pickled: Pickled | None = None, error: Exception | None = None) -> None:
         self.error = error
         self._parts = []
-        if parcel is not None:
-            self._parts = [parcel.letter[_BEGINNING_NBYTES:], *parcel.enclosures]
+        if pickled is not None:
+            self._parts = [pickled.letter[_BEGINNING_NBYTES:], *pickled.enclosures]
         self.rest_nbytes = sum(part.nbytes for part in self._parts)
 
     def parts(self) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.collective.schedule cimport errand_t
+from shmring.collective.schedule cimport request_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.compiled_plan cimport Program
 from shmring.arrays.reduce cimport reduce_kernel
@@ -11,7 +11,7 @@ from shmring.arrays.reduce cimport reduce_kernel
 cdef class Prepared:
     cdef Engine engine
     cdef Program program
-    cdef errand_t errand
+    cdef request_t request
     cdef int64_t timeout_ns
     cdef object held             # keeps the memory alive that is read
     cdef object kept             # and that which is written; may be a copy, to be given back

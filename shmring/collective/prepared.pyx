@@ -4,7 +4,7 @@ What `Communicator.plan` returns, and what asynchronous work consists of. It kee
 """
 
 from shmring.arrays.array_view cimport give_back, is_copy
-from shmring.collective.schedule cimport prepare_errand, run_errand
+from shmring.collective.schedule cimport prepare_request, run_request
 
 from shmring.engine.signature import explain
 from shmring.collective.async_work import submit
@@ -18,7 +18,7 @@ cdef object prepare(Prepared call, Engine engine, int kind, array_t *x, array_t 
                     reduce_kernel kernel, int64_t timeout_ns, held, kept, result):
     """Fill in ``call``, and return it."""
     call.engine = engine
-    call.program = prepare_errand(engine, kind, x, out, root, op, kernel, &call.errand)
+    call.program = prepare_request(engine, kind, x, out, root, op, kernel, &call.request)
     call.timeout_ns = timeout_ns
     call.held = held
     call.kept = kept
@@ -71,14 +71,14 @@ cdef class Prepared:
         -------
         str
         """
-        t = &self.errand.talk
+        t = &self.request.eager
         if self.program is not None:
             if self.program.last is None:
                 return str(self.program.plan)
             return f"{self.engine.team.nthreads()} threads, each in its share; the first:\n{self.program.plan}"
-        lines = [f"{self.name}, one round of whispers: rank {self.engine.c.circle.rank} of {self.engine.c.circle.size}"]
+        lines = [f"{self.name}, one round of eager messages: rank {self.engine.c.circle.rank} of {self.engine.c.circle.size}"]
         if t.words != NULL:
-            lines.append(f"  whisper {t.nbytes} bytes")
+            lines.append(f"  eager {t.nbytes} bytes")
         if t.last > t.first:
             verb = "fold" if t.kernel != NULL else "place"
             lines.append(f"  listen  to ranks {t.first}..{t.last - 1}, {verb} {t.part_nbytes} bytes of each, "
@@ -96,7 +96,7 @@ cdef class Prepared:
         return self.word()
 
     def __repr__(self):
-        way = "whispered"
+        way = "eager"
         if self.program is not None:
             way = f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
         return f"<shmring.{type(self).__name__} {self.name} on {self.engine.name!r}: {way}>"
@@ -104,12 +104,12 @@ cdef class Prepared:
     def __reduce__(self):
         raise TypeError("a plan belongs to its process and cannot be pickled; make it there")
 
-    # ---- for abilities that do more than one errand: they override run ----
+    # ---- for abilities that do more than one request: they override run ----
 
     cdef object run(self):
         self.engine.enter()
         try:
-            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            run_request(self.engine, self.program, &self.request, self.timeout_ns)
         finally:
             self.engine.leave()
         give_back(self.kept)
@@ -119,4 +119,4 @@ cdef class Prepared:
         return is_copy(self.held) or is_copy(self.kept)
 
     cdef uint64_t word(self) noexcept:
-        return self.errand.talk.signature if self.program is None else self.errand.journey.signature
+        return self.request.eager.signature if self.program is None else self.request.execution.signature

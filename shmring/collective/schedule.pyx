@@ -1,15 +1,15 @@
 """Collectives: what each of them means.
 
-Each is one function that prepares an errand: a talk if what a rank says fits in a whisper, else a journey along the
+Each is one function that prepares a request: a talk if what a rank says fits in an eager, else an execution along the
 program it returns. The two agree to the last bit, since both fold in rank order. Whether it is a talk must be the same
-on all ranks, so it depends on the size of the message alone. Nothing is said yet, and an errand can be run again.
+on all ranks, so it depends on the size of the message alone. Nothing is said yet, and a request can be run again.
 
 The caller has checked the arguments.
 """
 
 from libc.string cimport memset
 
-from shmring.collective.zero_copy cimport refuse_result, travel_shared
+from shmring.collective.zero_copy cimport refuse_result, execute_shared
 from shmring.arrays.reduce cimport find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
@@ -28,9 +28,9 @@ cdef tuple WIDENINGS = tuple(widening(word >> 4, word & 15) for word in range(25
 
 # ---- the two ways ----------------------------------------------------------------------------------------------------
 
-cdef inline void open_talk(talk_t *t, int kind, int op, int root, array_t *x, char *words, size_t nbytes) noexcept:
+cdef inline void open_eager(eager_t *t, int kind, int op, int root, array_t *x, char *words, size_t nbytes) noexcept:
     """A talk in which this rank says ``words`` (NULL: nothing) and hears nobody yet."""
-    memset(t, 0, sizeof(talk_t))
+    memset(t, 0, sizeof(eager_t))
     t.signature = pack_signature(kind, op, x.dtype, root, x.count)
     t.words = words
     t.nbytes = nbytes
@@ -41,40 +41,40 @@ cdef inline char *content(array_t *x) noexcept:
     return <char *> x.data if x.data != NULL else <char *> b""
 
 
-cdef inline void hear_all(talk_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
+cdef inline void hear_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
     t.last = e.c.circle.size
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void hear_one(talk_t *t, int who, size_t offset, size_t part_nbytes) noexcept:
+cdef inline void hear_one(eager_t *t, int who, size_t offset, size_t part_nbytes) noexcept:
     t.first = who
     t.last = who + 1
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void fold_into(talk_t *t, array_t *out, reduce_kernel kernel) noexcept:
+cdef inline void fold_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept:
     t.kernel = kernel
     t.count = out.count
     t.out = <char *> out.data
 
 
-cdef inline void place_into(talk_t *t, array_t *out, size_t stride) noexcept:
+cdef inline void place_into(eager_t *t, array_t *out, size_t stride) noexcept:
     t.out = <char *> out.data
     t.stride = stride
 
 
-cdef Program plan_journey(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
-                          reduce_kernel kernel, errand_t *errand):
+cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
+                          reduce_kernel kernel, request_t *request):
     """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
     if x.count >= COUNTS:
         raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
     cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
-                                       kernel, errand)
-    errand.journey.kind = kind
-    errand.journey.root = root
-    errand.journey.nbytes = nbytes
+                                       kernel, request)
+    request.execution.kind = kind
+    request.execution.root = root
+    request.execution.nbytes = nbytes
     return program
 
 
@@ -98,9 +98,9 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
 
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                         reduce_kernel kernel, errand_t *errand):
-    """A journey along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
-    cdef journey_t *j = &errand.journey
+                         reduce_kernel kernel, request_t *request):
+    """A execution along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
+    cdef execution_t *j = &request.execution
     cdef Program program
     cdef int wide = 1, word
     key = (name, nbytes, x.itemsize, root)
@@ -140,118 +140,118 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
 
 # ---- the collectives -------------------------------------------------------------------------------------------------
 
-cdef Program barrier(Engine e, errand_t *errand):
-    cdef talk_t *t = &errand.talk
+cdef Program barrier(Engine e, request_t *request):
+    cdef eager_t *t = &request.eager
     cdef array_t nothing
     cdef Program program
     memset(&nothing, 0, sizeof(array_t))
     if e.nests_barriers:
-        program = plan_journey(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, errand)
-        errand.journey.kind = KIND_NONE      # no arrays to ask about
+        program = plan_execution(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, request)
+        request.execution.kind = KIND_NONE      # no arrays to ask about
         return program
-    open_talk(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
+    open_eager(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
     hear_all(t, e, 0, 0)
     return None
 
 
-cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
-    cdef talk_t *t = &errand.talk
+cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, request_t *request):
+    cdef eager_t *t = &request.eager
     if e.sharing is not None:
         refuse_result(e, x, out)
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, request)
+    open_eager(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     fold_into(t, out, kernel)
     return None
 
 
-cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, errand_t *errand):
+cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, request_t *request):
     """``out`` is read on the root only."""
-    cdef talk_t *t = &errand.talk
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, errand)
-    open_talk(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
+    cdef eager_t *t = &request.eager
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, request)
+    open_eager(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(t, e, 0, x.nbytes)
         fold_into(t, out, kernel)
     return None
 
 
-cdef Program broadcast(Engine e, array_t *x, int root, errand_t *errand):
-    cdef talk_t *t = &errand.talk
+cdef Program broadcast(Engine e, array_t *x, int root, request_t *request):
+    cdef eager_t *t = &request.eager
     cdef bint is_root = e.c.circle.rank == root
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, request)
+    open_eager(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     if not is_root:
         hear_one(t, root, 0, x.nbytes)
         place_into(t, x, 0)
     return None
 
 
-cdef Program all_gather(Engine e, array_t *x, array_t *out, errand_t *errand):
-    cdef talk_t *t = &errand.talk
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, errand)
-    open_talk(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+cdef Program all_gather(Engine e, array_t *x, array_t *out, request_t *request):
+    cdef eager_t *t = &request.eager
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, request)
+    open_eager(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     place_into(t, out, x.nbytes)
     return None
 
 
-cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, errand_t *errand):
-    cdef talk_t *t = &errand.talk
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
+cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, request_t *request):
+    cdef eager_t *t = &request.eager
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, request)
+    open_eager(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, e.c.circle.rank * out.nbytes, out.nbytes)
     fold_into(t, out, kernel)
     return None
 
 
-cdef Program gather(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
+cdef Program gather(Engine e, array_t *x, array_t *out, int root, request_t *request):
     """``out`` is read on the root only."""
-    cdef talk_t *t = &errand.talk
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
+    cdef eager_t *t = &request.eager
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, request)
+    open_eager(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
     if e.c.circle.rank == root:
         hear_all(t, e, 0, x.nbytes)
         place_into(t, out, x.nbytes)
     return None
 
 
-cdef Program scatter(Engine e, array_t *x, array_t *out, int root, errand_t *errand):
+cdef Program scatter(Engine e, array_t *x, array_t *out, int root, request_t *request):
     """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
-    cdef talk_t *t = &errand.talk
+    cdef eager_t *t = &request.eager
     cdef bint is_root = e.c.circle.rank == root
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, errand)
-    open_talk(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, request)
+    open_eager(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
     hear_one(t, root, e.c.circle.rank * out.nbytes, out.nbytes)
     place_into(t, out, 0)
     return None
 
 
-cdef Program all_to_all(Engine e, array_t *x, array_t *out, errand_t *errand):
-    cdef talk_t *t = &errand.talk
+cdef Program all_to_all(Engine e, array_t *x, array_t *out, request_t *request):
+    cdef eager_t *t = &request.eager
     cdef size_t part = x.nbytes // e.c.circle.size
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, errand)
-    open_talk(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, request)
+    open_eager(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, e.c.circle.rank * part, part)
     place_into(t, out, part)
     return None
 
 
 cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
-                  errand_t *errand):
-    cdef talk_t *t = &errand.talk
+                  request_t *request):
+    cdef eager_t *t = &request.eager
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
-    if x.nbytes > e.whisper_limit:
-        return plan_journey(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, errand)
-    open_talk(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
+    if x.nbytes > e.eager_limit:
+        return plan_execution(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, request)
+    open_eager(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
     t.last = e.c.circle.rank + inclusive
     fold_into(t, out, kernel)
@@ -260,34 +260,34 @@ cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, re
 
 # ---- any of them -----------------------------------------------------------------------------------------------------
 
-cdef Program prepare_errand(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                            errand_t *errand):
-    """The errand of the collective ``kind``; what it does not have (a root, a kernel) is not looked at."""
+cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                            request_t *request):
+    """The request of the collective ``kind``; what it does not have (a root, a kernel) is not looked at."""
     if kind == KIND_ALL_REDUCE:
-        return all_reduce(e, x, out, op, kernel, errand)
+        return all_reduce(e, x, out, op, kernel, request)
     if kind == KIND_REDUCE:
-        return reduce(e, x, out, root, op, kernel, errand)
+        return reduce(e, x, out, root, op, kernel, request)
     if kind == KIND_BROADCAST:
-        return broadcast(e, x, root, errand)
+        return broadcast(e, x, root, request)
     if kind == KIND_ALL_GATHER:
-        return all_gather(e, x, out, errand)
+        return all_gather(e, x, out, request)
     if kind == KIND_REDUCE_SCATTER:
-        return reduce_scatter(e, x, out, op, kernel, errand)
+        return reduce_scatter(e, x, out, op, kernel, request)
     if kind == KIND_GATHER:
-        return gather(e, x, out, root, errand)
+        return gather(e, x, out, root, request)
     if kind == KIND_SCATTER:
-        return scatter(e, x, out, root, errand)
+        return scatter(e, x, out, root, request)
     if kind == KIND_ALL_TO_ALL:
-        return all_to_all(e, x, out, errand)
+        return all_to_all(e, x, out, request)
     if kind == KIND_SCAN or kind == KIND_EXSCAN:
-        return scan(e, x, out, kind == KIND_SCAN, op, kernel, errand)
-    return barrier(e, errand)
+        return scan(e, x, out, kind == KIND_SCAN, op, kernel, request)
+    return barrier(e, request)
 
 
-cdef int run_errand(Engine e, Program program, errand_t *errand, int64_t timeout_ns) except -1:
+cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1:
     """Do it. The caller has entered the engine."""
     if program is None:
-        return e.talk(&errand.talk, timeout_ns)
-    if e.sharing is not None and errand.journey.kind != KIND_NONE:
-        return travel_shared(e, program, &errand.journey, timeout_ns)
-    return e.travel(program, &errand.journey, timeout_ns)
+        return e.exchange_eager(&request.eager, timeout_ns)
+    if e.sharing is not None and request.execution.kind != KIND_NONE:
+        return execute_shared(e, program, &request.execution, timeout_ns)
+    return e.execute(program, &request.execution, timeout_ns)

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport empty_like_array, give_back, shape_of, source_array, target_array
-from shmring.collective.schedule cimport run_errand
+from shmring.collective.schedule cimport run_request
 from shmring.collective.prepared cimport prepare
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
                                 KIND_REDUCE_SCATTER, KIND_SCAN, NO_OP, NO_ROOT, pack_signature)
@@ -46,7 +46,7 @@ cdef int number_of_callable(object op, int dtype) except -1:
 
 
 cdef class Fold(Prepared):
-    """A reduction whose operands are moved by the errand, and folded by a function."""
+    """A reduction whose operands are moved by the request, and folded by a function."""
 
     cdef object fold             # f(a, b)
     cdef object operands         # on their way from all ranks; None where nothing is folded
@@ -57,7 +57,7 @@ cdef class Fold(Prepared):
     cdef object run(self):
         self.engine.enter()
         try:
-            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            run_request(self.engine, self.program, &self.request, self.timeout_ns)
         finally:
             self.engine.leave()
         if self.last > self.first:
@@ -110,9 +110,9 @@ cdef Prepared prepare_fold(Engine engine, int kind, array_t *x, array_t *out, in
     # It moves like another collective, but must not be taken for that one.
     signature = pack_signature(kind, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT, x.count)
     if call.program is None:
-        call.errand.talk.signature = signature
+        call.request.eager.signature = signature
     else:
-        call.errand.journey.signature = signature
+        call.request.execution.signature = signature
     return call
 
 

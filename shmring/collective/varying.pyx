@@ -17,15 +17,15 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
                              target_array)
 from shmring._runtime cimport allocate
-from shmring.collective.schedule cimport errand_t, follow_plan, run_errand
+from shmring.collective.schedule cimport request_t, follow_plan, run_request
 from shmring.engine.engine cimport Engine
-from shmring._c.layout cimport SHMRING_WHISPER_NBYTES
+from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.collective.prepared cimport Prepared, do
 from shmring.engine.compiled_plan cimport Program
 from shmring.arrays.reduce cimport find_kernel, reduce_kernel
 from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
-from shmring.engine.eager cimport part_t, talk_t
+from shmring.engine.eager cimport part_t, eager_t
 
 from shmring.dtypes import DTYPES, OPS, op_code
 
@@ -103,8 +103,8 @@ cdef inline uint64_t sign(int kind, int op, array_t *x, int root, uint64_t diges
     return pack_signature(kind | BY_COUNTS, op, x.dtype, root, digest)
 
 
-cdef inline void open_talk(talk_t *t, uint64_t signature, array_t *x, bint speaks) noexcept:
-    memset(t, 0, sizeof(talk_t))
+cdef inline void open_eager(eager_t *t, uint64_t signature, array_t *x, bint speaks) noexcept:
+    memset(t, 0, sizeof(eager_t))
     t.signature = signature
     if speaks:
         t.words = <char *> x.data if x.data != NULL else <char *> b""
@@ -143,7 +143,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
     cdef array_t a, b
     cdef Layout layout
     cdef RowsCall call
-    cdef talk_t *t
+    cdef eager_t *t
     cdef part_t *parts
     cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
     cdef bint hears = root == NO_ROOT or root == rank
@@ -161,11 +161,11 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         check_overlap(&a, &b, layout.places[rank])
     signature = sign(kind, NO_OP, &a, root, layout.digest)
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
-    if max(layout.sizes) > e.whisper_limit:
-        call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+    if max(layout.sizes) > e.eager_limit:
+        call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.request)
         return do(call, async_op)
-    t = &call.errand.talk
-    open_talk(t, signature, &a, True)
+    t = &call.request.eager
+    open_eager(t, signature, &a, True)
     if hears:
         parts = <part_t *> allocate(call.memory, size, sizeof(part_t))
         for j in range(size):
@@ -180,7 +180,7 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
     cdef array_t a, b
     cdef Layout layout
     cdef RowsCall call
-    cdef talk_t *t
+    cdef eager_t *t
     cdef int rank = e.c.circle.rank
     cdef tuple numbers = checked(counts, e.c.circle.size, "counts")
     cdef tuple row
@@ -205,11 +205,11 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
         layout = Layout(numbers, row, a.itemsize)
     signature = sign(KIND_SCATTER, NO_OP, &a, root, layout.digest)
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
-    if layout.nbytes > e.whisper_limit:
-        call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.errand)
+    if layout.nbytes > e.eager_limit:
+        call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.request)
         return do(call, async_op)
-    t = &call.errand.talk
-    open_talk(t, signature, &a, rank == root)
+    t = &call.request.eager
+    open_eager(t, signature, &a, rank == root)
     t.first, t.last = root, root + 1
     t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
     return do(call, async_op)
@@ -221,7 +221,7 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
     cdef array_t a, b
     cdef Layout layout
     cdef RowsCall call
-    cdef talk_t *t
+    cdef eager_t *t
     cdef int rank = e.c.circle.rank, size = e.c.circle.size
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", sum(numbers))
@@ -242,11 +242,11 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
         raise TypeError(f"op {OPS[code]!r} is not defined on {DTYPES[a.dtype].name}")
     signature = sign(KIND_REDUCE_SCATTER, code, &a, NO_ROOT, layout.digest)
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
-    if layout.nbytes > e.whisper_limit:
-        call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.errand)
+    if layout.nbytes > e.eager_limit:
+        call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.request)
         return do(call, async_op)
-    t = &call.errand.talk
-    open_talk(t, signature, &a, True)
+    t = &call.request.eager
+    open_eager(t, signature, &a, True)
     t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
     t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
     return do(call, async_op)
@@ -284,7 +284,7 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
 
 
 cdef class SwapCall(RowsCall):
-    """An all-to-all by counts: its errand is the telling of counts; what is swapped, and how, follows from that."""
+    """An all-to-all by counts: its request is the telling of counts; what is swapped, and how, follows from that."""
 
     cdef array_t x
     cdef array_t out
@@ -298,7 +298,7 @@ cdef class SwapCall(RowsCall):
         cdef int size = e.c.circle.size, n = 2 * size + 1, i
         cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
         cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
-        cdef talk_t *t = &self.errand.talk
+        cdef eager_t *t = &self.request.eager
         self.told = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
         for i in range(n):
             own[i] = numbers[i]
@@ -306,24 +306,24 @@ cdef class SwapCall(RowsCall):
         mine.data, mine.count, mine.nbytes, mine.itemsize = own, n, n * sizeof(int64_t), sizeof(int64_t)
         whole = mine
         whole.data, whole.nbytes = self.told, mine.nbytes * size
-        if mine.nbytes > SHMRING_WHISPER_NBYTES:
+        if mine.nbytes > SHMRING_EAGER_NBYTES:
             self.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
-                                       &self.errand)
+                                       &self.request)
         else:
-            open_talk(t, signature, &mine, True)
+            open_eager(t, signature, &mine, True)
             t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.told
         return 0
 
     cdef object run(self):
         cdef array_t out = self.out
         cdef int rank = self.engine.c.circle.rank
-        cdef errand_t swap
+        cdef request_t swap
         cdef Program program
-        cdef list memory = []      # that the second errand points to
+        cdef list memory = []      # that the second request points to
         result, kept = self.result, self.kept
         self.engine.enter()
         try:
-            run_errand(self.engine, self.program, &self.errand, self.timeout_ns)
+            run_request(self.engine, self.program, &self.request, self.timeout_ns)
             matrix = self.agree()
             try:
                 if result is None:
@@ -333,7 +333,7 @@ cdef class SwapCall(RowsCall):
             except BaseException as error:      # the others, who know what this rank lacks, are on their way
                 self.engine.abort(f"{type(error).__name__}: {error}")
                 raise
-            run_errand(self.engine, program, &swap, self.timeout_ns)
+            run_request(self.engine, program, &swap, self.timeout_ns)
         finally:
             self.engine.leave()
         give_back(kept)
@@ -355,10 +355,10 @@ cdef class SwapCall(RowsCall):
                                                      f"{coming} come")
         return matrix
 
-    cdef Program prepare_swap(self, tuple matrix, array_t *out, errand_t *swap, list memory):
-        """The errand of an all-to-all of blocks whose sizes all ranks know."""
+    cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, list memory):
+        """The request of an all-to-all of blocks whose sizes all ranks know."""
         cdef Engine e = self.engine
-        cdef talk_t *t = &swap.talk
+        cdef eager_t *t = &swap.eager
         cdef part_t *parts
         cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
         cdef size_t place = 0
@@ -369,12 +369,12 @@ cdef class SwapCall(RowsCall):
             for n in line:
                 digest = mixed(digest, n)
         signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, digest >> 28)
-        if max([sum(line) for line in sizes]) > e.whisper_limit:
+        if max([sum(line) for line in sizes]) > e.eager_limit:
             return follow_plan(e, "all_to_all", sizes, signature, &self.x, out, NO_ROOT, NULL, swap)
         parts = <part_t *> allocate(memory, size, sizeof(part_t))
         for j in range(size):
             parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
             place += parts[j].nbytes
-        open_talk(t, signature, &self.x, True)
+        open_eager(t, signature, &self.x, True)
         t.last, t.parts, t.out = size, parts, <char *> out.data
         return None

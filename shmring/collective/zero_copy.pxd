@@ -4,10 +4,10 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring.arrays.array_view cimport array_t
 from shmring.collective.registry cimport Directory, place_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.executor cimport journey_t
+from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
 
-# What one rank tells the others about its buffers; fits the first line of a whisper.
+# What one rank tells the others about its buffers; fits the first line of an eager.
 ctypedef struct word_t:
     place_t input
     place_t output
@@ -29,5 +29,5 @@ cdef class Sharing:
     cdef list pins                      # the allocations that must stay mapped until it is over
 
 
-cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_ns) except -1
+cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeout_ns) except -1
 cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1

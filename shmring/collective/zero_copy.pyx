@@ -16,7 +16,7 @@ from shmring.collective.registry cimport NOWHERE, Allocation, entry_t
 from shmring._c.faults cimport fault_point
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
                                 KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
-from shmring.engine.eager cimport talk_t
+from shmring.engine.eager cimport eager_t
 
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
@@ -222,8 +222,8 @@ cdef inline int let_go(Sharing s) except -1:
 cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, size_t nbytes, char *heard,
                   int64_t timeout_ns) except -1:
     """Let ``speaker``, or everybody if it is -1, say ``nbytes`` to all; heard[rank * nbytes] is what that rank said."""
-    cdef talk_t t
-    memset(&t, 0, sizeof(talk_t))
+    cdef eager_t t
+    memset(&t, 0, sizeof(eager_t))
     t.signature = signature
     t.nbytes = t.part_nbytes = t.stride = nbytes
     t.last = e.c.circle.size
@@ -233,10 +233,10 @@ cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, 
     if speaker < 0 or speaker == e.c.circle.rank:
         t.words = <const char *> words
     t.out = heard + t.first * nbytes
-    return e.talk(&t, timeout_ns)
+    return e.exchange_eager(&t, timeout_ns)
 
 
-cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t timeout_ns) except -1:
+cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t timeout_ns) except -1:
     """The way that all ranks take; if not STAGED, what it reaches is pinned, and all ranks are in this call."""
     cdef bint all_speak = reach_of_inputs(kind, MAPPED) == EVERYBODYS
     cdef int rank = e.c.circle.rank, r
@@ -269,7 +269,7 @@ cdef int agree(Engine e, Sharing s, journey_t *j, int kind, int root, int64_t ti
     return way
 
 
-cdef Program mapped_program(Engine e, Program staged, journey_t *j, int kind, int root, int way):
+cdef Program mapped_program(Engine e, Program staged, execution_t *j, int kind, int root, int way):
     key = (kind, j.nbytes, j.itemsize, root, way)
     found = e.programs.get(key)
     if found is None:
@@ -279,13 +279,13 @@ cdef Program mapped_program(Engine e, Program staged, journey_t *j, int kind, in
     return found
 
 
-cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_ns) except -1:
-    """Take the journey ``j`` without staging if all buffers allow it, else by the program ``staged``."""
+cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeout_ns) except -1:
+    """Take the execution ``j`` without staging if all buffers allow it, else by the program ``staged``."""
     cdef Sharing s = e.sharing
     cdef int kind = j.kind, root = j.root
     cdef int way
     if not is_worth_asking(s, kind, j.nbytes):
-        return e.travel(staged, j, timeout_ns)
+        return e.execute(staged, j, timeout_ns)
     try:
         way = agree(e, s, j, kind, root, timeout_ns)
         if way != STAGED:
@@ -293,7 +293,7 @@ cdef int travel_shared(Engine e, Program staged, journey_t *j, int64_t timeout_n
             j.ins = s.ins
             j.outs = s.outs
             s.nmapped += 1
-        return e.travel(staged, j, timeout_ns)
+        return e.execute(staged, j, timeout_ns)
     finally:
         let_go(s)
 

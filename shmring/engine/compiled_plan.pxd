@@ -43,7 +43,7 @@ ctypedef struct loop_t:
     int nsteps
 
 
-# What a journey needs of a program: no objects, so that threads without an interpreter can travel, too.
+# What an execution needs of a program: no objects, so that threads without an interpreter can execute, too.
 ctypedef struct program_t:
     loop_t *loops
     int nloops

@@ -1,4 +1,4 @@
-# Talks: small collectives, every one of them one round of whispers.
+# Talks: small collectives, every one of them one round of eager messages.
 from libc.stdint cimport uint64_t
 
 from shmring.arrays.reduce cimport reduce_kernel
@@ -13,13 +13,13 @@ ctypedef struct part_t:
 
 # One small collective, as data: what this rank says, whom it hears, which part of their words it takes, and whether
 # these are folded or placed side by side.
-ctypedef struct talk_t:
+ctypedef struct eager_t:
     uint64_t signature
     const char *words              # NULL: this rank says nothing
-    size_t nbytes                  # of words, at most SHMRING_WHISPER_NBYTES
+    size_t nbytes                  # of words, at most SHMRING_EAGER_NBYTES
     int first                      # hears ranks first .. last - 1; itself among them reads its own words
     int last
-    size_t offset                  # the part of each heard whisper that is wanted
+    size_t offset                  # the part of each heard eager that is wanted
     size_t part_nbytes
     reduce_kernel kernel           # NULL: place
     size_t count                   # elements to fold
@@ -32,5 +32,5 @@ ctypedef struct talk_t:
     uint64_t round
 
 
-cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil
-cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept nogil
+cdef int start_eager(engine_t *e, eager_t *t) noexcept nogil
+cdef int advance_eager(engine_t *e, eager_t *t, patience_t *patience) noexcept nogil

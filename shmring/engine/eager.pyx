@@ -1,35 +1,112 @@
-"""Talks: small collectives in one round of whispers.
+"""Eager exchange: a small collective in one round of messages whose cache lines carry data and readiness together.
 
-Every rank that has something to say whispers all of it; every rank that needs something listens to those it needs, in
-rank order, and folds or places what it hears. One round, one cache miss a peer, no second synchronisation: reading
-more than the minimum costs less than waiting twice.
+Line format (NCCL: LL128; UCX: inline). The first line of a message holds the signature and 48 bytes, each further line
+56 bytes. Every line ends in its tag, the number of its round plus one, stored last: one cache miss brings the data and
+the tag that marks it as complete. No counter is read. A slot is written again only after every rank has consumed its
+last round (`claim` in engine/rounds.pyx).
+
+In an exchange each rank writes at most one message; each reader reads the messages it needs in rank order, and folds or
+places their payloads. Reading more than the minimum costs less than a second synchronisation.
 """
 
 from libc.string cimport memcpy
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_WHISPER_NBYTES, shmring_whisper
+from shmring._c.layout cimport (SHMRING_EAGER_NBYTES, SHMRING_FIRST_NBYTES, SHMRING_REST_NBYTES, shmring_eager_line,
+                                 shmring_rest_line)
 from shmring.engine.rounds cimport claim, disagree, finish, publish, remember_call
 from shmring.sync.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until, wake_waiters
-from shmring.engine.whisper cimport has_arrived, read_whisper, write_whisper
 
 
-cdef inline shmring_whisper *slot_of(engine_t *e, int who, uint64_t round) noexcept nogil:
-    return e.whisper[who] + (round & (e.nslots - 1))
+# ---- the line format ---------------------------------------------------------------------------------------------------
+
+cdef inline void write_eager(shmring_eager_line *slot, uint64_t round, uint64_t signature, const char *data,
+                      size_t nbytes) noexcept nogil:
+    cdef shmring_rest_line *line = slot.rest
+    slot.first.signature = signature
+    memcpy(slot.first.payload, data, min(nbytes, <size_t> SHMRING_FIRST_NBYTES))
+    # SYNC eager (meets: has_arrived, read_eager). Line by line: whoever sees the tag has what is before it.
+    store_release_u64(&slot.first.tag, round + 1)
+    if nbytes <= SHMRING_FIRST_NBYTES:
+        return
+    fault_point("line")
+    data += SHMRING_FIRST_NBYTES
+    nbytes -= SHMRING_FIRST_NBYTES
+    while nbytes > SHMRING_REST_NBYTES:      # whole lines: a constant size makes the copy a few moves, no call
+        memcpy(line.payload, data, SHMRING_REST_NBYTES)
+        store_release_u64(&line.tag, round + 1)
+        data += SHMRING_REST_NBYTES
+        nbytes -= SHMRING_REST_NBYTES
+        line += 1
+    memcpy(line.payload, data, nbytes)
+    store_release_u64(&line.tag, round + 1)
 
 
-cdef inline void speak(engine_t *e, talk_t *t) noexcept nogil:
+cdef inline bint has_arrived(shmring_eager_line *slot, uint64_t round) noexcept nogil:
+    """Whether the first line is there; its signature may then be compared."""
+    # SYNC eager (meets: write_eager).
+    return load_acquire_u64(&slot.first.tag) == round + 1
+
+
+cdef const char *read_eager(shmring_eager_line *slot, uint64_t round, size_t offset, size_t nbytes,
+                            char *scratch) noexcept nogil:
+    """Where bytes ``offset`` to ``offset + nbytes`` of an eager lie, NULL if one of their lines has not come yet.
+
+    The first line must have arrived. What lies in it alone is read in place; more is gathered in ``scratch``.
+    """
+    cdef char *into = scratch
+    cdef shmring_rest_line *line
+    cdef size_t n
+    if offset + nbytes <= SHMRING_FIRST_NBYTES:
+        return <const char *> slot.first.payload + offset
+    if nbytes == 0:
+        return scratch      # nothing, at the end of an eager: the line behind it never comes
+    if offset < SHMRING_FIRST_NBYTES:
+        n = SHMRING_FIRST_NBYTES - offset
+        memcpy(into, slot.first.payload + offset, n)
+        into += n
+        nbytes -= n
+        offset = 0
+    else:
+        offset -= SHMRING_FIRST_NBYTES
+    line = slot.rest + offset // SHMRING_REST_NBYTES
+    offset %= SHMRING_REST_NBYTES
+    while nbytes > SHMRING_REST_NBYTES - offset:      # all but the last line
+        # SYNC eager (meets: write_eager).
+        if load_acquire_u64(&line.tag) != round + 1:
+            return NULL
+        if offset == 0:
+            memcpy(into, line.payload, SHMRING_REST_NBYTES)      # a constant size: no call
+        else:
+            memcpy(into, line.payload + offset, SHMRING_REST_NBYTES - offset)
+        into += SHMRING_REST_NBYTES - offset
+        nbytes -= SHMRING_REST_NBYTES - offset
+        offset = 0
+        line += 1
+    if load_acquire_u64(&line.tag) != round + 1:      # SYNC eager (meets: write_eager).
+        return NULL
+    memcpy(into, line.payload + offset, nbytes)
+    return scratch
+
+
+# ---- the exchange ------------------------------------------------------------------------------------------------------
+
+cdef inline shmring_eager_line *slot_of(engine_t *e, int who, uint64_t round) noexcept nogil:
+    return e.eager[who] + (round & (e.nslots - 1))
+
+
+cdef inline void speak(engine_t *e, eager_t *t) noexcept nogil:
     fault_point("speak")
-    write_whisper(slot_of(e, e.circle.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
-    fault_point("whispered")
+    write_eager(slot_of(e, e.circle.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
+    fault_point("eager")
     publish(e, t.round, t.signature)
     t.spoken = True
 
 
-cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
+cdef inline int hear(engine_t *e, eager_t *t, int who) noexcept nogil:
     """Look once. READY: the wanted part of that rank's words is in e.sources[who]."""
-    cdef shmring_whisper *slot
+    cdef shmring_eager_line *slot
     cdef size_t offset = t.offset, nbytes = t.part_nbytes
     if t.parts != NULL:
         offset, nbytes = t.parts[who].offset, t.parts[who].nbytes
@@ -45,11 +122,11 @@ cdef inline int hear(engine_t *e, talk_t *t, int who) noexcept nogil:
             return UNREADY
         disagree(e, who, t.round, t.signature)
         return TROUBLE
-    e.sources[who] = read_whisper(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_WHISPER_NBYTES)
+    e.sources[who] = read_eager(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_EAGER_NBYTES)
     return READY if e.sources[who] != NULL else UNREADY
 
 
-cdef int listen(engine_t *e, talk_t *t, int looks) noexcept nogil:
+cdef int listen(engine_t *e, eager_t *t, int looks) noexcept nogil:
     """Hear the rest of those this rank needs; give up after ``looks`` looks at a silent one."""
     cdef int outcome, look = 0
     while t.heard < t.last:
@@ -68,7 +145,7 @@ cdef int listen(engine_t *e, talk_t *t, int looks) noexcept nogil:
     return READY
 
 
-cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
+cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
     cdef int j
     cdef char *place
     cdef size_t nbytes = t.part_nbytes
@@ -99,8 +176,8 @@ cdef void conclude(engine_t *e, talk_t *t) noexcept nogil:
     fault_point("concluded")
 
 
-cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
-    """As far as one gets without waiting long; may be called with the GIL. UNREADY: go_on_talking."""
+cdef int start_eager(engine_t *e, eager_t *t) noexcept nogil:
+    """As far as one gets without waiting long; may be called with the GIL. UNREADY: advance_eager."""
     t.round = e.next_round
     t.heard = t.first
     t.spoken = False
@@ -116,7 +193,7 @@ cdef int start_talk(engine_t *e, talk_t *t) noexcept nogil:
     return READY
 
 
-cdef int go_on_talking(engine_t *e, talk_t *t, patience_t *patience) noexcept nogil:
+cdef int advance_eager(engine_t *e, eager_t *t, patience_t *patience) noexcept nogil:
     """The rest of a talk. Waits; call without the GIL, again and again while UNREADY."""
     cdef int outcome
     if t.words != NULL and not t.spoken:

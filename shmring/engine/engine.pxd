@@ -1,17 +1,17 @@
 # The engine of one communicator in one process: its memory, its turn-taking, its end.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.engine.executor cimport journey_t
+from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.rounds cimport engine_t
-from shmring.engine.eager cimport talk_t
+from shmring.engine.eager cimport eager_t
 from shmring.engine.thread_team cimport Team
 
 
 # Where lanes and strands lie in an outbox segment (layout.h), counted from its start.
 cdef size_t lane_ends_offset(config) except? 0
 cdef size_t lane_offset(config, int size, int peer) except? 0
-cdef size_t lane_nbytes(config, int size) except? 0
+cdef size_t pair_queue_nbytes(config, int size) except? 0
 cdef size_t strands_offset(config, int size) except? 0
 cdef size_t strand_nbytes(config) except? 0
 cdef size_t strand_slot_nbytes(config) except? 0
@@ -23,7 +23,7 @@ cdef class Engine:
     cdef list blocks                     # the memory that `c` points to
     cdef readonly object config
     cdef readonly str name
-    cdef size_t whisper_limit            # what fits in a talk; equal on all ranks
+    cdef size_t eager_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
     cdef readonly object nest            # the domains that plans go by (shmring.plan.hierarchy), or None
@@ -47,12 +47,12 @@ cdef class Engine:
 
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
-    cdef int talk(self, talk_t *t, int64_t timeout_ns) except -1
-    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1
-    cdef int travel_together(self, Program program, journey_t *j, int64_t timeout_ns) except -1
-    cdef void set_out(self, Program program, journey_t *j) noexcept
-    cdef void take_stock(self, Program program, journey_t *j) noexcept
-    cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1
+    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
+    cdef int execute(self, Program program, execution_t *j, int64_t timeout_ns) except -1
+    cdef int execute_together(self, Program program, execution_t *j, int64_t timeout_ns) except -1
+    cdef void set_out(self, Program program, execution_t *j) noexcept
+    cdef void take_stock(self, Program program, execution_t *j) noexcept
+    cdef int go_on(self, eager_t *t, Program program, execution_t *j, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef object diagnose(self)
     cdef int disagree(self, int about, uint64_t signature, str reason) except -1

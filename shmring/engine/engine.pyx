@@ -1,6 +1,6 @@
 """The engine of one communicator in one process.
 
-It owns the process's view of all outboxes, sees that one thread at a time is in a call, runs talks and journeys, and
+It owns the process's view of all outboxes, sees that one thread at a time is in a call, runs talks and executions, and
 turns what goes wrong into one error that every later call raises again. What a call means is decided above.
 """
 
@@ -20,16 +20,16 @@ from libc.stdint cimport UINT64_MAX
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
 from shmring._runtime cimport allocate
-from shmring.engine.executor cimport travel
+from shmring.engine.executor cimport execute
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
                              SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
-                             SHMRING_WHISPER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
-                             shmring_lane_end, shmring_lifeline, shmring_outbox, shmring_whisper)
+                             SHMRING_EAGER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
+                             shmring_lane_end, shmring_liveness, shmring_outbox, shmring_eager_line)
 from shmring._c.faults cimport fault_point
-from shmring.sync.liveness cimport ALIVE, drop_lifeline, hold_lifeline, life_state
+from shmring.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, life_state
 from shmring.memory.mapping cimport Mapping
 from shmring.arrays.store_tuning cimport ON_TRIAL, hear_costs, next_call, note, tell_costs, tries_for
-from shmring.engine.eager cimport go_on_talking, start_talk
+from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.sync.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
                            patience_t, report_trouble, rouse_everyone)
 
@@ -59,35 +59,35 @@ _CAUSES = {
 
 # ---- where things lie in an outbox segment ---------------------------------------------------------------------------
 
-cdef size_t whispers_nbytes(int nslots) noexcept:
-    return (nslots * sizeof(shmring_whisper) + PAGE - 1) // PAGE * PAGE
+cdef size_t eager_slots_nbytes(int nslots) noexcept:
+    return (nslots * sizeof(shmring_eager_line) + PAGE - 1) // PAGE * PAGE
 
 
 cdef shmring_outbox *outbox_in(char *base) noexcept:
     return <shmring_outbox *> (base + SHMRING_HEADER_NBYTES)
 
 
-cdef shmring_whisper *whispers_in(char *base) noexcept:
-    return <shmring_whisper *> (base + SHMRING_HEADER_NBYTES + PAGE)
+cdef shmring_eager_line *eager_slots_in(char *base) noexcept:
+    return <shmring_eager_line *> (base + SHMRING_HEADER_NBYTES + PAGE)
 
 
 cdef char *slots_in(char *base, int nslots) noexcept:
-    return <char *> whispers_in(base) + whispers_nbytes(nslots)
+    return <char *> eager_slots_in(base) + eager_slots_nbytes(nslots)
 
 
 cdef size_t lane_ends_offset(config) except? 0:
     """Where the lane ends lie in an outbox segment, counted from its start."""
-    return SHMRING_HEADER_NBYTES + PAGE + whispers_nbytes(config.nslots) + config.nslots * config.slot_nbytes
+    return SHMRING_HEADER_NBYTES + PAGE + eager_slots_nbytes(config.nslots) + config.nslots * config.slot_nbytes
 
 
 cdef size_t lane_offset(config, int size, int peer) except? 0:
     """Where the lane to ``peer`` lies, counted from the start of the segment."""
     cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
-    return lane_ends_offset(config) + ends_nbytes + peer * lane_nbytes(config, size)
+    return lane_ends_offset(config) + ends_nbytes + peer * pair_queue_nbytes(config, size)
 
 
-cdef size_t lane_nbytes(config, int size) except? 0:
-    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.lane_limit(size)
+cdef size_t pair_queue_nbytes(config, int size) except? 0:
+    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.pair_queue_limit(size)
 
 
 cdef size_t strands_offset(config, int size) except? 0:
@@ -122,16 +122,16 @@ def prepare_outbox(Mapping mapping):
     cdef int error
     if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.lanes_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
-    error = hold_lifeline(&(<shmring_header *> mapping.address).life)
+    error = hold_liveness(&(<shmring_header *> mapping.address).life)
     if error:
-        raise SegmentError(f"cannot hold the lifeline of this process: {os.strerror(error)}")
+        raise SegmentError(f"cannot hold the liveness of this process: {os.strerror(error)}")
     return functools.partial(_abandon_outbox, mapping)
 
 
 def _abandon_outbox(Mapping mapping):
-    # A peer may have taken the meeting for complete in the instant in which this rank gave it up.
+    # A peer may have taken the rendezvous for complete in the instant in which this rank gave it up.
     store_release_u32(&outbox_in(mapping.address).left, 1)
-    drop_lifeline(&(<shmring_header *> mapping.address).life)
+    drop_liveness(&(<shmring_header *> mapping.address).life)
 
 
 # ---- the engine ------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ cdef class Engine:
         self.blocks = []
         self.config = config
         self.name = name
-        self.whisper_limit = config.whisper_limit(size)
+        self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
         # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
@@ -168,14 +168,14 @@ cdef class Engine:
         c.circle.size = size
         c.circle.first = &c.circle
         c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
-        c.circle.life = <shmring_lifeline **> allocate(self.blocks, size, sizeof(void *))
+        c.circle.life = <shmring_liveness **> allocate(self.blocks, size, sizeof(void *))
         c.circle.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
         c.circle.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
-        c.whisper = <shmring_whisper **> allocate(self.blocks, size, sizeof(void *))
+        c.eager = <shmring_eager_line **> allocate(self.blocks, size, sizeof(void *))
         c.slots = <char **> allocate(self.blocks, size, sizeof(void *))
         c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
         c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
-        c.scratch = <char *> allocate(self.blocks, size, SHMRING_WHISPER_NBYTES)
+        c.scratch = <char *> allocate(self.blocks, size, SHMRING_EAGER_NBYTES)
         c.ended = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
         c.did = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
         c.nslots = config.nslots
@@ -185,7 +185,7 @@ cdef class Engine:
             base = (<Mapping> segments[j].mapping).address
             c.circle.outbox[j] = outbox_in(base)
             c.circle.life[j] = &(<shmring_header *> base).life
-            c.whisper[j] = whispers_in(base)
+            c.eager[j] = eager_slots_in(base)
             c.slots[j] = slots_in(base, c.nslots)
         c.own = c.circle.outbox[rank]
         c.circle.record = &c.circle.outbox[0].abort
@@ -209,14 +209,14 @@ cdef class Engine:
     def go_by(self, thresholds):
         """Take up what the survey has led to (`shmring.bootstrap.tuning`): before the first call, on all ranks alike."""
         self.thresholds = thresholds
-        self.whisper_limit = thresholds.whisper_nbytes
+        self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
         self.nest = thresholds.nest
         self.nests_barriers = self.nest is not None and nests_barriers(self.nest, self.limits)
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
-        # Left without close(), e.g. by an exception in a constructor: peers see the lifeline dropped with `left` set.
+        # Left without close(), e.g. by an exception in a constructor: peers see the liveness dropped with `left` set.
         if self.c.own != NULL and not self.is_closed and not self.is_inherited:
             self.say_goodbye()
 
@@ -258,22 +258,22 @@ cdef class Engine:
 
     # ---- calls ----
 
-    cdef int talk(self, talk_t *t, int64_t timeout_ns) except -1:
+    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
         """Hold a talk. The caller has entered."""
-        if start_talk(&self.c, t) == READY:
+        if start_eager(&self.c, t) == READY:
             return 0
         return self.go_on(t, None, NULL, timeout_ns)
 
-    cdef int travel(self, Program program, journey_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
+    cdef int execute(self, Program program, execution_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
         if program.last is not None:
-            return self.travel_together(program, j, timeout_ns)
+            return self.execute_together(program, j, timeout_ns)
         self.set_out(program, j)
         self.go_on(NULL, program, j, timeout_ns)
         self.take_stock(program, j)
         return 0
 
-    cdef int travel_together(self, Program program, journey_t *j, int64_t timeout_ns) except -1:
+    cdef int execute_together(self, Program program, execution_t *j, int64_t timeout_ns) except -1:
         """Execute a program with all threads of the team, each in its share."""
         self.set_out(program, j)
         self.team.begin(program, j, timeout_ns)
@@ -291,7 +291,7 @@ cdef class Engine:
         self.take_stock(program, j)
         return 0
 
-    cdef void set_out(self, Program program, journey_t *j) noexcept:
+    cdef void set_out(self, Program program, execution_t *j) noexcept:
         j.base = self.c.next_round
         j.places, j.place_nbytes = program.code.places, program.code.place_nbytes
         j.loop = j.step = 0
@@ -304,25 +304,25 @@ cdef class Engine:
                 self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
             j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
-        fault_point("travel")
+        fault_point("execute")
 
-    cdef void take_stock(self, Program program, journey_t *j) noexcept:
+    cdef void take_stock(self, Program program, execution_t *j) noexcept:
         if program.gathers_all:
             # Everyone is in this collective, hence through with all before it, as in await_round.
             self.c.free_until = max(self.c.free_until, j.base + self.c.nslots)
         if j.on_trial and note(&program.stores, program.stores.calls - 1, j.busy_ns):
             tell_costs(&program.stores, self.c.own, j.base)
 
-    cdef int go_on(self, talk_t *t, Program program, journey_t *j, int64_t timeout_ns) except -1:
+    cdef int go_on(self, eager_t *t, Program program, execution_t *j, int64_t timeout_ns) except -1:
         cdef patience_t patience
         cdef int outcome
         be_patient(&patience, timeout_ns)
         while True:
             with nogil:
                 if t != NULL:
-                    outcome = go_on_talking(&self.c, t, &patience)
+                    outcome = advance_eager(&self.c, t, &patience)
                 else:
-                    outcome = travel(&self.c, &program.code, j, &patience)
+                    outcome = execute(&self.c, &program.code, j, &patience)
             if outcome == READY:
                 return 0
             if outcome == TROUBLE:
@@ -366,7 +366,7 @@ cdef class Engine:
                 })
         return {
             "rounds": self.rounds,
-            "whisper_nbytes": self.whisper_limit,
+            "eager_nbytes": self.eager_limit,
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
@@ -465,7 +465,7 @@ cdef class Engine:
             c = c.next
         fault_point("left")
         rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
-        drop_lifeline(self.c.circle.life[self.c.circle.rank])
+        drop_liveness(self.c.circle.life[self.c.circle.rank])
         fault_point("dropped")
 
     def close(self):

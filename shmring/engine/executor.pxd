@@ -1,4 +1,4 @@
-# Journeys: the execution of a program, resumable at every wait.
+# Executions: the execution of a program, resumable at every wait.
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.engine.compiled_plan cimport program_t
@@ -7,7 +7,7 @@ from shmring.engine.rounds cimport engine_t
 from shmring.sync.wait cimport patience_t
 
 # How far one collective has come: enough to go on after a signal was handled.
-ctypedef struct journey_t:
+ctypedef struct execution_t:
     uint64_t signature
     uint64_t base                  # its first round
     uint64_t places                # in a slot, taken in turn by the rounds that use it
@@ -31,4 +31,4 @@ ctypedef struct journey_t:
     int64_t busy_ns
 
 
-cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil
+cdef int execute(engine_t *e, program_t *program, execution_t *j, patience_t *patience) noexcept nogil

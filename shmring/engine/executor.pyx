@@ -1,4 +1,4 @@
-"""Journeys: a compiled plan, executed step by step in one loop without the interpreter."""
+"""Executions: a compiled plan, executed step by step in one loop without the interpreter."""
 
 from shmring._c.faults cimport fault_point
 from shmring.engine.compiled_plan cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
@@ -11,7 +11,7 @@ cdef enum:
     HOT_NBYTES = 8192      # a block of it and its sources stay in the first-level cache
 
 
-cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+cdef inline char *address(engine_t *e, execution_t *j, operand_t *o) noexcept nogil:
     cdef int64_t offset = o.offset + j.iteration * o.offset_step
     cdef uint64_t round
     if o.space == SLOT:
@@ -23,18 +23,18 @@ cdef inline char *address(engine_t *e, journey_t *j, operand_t *o) noexcept nogi
     return (j.in_base if o.space == IN else j.out_base) + offset
 
 
-cdef inline bint streams(engine_t *e, journey_t *j, operand_t *o) noexcept nogil:
+cdef inline bint streams(engine_t *e, execution_t *j, operand_t *o) noexcept nogil:
     return j.outbox_streaming if o.space == SLOT else j.out_streaming
 
 
-cdef void copy(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+cdef void copy(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
     cdef char *dst = address(e, j, &s.operands[0])
     cdef char *src = address(e, j, &s.operands[1])
     if dst != src:      # in place, what an operation moves to its own place stays there
         copy_bytes(dst, src, s.nbytes, streams(e, j, &s.operands[0]))
 
 
-cdef inline fold_t fold_of(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+cdef inline fold_t fold_of(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
     cdef fold_t f = whole_fold(j.kernel, j.itemsize)
     if (s.opens and s.closes) or j.carrier == NULL:
         return f
@@ -48,7 +48,7 @@ cdef inline fold_t fold_of(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
     return f
 
 
-cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
+cdef void fold(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
     cdef fold_t f = fold_of(e, j, s)
     cdef operand_t *also = s.operands + 1
     cdef operand_t *sources = also + s.nalso
@@ -73,7 +73,7 @@ cdef void fold(engine_t *e, journey_t *j, step_t *s) noexcept nogil:
         done += part
 
 
-cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexcept nogil:
+cdef int take(engine_t *e, execution_t *j, step_t *s, patience_t *patience) noexcept nogil:
     cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
     cdef int64_t started
     if s.code == COPY or s.code == REDUCE:
@@ -96,7 +96,7 @@ cdef int take(engine_t *e, journey_t *j, step_t *s, patience_t *patience) noexce
     return READY
 
 
-cdef int travel(engine_t *e, program_t *program, journey_t *j, patience_t *patience) noexcept nogil:
+cdef int execute(engine_t *e, program_t *program, execution_t *j, patience_t *patience) noexcept nogil:
     """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
     until it is READY, so it is simply taken again."""
     cdef loop_t *loop

@@ -1,14 +1,14 @@
 # Rounds: claim, publish, await, release. One discipline for all collectives, small and large.
 from libc.stdint cimport uint64_t
 
-from shmring._c.layout cimport shmring_outbox, shmring_whisper
+from shmring._c.layout cimport shmring_outbox, shmring_eager_line
 from shmring.sync.wait cimport circle_t, patience_t
 
 # What one process needs to take part in the rounds of one communicator.
 ctypedef struct engine_t:
     circle_t circle
     shmring_outbox *own            # circle.outbox[rank]
-    shmring_whisper **whisper      # by rank: its first whisper slot
+    shmring_eager_line **eager      # by rank: its first eager slot
     char **slots                   # by rank: its first slot
     int nslots                     # a power of two
     int nslots_bits                # of which one
@@ -19,7 +19,7 @@ ctypedef struct engine_t:
     uint64_t *did                  # ... and what it was; only to explain a mismatch
     uint64_t free_until            # rounds below it may be written without a look at anyone's consumed counter
     uint64_t *agreed               # by rank: first round + 1 of the last collective whose signature was compared
-    char *scratch                  # by rank: a whisper's worth, for gathering payloads
+    char *scratch                  # by rank: an eager's worth, for gathering payloads
     const void **sources           # room for one pointer a rank
     int brief_looks                # polls before the GIL is let go
     bint outbox_streaming          # non-temporal stores into the own outbox: pays between far cores

@@ -1,7 +1,7 @@
 # Teams: the threads of one rank that make a large collective together. Thread 0 is the caller, the others its helpers.
 from libc.stdint cimport int64_t, uint32_t
 
-from shmring.engine.executor cimport journey_t
+from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program, program_t
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.wait cimport patience_t
@@ -16,7 +16,7 @@ cdef extern from "team.h" nogil:
 ctypedef struct strand_t:
     engine_t engine
     program_t *program
-    journey_t journey
+    execution_t execution
     patience_t patience
     int outcome
 
@@ -32,7 +32,7 @@ cdef class Team:
 
     cdef int nthreads(self) noexcept
     cdef int settle(self, engine_t *caller, char **areas, size_t strand_nbytes, size_t slot_nbytes) except -1
-    cdef void begin(self, Program program, journey_t *j, int64_t timeout_ns) noexcept
+    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept
     cdef bint await_helpers(self) noexcept
     cdef int outcome(self) noexcept
     cdef void keep(self, int nthreads) noexcept

@@ -13,7 +13,7 @@ from libc.stdlib cimport free
 
 from shmring._c.atomics cimport compare_swap_u32, load_relaxed_u32, store_release_u64
 from shmring._runtime cimport allocate
-from shmring.engine.executor cimport travel
+from shmring.engine.executor cimport execute
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
 from shmring.sync.liveness cimport fork_generation
 from shmring.sync.wait cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, be_patient
@@ -34,11 +34,11 @@ cdef enum:
 cdef void take_part(void *what, int number) noexcept nogil:
     """One helper's part of a call."""
     cdef strand_t *s = (<strand_t **> what)[number]
-    s.journey.base = s.engine.next_round
-    store_release_u64(&s.engine.own.current, s.journey.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+    s.execution.base = s.engine.next_round
+    store_release_u64(&s.engine.own.current, s.execution.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
     s.outcome = UNREADY
     while s.outcome == UNREADY:      # signals are the caller's to look after
-        s.outcome = travel(&s.engine, s.program, &s.journey, &s.patience)
+        s.outcome = execute(&s.engine, s.program, &s.execution, &s.patience)
 
 
 cdef class Team:
@@ -119,18 +119,18 @@ cdef class Team:
             before = e
         return 0
 
-    cdef void begin(self, Program program, journey_t *j, int64_t timeout_ns) noexcept:
-        """Call the helpers to the journey that the caller is about to make; ``await_helpers`` must follow."""
+    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept:
+        """Call the helpers to the execution that the caller is about to make; ``await_helpers`` must follow."""
         cdef int t, nthreads = self.nthreads()
         cdef strand_t *s
         for t in range(1, nthreads):
             s = self.strands[t]
-            s.journey = j[0]
-            s.journey.on_trial = False               # the caller's times tell
-            s.journey.in_base += t * program.share_nbytes
-            s.journey.out_base += t * program.share_nbytes
+            s.execution = j[0]
+            s.execution.on_trial = False               # the caller's times tell
+            s.execution.in_base += t * program.share_nbytes
+            s.execution.out_base += t * program.share_nbytes
             s.program = &(program.last if t == nthreads - 1 else program).code
-            s.journey.places, s.journey.place_nbytes = s.program.places, s.program.place_nbytes
+            s.execution.places, s.execution.place_nbytes = s.program.places, s.program.place_nbytes
             be_patient(&s.patience, timeout_ns)
         self.ncalls += 1
         call_helpers(self.threads)
@@ -143,7 +143,7 @@ cdef class Team:
         return done
 
     cdef int outcome(self) noexcept:
-        """What the helpers' journeys have ended with: READY, or TROUBLE, which is in the abort record."""
+        """What the helpers' executions have ended with: READY, or TROUBLE, which is in the abort record."""
         cdef int t
         for t in range(1, self.nthreads()):
             if self.strands[t].outcome != READY:

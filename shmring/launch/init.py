@@ -13,7 +13,7 @@ def init(
     rank: int | None = None,
     size: int | None = None,
     session: str | None = None,
-    meeting_timeout: float | None = 300.0,
+    rendezvous_timeout: float | None = 300.0,
     **settings,
 ) -> Communicator:
     """Meet the other ranks and return the communicator of all of them.
@@ -26,7 +26,7 @@ def init(
     session : str, optional
         A key that the ranks of this job share and no other job of this user has at the same time; by default derived
         from what the launcher exported.
-    meeting_timeout : float, optional
+    rendezvous_timeout : float, optional
         Seconds to wait for the other ranks to come; None for ever.
     **settings
         Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must
@@ -40,9 +40,9 @@ def init(
     ------
     TypeError, ValueError
         An unknown or bad setting, or no rank and size to be found; the message says how to give them.
-    MeetingTimeoutError
+    RendezvousTimeoutError
         Some ranks never came, or stood still as soon as they had; it names them.
-    MeetingError
+    RendezvousError
         The ranks came with different settings.
     PeerLostError
         A rank died when others had found it.
@@ -58,4 +58,4 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    return Communicator(assemble(job.session, job.rank, job.size, config, meeting_timeout))
+    return Communicator(assemble(job.session, job.rank, job.size, config, rendezvous_timeout))

@@ -88,7 +88,7 @@ def run(
         raise ValueError(f"size={size} must be at least 1")
     processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
-    variables = {**_meeting_place(), **(env or {})}
+    variables = {**_rendezvous_place(), **(env or {})}
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
@@ -113,7 +113,7 @@ def run(
     return gang.status
 
 
-def _meeting_place() -> dict[str, str]:
+def _rendezvous_place() -> dict[str, str]:
     """Where the ranks of `torch.distributed` meet: at a port that was free a moment ago, unless somebody chose one."""
     if "MASTER_ADDR" in os.environ or "MASTER_PORT" in os.environ:
         return {}

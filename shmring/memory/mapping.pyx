@@ -17,7 +17,7 @@ from posix.mman cimport (MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MA
 from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
-from shmring.sync.liveness cimport end_lifelines
+from shmring.sync.liveness cimport end_liveness
 
 
 cdef extern from *:
@@ -149,7 +149,7 @@ cdef class Mapping:
 
     cdef void unmap(self) noexcept:
         # A signal handler may have raised in the instant between holding a life and noting that it is to be dropped.
-        end_lifelines(self.address, self.nbytes)
+        end_liveness(self.address, self.nbytes)
         munmap(self.address, self.nbytes)
         self.address = NULL
 

@@ -47,7 +47,7 @@ __all__ = [
 # Called with a mapping, and the offset and bytes of a range of it that is about to get its memory.
 Place = Callable[[Mapping, int, int], object]
 
-# How long a death that one look has shown may stay hidden from another: a dying process lets go of its lifelines one
+# How long a death that one look has shown may stay hidden from another: a dying process lets go of its liveness one
 # after the other within microseconds, when the kernel gets round to it, and of its names a little later.
 DEATH_GRACE_S = 1.0
 
@@ -445,7 +445,7 @@ def _boot_id() -> bytes:
 
 
 class Leftover(NamedTuple):
-    """A name of this user's that stands in shared memory: of a meeting under way, or left by a killed one.
+    """A name of this user's that stands in shared memory: of a rendezvous under way, or left by a killed one.
 
     ``status`` is ``"live"``, ``"stale"``, or says what else stands there; ``pid`` is 0 if unknown.
     """
@@ -474,7 +474,7 @@ def sweep(session: str) -> list[str]:
 def sweep_after(session: str, pids: Iterable[int], patience_s: float = DEATH_GRACE_S) -> None:
     """Unlink what these processes, which have died, left of a session; nobody else of it need know those names.
 
-    A dying process lets go of its names a moment after its lifeline has broken, so they are waited for. So are, for as
+    A dying process lets go of its names a moment after its liveness has broken, so they are waited for. So are, for as
     long, names under which no pid is written yet: somebody was just about to.
     """
     awaited = {0, *pids}

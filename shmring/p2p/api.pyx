@@ -59,7 +59,7 @@ cdef class MessageCalls(Calls):
         Notes
         -----
         Returns once all of ``x`` is in the lane to ``dst``, which need not have called `recv`: 256 KiB at least
-        (``config.lane_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits
+        (``config.pair_queue_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits
         for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))

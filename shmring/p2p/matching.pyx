@@ -1,7 +1,7 @@
 """Matching: which message goes where.
 
 Receives that wait are *posted*, in order. A message at the head of a lane goes to the first posted receive that fits
-it. If none does but somebody wants what comes behind it in that lane, it is put aside as a *parcel*, in private memory;
+it. If none does but somebody wants what comes behind it in that lane, it is put aside as a *unexpected*, in private memory;
 if nobody wants anything of that lane, it stays there, and a full lane holds its sender back.
 
 Who calls here has the turn (p2p/progress.pyx).
@@ -16,8 +16,8 @@ from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, inlet_t, next_cell, outlet_t, 
                             take_message)
 from shmring._c.layout cimport SHMRING_LANE_NCELLS, shmring_cell, shmring_lane_end
 from shmring.memory.mapping cimport Mapping
-from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Parcel, Request, Waiter, can_hold, is_for, message_of,
-                               misfit, parcel_of)
+from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Unexpected, Request, Waiter, can_hold, is_for, message_of,
+                               misfit, unexpected_of)
 
 
 cdef class Matching(Waiter):
@@ -42,13 +42,13 @@ cdef class Matching(Waiter):
         self.rank = rank
         self.size = size
         self.posted = []
-        self.parcels = []
+        self.unexpected_list = []
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
         self.l.circle = &engine.c.circle
         self.l.learns_stores = engine.learns_stores
-        self.l.ring_nbytes = engine.config.lane_limit(size)
+        self.l.ring_nbytes = engine.config.pair_queue_limit(size)
         # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
         self.l.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
         self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))
@@ -72,14 +72,14 @@ cdef class Matching(Waiter):
 
     cdef int start_send(self, Request r) except -1:
         cdef outlet_t *o = &self.l.out[r.peer]
-        cdef Parcel parcel
+        cdef Unexpected unexpected
         if r.peer == self.rank:
             # To oneself through private memory: it never waits, whatever its size.
-            parcel = parcel_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
-            memcpy(parcel.content, r.a.data, r.a.nbytes)
-            parcel.is_whole = True
-            self.parcels.append(parcel)
-            self.offer(parcel)
+            unexpected = unexpected_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
+            memcpy(unexpected.content, r.a.data, r.a.nbytes)
+            unexpected.is_whole = True
+            self.unexpected_list.append(unexpected)
+            self.offer(unexpected)
             return self.finish(r, None)
         self.outgoing[r.peer].append(r)
         self.nunderway += 1
@@ -99,40 +99,40 @@ cdef class Matching(Waiter):
         return 0
 
     cdef int start_recv(self, Request r) except -1:
-        cdef Parcel parcel = self.find_parcel(r)
-        if parcel is not None:
-            return self.open_parcel(parcel, r)
+        cdef Unexpected unexpected = self.find_unexpected(r)
+        if unexpected is not None:
+            return self.open_unexpected(unexpected, r)
         self.post(r)
         return 0
 
-    cdef Parcel find_parcel(self, Request r):
-        cdef Parcel parcel
-        for parcel in self.parcels:
-            if parcel.claimant is None and is_for(r.peer, r.tag, parcel.message.source, parcel.message.tag):
-                return parcel
+    cdef Unexpected find_unexpected(self, Request r):
+        cdef Unexpected unexpected
+        for unexpected in self.unexpected_list:
+            if unexpected.claimant is None and is_for(r.peer, r.tag, unexpected.message.source, unexpected.message.tag):
+                return unexpected
         return None
 
-    cdef int open_parcel(self, Parcel parcel, Request r) except -1:
-        """Give the parcel to the request, once it is whole; what does not fit it stays a parcel."""
+    cdef int open_unexpected(self, Unexpected unexpected, Request r) except -1:
+        """Give the unexpected to the request, once it is whole; what does not fit it stays a unexpected."""
         if r.kind == PROBE:
-            return self.finish(r, parcel.message)
-        if not can_hold(&r.a, parcel.message.nbytes, parcel.message.code):
-            self.fail(r, misfit(self.engine.name, &r.a, parcel.message))
+            return self.finish(r, unexpected.message)
+        if not can_hold(&r.a, unexpected.message.nbytes, unexpected.message.code):
+            self.fail(r, misfit(self.engine.name, &r.a, unexpected.message))
             return 0
-        if not parcel.is_whole:
-            parcel.claimant = r
+        if not unexpected.is_whole:
+            unexpected.claimant = r
             return 0
-        memcpy(r.a.data, parcel.content, parcel.message.nbytes)
-        self.parcels.remove(parcel)
-        return self.finish(r, parcel.message)
+        memcpy(r.a.data, unexpected.content, unexpected.message.nbytes)
+        self.unexpected_list.remove(unexpected)
+        return self.finish(r, unexpected.message)
 
-    cdef int offer(self, Parcel parcel) except -1:
-        """Give a new parcel to the first posted request that it fits."""
+    cdef int offer(self, Unexpected unexpected) except -1:
+        """Give a new unexpected to the first posted request that it fits."""
         cdef Request r
         for r in list(self.posted):
-            if is_for(r.peer, r.tag, parcel.message.source, parcel.message.tag):
+            if is_for(r.peer, r.tag, unexpected.message.source, unexpected.message.tag):
                 self.unpost(r)
-                self.open_parcel(parcel, r)
+                self.open_unexpected(unexpected, r)
                 if r.kind == RECV and r.error is None:
                     break
         return 0
@@ -161,7 +161,7 @@ cdef class Matching(Waiter):
         cdef list queue
         cdef shmring_cell *cell
         cdef Request r
-        cdef Parcel parcel
+        cdef Unexpected unexpected
         for k in range(self.size):
             j = (self.turn_of_source + k) % self.size
             while self.l.out[j].nqueued and not self.l.out[j].is_busy:
@@ -186,12 +186,12 @@ cdef class Matching(Waiter):
                     if type(whose) is Request:
                         self.finish(<Request> whose, (<Request> whose).message)
                     else:
-                        parcel = whose
-                        parcel.is_whole = True
-                        if parcel.claimant is not None:
-                            r = parcel.claimant
-                            parcel.claimant = None
-                            self.open_parcel(parcel, r)
+                        unexpected = whose
+                        unexpected.is_whole = True
+                        if unexpected.claimant is not None:
+                            r = unexpected.claimant
+                            unexpected.claimant = None
+                            self.open_unexpected(unexpected, r)
                 if not (self.l.into[j].nwanted or self.l.nwanted):
                     break
                 cell = next_cell(&self.l, j)
@@ -204,7 +204,7 @@ cdef class Matching(Waiter):
         """Decide where the message that begins with ``cell`` goes. False: it stays, nobody wants what is behind it."""
         cdef Message message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
         cdef Request r
-        cdef Parcel parcel
+        cdef Unexpected unexpected
         for r in list(self.posted):
             if not is_for(r.peer, r.tag, peer, message.tag):
                 continue
@@ -220,9 +220,9 @@ cdef class Matching(Waiter):
                 self.fail(r, misfit(self.engine.name, &r.a, message))
         if not (self.l.into[peer].nwanted or self.l.nwanted):
             return False
-        parcel = parcel_of(message)
-        self.parcels.append(parcel)
-        self.begin(peer, message, parcel, parcel.content)
+        unexpected = unexpected_of(message)
+        self.unexpected_list.append(unexpected)
+        self.begin(peer, message, unexpected, unexpected.content)
         return True
 
     cdef int begin(self, int peer, Message message, object whose, void *target) except -1:
@@ -261,7 +261,7 @@ cdef class Matching(Waiter):
 
     cdef bint withdraw(self, Request r) except -1:
         """Whether the request could be taken back. A message that is half in is put aside."""
-        cdef Parcel parcel
+        cdef Unexpected unexpected
         cdef list queue
         cdef inlet_t *i
         cdef outlet_t *o
@@ -284,20 +284,20 @@ cdef class Matching(Waiter):
         if r in self.posted:
             self.unpost(r)
             return True
-        for parcel in self.parcels:
-            if parcel.claimant is r:
-                parcel.claimant = None
-                self.offer(parcel)
+        for unexpected in self.unexpected_list:
+            if unexpected.claimant is r:
+                unexpected.claimant = None
+                self.offer(unexpected)
                 return True
         for whose in self.incoming:
             if whose is r:
                 i = &self.l.into[r.message.source]
-                parcel = parcel_of(r.message)
-                memcpy(parcel.content, i.target, i.done)
-                i.target = parcel.content
-                self.parcels.append(parcel)
-                self.incoming[r.message.source] = parcel
+                unexpected = unexpected_of(r.message)
+                memcpy(unexpected.content, i.target, i.done)
+                i.target = unexpected.content
+                self.unexpected_list.append(unexpected)
+                self.incoming[r.message.source] = unexpected
                 r.message = None
-                self.offer(parcel)
+                self.offer(unexpected)
                 return True
         return True

@@ -52,14 +52,14 @@ class ObjectMessageCalls(MessageCalls):
         """
         require_pickle(self.config.allow_pickle)
         try:
-            parcel = pack(obj)
+            pickled = pack(obj)
         except Exception as error:
             raise ObjectError(
                 f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}", self.rank
             ) from error
-        self.send(np.frombuffer(parcel.letter, _LETTER), dst, tag, timeout=timeout)
+        self.send(np.frombuffer(pickled.letter, _LETTER), dst, tag, timeout=timeout)
         with self._all_or_nothing():
-            for enclosure in parcel.enclosures:
+            for enclosure in pickled.enclosures:
                 self.send(np.frombuffer(enclosure, np.uint8), dst, tag, timeout=timeout)
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:

@@ -1,4 +1,4 @@
-"""Lanes: the rings that messages from one rank to one other travel in.
+"""Lanes: the rings that messages from one rank to one other execute in.
 
 A message is one cell if it is small, else a row of pieces, each announced by a cell of its own; the two ends copy at
 the same time, and nothing is ever longer than the lane. A cell announces itself by a number within its cache line, so

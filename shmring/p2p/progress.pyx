@@ -285,7 +285,7 @@ cdef class PointToPoint(Matching):
         It is in to its end unless the lane is busy with it: then it is the caller's to go on.
         """
         cdef Message message
-        if self.posted or self.parcels or self.nunderway:
+        if self.posted or self.unexpected_list or self.nunderway:
             return None
         message = self.recv_at_once(a, peer, tag, self.engine.c.brief_looks)
         if message is None:

@@ -44,7 +44,7 @@ cdef class Request:
     cdef int settle(self, int64_t timeout_ns) except -1
 
 
-cdef class Parcel:
+cdef class Unexpected:
     cdef Message message
     cdef char *content
     cdef bint is_whole
@@ -52,7 +52,7 @@ cdef class Parcel:
 
 
 cdef Message message_of(int source, int tag, uint64_t nbytes, int code)
-cdef Parcel parcel_of(Message message)
+cdef Unexpected unexpected_of(Message message)
 cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
 cdef object misfit(str name, array_t *a, Message message)
 cdef int check_tag(int tag, bint any_is_allowed) except -1

@@ -221,20 +221,20 @@ async def _wait_among_tasks(request):
 
 
 @cython.final
-cdef class Parcel:
+cdef class Unexpected:
     """A message put aside in private memory, or on its way there."""
 
     def __dealloc__(self):
         free(self.content)
 
 
-cdef Parcel parcel_of(Message message):
-    cdef Parcel parcel = Parcel.__new__(Parcel)
-    parcel.message = message
-    parcel.content = <char *> malloc(max(message.nbytes, <uint64_t> 1))
-    if parcel.content == NULL:
+cdef Unexpected unexpected_of(Message message):
+    cdef Unexpected unexpected = Unexpected.__new__(Unexpected)
+    unexpected.message = message
+    unexpected.content = <char *> malloc(max(message.nbytes, <uint64_t> 1))
+    if unexpected.content == NULL:
         raise MemoryError(f"no memory to put aside a message of {message.nbytes} bytes from rank {message.source}")
-    return parcel
+    return unexpected
 
 
 cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper):

@@ -204,9 +204,9 @@ def all_to_all(
             )
 
     def hear(turn: Turn) -> Iterable[Step]:
-        talking = [r for r in peers(rank, size) if wire.piece(turn, r, rank)]
-        yield from awaiting(turn.round, talking, size)
-        for r in talking:
+        senders = [r for r in peers(rank, size) if wire.piece(turn, r, rank)]
+        yield from awaiting(turn.round, senders, size)
+        for r in senders:
             yield Copy(
                 Operand(OUT, rank, turn.at(wire.block(r, rank), wire.got_at[r])),
                 Operand(SLOT, r, Affine(wire.place_here(turn, r)), turn.round),
@@ -272,7 +272,7 @@ def _keep_own(rank: int, turn: Turn, place: int) -> Iterable[Step]:
 
 
 def _collect(rank: int, size: int, turn: Turn, places: list[int]) -> Iterable[Step]:
-    talking = [r for r in peers(rank, size) if turn.stage.pieces[r]]
-    yield from awaiting(turn.round, talking, size)
-    for r in talking:
+    senders = [r for r in peers(rank, size) if turn.stage.pieces[r]]
+    yield from awaiting(turn.round, senders, size)
+    for r in senders:
         yield Copy(Operand(OUT, rank, turn.at(r, places[r])), Operand(SLOT, r, ZERO, turn.round), turn.stage.pieces[r])

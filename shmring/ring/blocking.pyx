@@ -1,7 +1,7 @@
 """Waiting at a ring: spin, yield, sleep, until the other end's counter comes to a number; waking who sleeps so.
 
 Each end has a *bell*. Who sleeps writes there what number it sleeps for; who moves a counter looks at the other's bell,
-and makes a system call only if that is the number. The awaited end's lifeline is looked at after spinning and at every
+and makes a system call only if that is the number. The awaited end's liveness is looked at after spinning and at every
 tick of sleep, so a wait for the dead ends.
 """
 

@@ -57,7 +57,7 @@ cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint6
     return EndLook(
         ("absent", "here", "closed", "lost")[ring_end_state(role)], role.life.pid,
         load_relaxed_u32(&role.bell.asleep) == 1, position, load_relaxed_u64(&counts.messages),
-        load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overtaken),
+        load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overwritten),
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
     )
 

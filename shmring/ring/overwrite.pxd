@@ -9,6 +9,6 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil
 cdef void give_up_claim(consumer_t *c) noexcept nogil
 
 # Whether `nslots` are free, after giving up, where needed and possible, the oldest slots, or the oldest frames; what
-# was given up is added to `overtaken`. RING_CORRUPT if what stands in the ring is impossible.
-cdef int overtake_slots(producer_t *p, uint64_t nslots, uint64_t *overtaken) noexcept nogil
-cdef int overtake_frames(producer_t *p, uint64_t nslots, uint64_t *overtaken) noexcept nogil
+# was given up is added to `overwritten`. RING_CORRUPT if what stands in the ring is impossible.
+cdef int overwrite_slots(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil
+cdef int overwrite_frames(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil

@@ -28,7 +28,7 @@ cdef inline uint64_t unclaimed(uint64_t head) noexcept nogil:
 cdef int64_t claim_next(consumer_t *c) noexcept nogil:
     cdef uint64_t head
     while True:
-        # SYNC overtaken (meets: move_head). What lies below is not ours any more.
+        # SYNC overwritten (meets: move_head). What lies below is not ours any more.
         head = load_acquire_u64(&c.ring.head)
         # SYNC filled (meets: ring_commit).
         c.cached_tail = load_acquire_u64(&c.ring.tail)
@@ -67,7 +67,7 @@ cdef int look_at_head(producer_t *p, uint64_t nslots) noexcept nogil:
 
 
 cdef inline bint move_head(producer_t *p, uint64_t nslots) noexcept nogil:
-    # SYNC overtaken (meets: claim_next): if the consumer was first, it keeps what it claimed.
+    # SYNC overwritten (meets: claim_next): if the consumer was first, it keeps what it claimed.
     if not compare_swap_u64(&p.ring.head, p.cached_head, p.cached_head + nslots):
         return False
     fault_point("overtook")
@@ -75,7 +75,7 @@ cdef inline bint move_head(producer_t *p, uint64_t nslots) noexcept nogil:
     return True
 
 
-cdef int overtake_slots(producer_t *p, uint64_t nslots, uint64_t *overtaken) noexcept nogil:
+cdef int overwrite_slots(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil:
     cdef uint64_t missing
     cdef int found
     while not is_free(p, nslots):
@@ -84,11 +84,11 @@ cdef int overtake_slots(producer_t *p, uint64_t nslots, uint64_t *overtaken) noe
             return found
         missing = nslots - (p.capacity - (p.tail - p.cached_head))
         if move_head(p, missing):
-            overtaken[0] += missing
+            overwritten[0] += missing
     return 1
 
 
-cdef int overtake_frames(producer_t *p, uint64_t nslots, uint64_t *overtaken) noexcept nogil:
+cdef int overwrite_frames(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil:
     cdef uint64_t word, length
     cdef int found
     while not is_free(p, nslots):
@@ -100,5 +100,5 @@ cdef int overtake_frames(producer_t *p, uint64_t nslots, uint64_t *overtaken) no
         if length > p.tail - p.cached_head:
             return RING_CORRUPT
         if move_head(p, length):
-            overtaken[0] += FILLER < kind_of(word) < PIECE
+            overwritten[0] += FILLER < kind_of(word) < PIECE
     return 1

@@ -50,7 +50,7 @@ ctypedef struct consumer_t:
 
 
 # Making, attaching, closing (ring/spsc.pyx). `base` lies on a multiple of 128 bytes; `nslots` is a power of two. Attaching
-# answers 0, a RING_ code, or an errno where the lifeline cannot be held; the mapping must outlive the end. `again`: the
+# answers 0, a RING_ code, or an errno where the liveness cannot be held; the mapping must outlive the end. `again`: the
 # end may have had a holder who is gone; the caller sees to it that only one at a time tries. Not `held`: nobody takes
 # the role, and a lock that the caller keeps hands the end from process to process; who gets it resumes where it stands.
 # Closing in good order is a promise that nothing is missing; without it the other side sees END_LOST.

@@ -25,7 +25,7 @@ from shmring._c.atomics cimport (
 )
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, sem_t, shmring_ring, shmring_ring_role
 from shmring.arrays.lease cimport Span, borrow, borrowed_t, give_back, lend_span
-from shmring.sync.liveness cimport ALIVE, DEAD, drop_lifeline, fork_generation, hold_lifeline, life_state
+from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, fork_generation, hold_liveness, life_state
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 
@@ -79,7 +79,7 @@ cdef int take(shmring_ring_role *role, bint again) noexcept nogil:
     cdef bint is_first = compare_swap_u32(&role.taken, 0, 1)
     if not is_first and not (again and ring_end_state(role) != END_HERE):
         return RING_TAKEN
-    cdef int error = hold_lifeline(&role.life)
+    cdef int error = hold_liveness(&role.life)
     if error and is_first:
         store_release_u32(&role.taken, 0)
     elif not error:
@@ -101,7 +101,7 @@ cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
 cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     # SYNC closed (meets: ring_is_finished, ring_end_state). The last count before the word that says it is the last.
     store_release_u32(&role.closed, 1 if in_good_order else 2)
-    drop_lifeline(&role.life)
+    drop_liveness(&role.life)
 
 
 cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False,
@@ -302,7 +302,7 @@ cdef class End:
             pid = self.own.life.pid
             state = ("just arriving", "alive", "closed", "dead")[ring_end_state(self.own)]
             raise RoleTakenError(f"process {pid} took the {role}'s end of this ring (now {state})", pid)
-        raise OSError(code, f"cannot hold a lifeline: {strerror(code).decode()}")
+        raise OSError(code, f"cannot hold a liveness: {strerror(code).decode()}")
 
     cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly):
         self.span = lend_span(self, <char *>address, nbytes, is_readonly)

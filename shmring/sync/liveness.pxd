@@ -1,7 +1,7 @@
 # Liveness of the processes that share a segment, without polling the process table. The story is in _c/keeper.h.
 from libc.stdint cimport uint32_t
 
-from shmring._c.layout cimport shmring_lifeline
+from shmring._c.layout cimport shmring_liveness
 
 # What a look at a life says. DROPPED: nobody holds it, its owner let go of it (or nobody ever held it).
 cdef enum:
@@ -12,16 +12,16 @@ cdef enum:
 # Hold `life` (zeroed memory, or a former life) until this process dies or drops it; 0 or an errno (EBUSY: somebody
 # living holds it). Any thread may call, and may end afterwards. It must be dropped, or ended, before the memory is
 # unmapped: the kernel walks the lives a process held when it dies, and stops at one it cannot read.
-cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil
+cdef int hold_liveness(shmring_liveness *life) noexcept nogil
 
 # Let go. Of what this process does not hold (a parent's, one dropped before) it does nothing.
-cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil
+cdef void drop_liveness(shmring_liveness *life) noexcept nogil
 
 # Let go of all that this process holds in a range of memory, which then look dead. For whoever is about to unmap it.
-cdef void end_lifelines(const void *base, size_t nbytes) noexcept nogil
+cdef void end_liveness(const void *base, size_t nbytes) noexcept nogil
 
 # ALIVE, DEAD or DROPPED: one load of a word that all observers share. Microseconds where the owner has method 2.
-cdef int life_state(shmring_lifeline *life) noexcept nogil
+cdef int life_state(shmring_liveness *life) noexcept nogil
 
 # Differs between a process that has held a life and its forked children: what is owned by one process remembers it, and
 # so knows for the price of a load, where getpid() is a system call, that it was inherited.

@@ -1,6 +1,6 @@
 from typing import Any, Literal, NamedTuple
 
-LIFELINE_NBYTES: int
+LIVENESS_NBYTES: int
 
 class Life(NamedTuple):
     state: Literal["alive", "dead", "dropped"]

@@ -1,11 +1,11 @@
-"""Lifelines: who is alive, told by the kernel.
+"""Liveness: who is alive, told by the kernel.
 
-Each process holds a *lifeline* in the shared memory it creates. When it dies, by any cause and in any PID namespace,
+Each process holds a *liveness* in the shared memory it creates. When it dies, by any cause and in any PID namespace,
 the kernel marks that word, and everybody who maps it sees the mark with one load; nobody has to be the parent, and no
 process id is ever asked about. How, and what happens where the kernel offers no robust lists, is told in
 ``_c/keeper.h``; who hands over what to whom in ``docs/memory-model.md``.
 
-The environment variable ``SHMRING_LIFELINE=process-table``, read at import, forces the second method.
+The environment variable ``SHMRING_LIVENESS=process-table``, read at import, forces the second method.
 """
 
 import os
@@ -15,7 +15,7 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from shmring._c.layout cimport shmring_lifeline
+from shmring._c.layout cimport shmring_liveness
 
 
 cdef extern from "keeper.h" nogil:
@@ -23,27 +23,27 @@ cdef extern from "keeper.h" nogil:
     static void force_method_2(int yes) { keeper.is_forced_to_ask = yes; }
     static uint32_t keeper_generation(void) { return keeper.generation; }
     """
-    int probe_life(shmring_lifeline *life)
-    int hold_life(shmring_lifeline *life)
-    void drop_life(shmring_lifeline *life)
+    int probe_life(shmring_liveness *life)
+    int hold_life(shmring_liveness *life)
+    void drop_life(shmring_liveness *life)
     void end_lives_in(const void *base, size_t nbytes)
     void force_method_2(int yes)
     uint32_t keeper_generation()
 
 
-cdef int hold_lifeline(shmring_lifeline *life) noexcept nogil:
+cdef int hold_liveness(shmring_liveness *life) noexcept nogil:
     return hold_life(life)
 
 
-cdef void drop_lifeline(shmring_lifeline *life) noexcept nogil:
+cdef void drop_liveness(shmring_liveness *life) noexcept nogil:
     drop_life(life)
 
 
-cdef void end_lifelines(const void *base, size_t nbytes) noexcept nogil:
+cdef void end_liveness(const void *base, size_t nbytes) noexcept nogil:
     end_lives_in(base, nbytes)
 
 
-cdef int life_state(shmring_lifeline *life) noexcept nogil:
+cdef int life_state(shmring_liveness *life) noexcept nogil:
     return probe_life(life)
 
 
@@ -51,9 +51,9 @@ cdef uint32_t fork_generation() noexcept nogil:
     return keeper_generation()
 
 
-force_method_2(os.environ.get("SHMRING_LIFELINE") == "process-table")
+force_method_2(os.environ.get("SHMRING_LIVENESS") == "process-table")
 
-LIFELINE_NBYTES = sizeof(shmring_lifeline)
+LIVENESS_NBYTES = sizeof(shmring_liveness)
 
 # The exports of what Python code holds, by address: as long as one is here its buffer cannot be closed or resized.
 # Each has one reference more than it needs, so that the interpreter's own end does not unmap what is still held:
@@ -62,7 +62,7 @@ _pinned = {}
 
 
 class Life(NamedTuple):
-    """What a look at a lifeline found.
+    """What a look at a liveness found.
 
     Attributes
     ----------
@@ -85,25 +85,25 @@ class Life(NamedTuple):
     method: int
 
 
-cdef shmring_lifeline *life_at(const void *base, Py_ssize_t nbytes, Py_ssize_t offset) except NULL:
-    if offset < 0 or offset > nbytes - <Py_ssize_t>sizeof(shmring_lifeline):
-        raise ValueError(f"no room for a lifeline of {LIFELINE_NBYTES} bytes at {offset} in a buffer of {nbytes} bytes")
+cdef shmring_liveness *life_at(const void *base, Py_ssize_t nbytes, Py_ssize_t offset) except NULL:
+    if offset < 0 or offset > nbytes - <Py_ssize_t>sizeof(shmring_liveness):
+        raise ValueError(f"no room for a liveness of {LIVENESS_NBYTES} bytes at {offset} in a buffer of {nbytes} bytes")
     if (<uintptr_t>base + offset) % sizeof(uint64_t) != 0:
-        raise ValueError(f"a lifeline must lie on a multiple of 8 bytes, not at offset {offset}")
-    return <shmring_lifeline *>(<char *>base + offset)
+        raise ValueError(f"a liveness must lie on a multiple of 8 bytes, not at offset {offset}")
+    return <shmring_liveness *>(<char *>base + offset)
 
 
 def hold(buffer, Py_ssize_t offset=0):
-    """Hold the lifeline at ``offset`` of a writable buffer until this process dies or drops it.
+    """Hold the liveness at ``offset`` of a writable buffer until this process dies or drops it.
 
     Any thread may call and may end afterwards. The buffer cannot be closed before `drop`. Does not block.
 
     Parameters
     ----------
     buffer : writable buffer
-        Memory shared with those who will look: zeroed, or a former lifeline.
+        Memory shared with those who will look: zeroed, or a former liveness.
     offset : int
-        Byte offset of the lifeline, of `LIFELINE_NBYTES` bytes, on a multiple of 8.
+        Byte offset of the liveness, of `LIVENESS_NBYTES` bytes, on a multiple of 8.
 
     Raises
     ------
@@ -117,17 +117,17 @@ def hold(buffer, Py_ssize_t offset=0):
     export = memoryview(buffer).cast("B")
     cdef Py_buffer view
     PyObject_GetBuffer(export, &view, PyBUF_WRITABLE)
-    cdef shmring_lifeline *life
+    cdef shmring_liveness *life
     cdef int error
     try:
         life = life_at(view.buf, view.len, offset)
         with nogil:
-            error = hold_lifeline(life)
+            error = hold_liveness(life)
         if error:
             owner = f"; process {life.pid} holds it" if life_state(life) == ALIVE else ""
             # EBUSY has no class of its own in Python; EAGAIN's says what is meant.
             kind = BlockingIOError if owner else OSError
-            raise kind(error, f"cannot hold the lifeline: {os.strerror(error)}{owner}")
+            raise kind(error, f"cannot hold the liveness: {os.strerror(error)}{owner}")
         _pinned[<uintptr_t>life] = export
         Py_INCREF(export)
     finally:
@@ -135,17 +135,17 @@ def hold(buffer, Py_ssize_t offset=0):
 
 
 def drop(buffer, Py_ssize_t offset=0):
-    """Let go of the lifeline at ``offset``; observers then see ``dropped``, not ``dead``.
+    """Let go of the liveness at ``offset``; observers then see ``dropped``, not ``dead``.
 
     Does nothing if this process does not hold it, also in a child that inherited the memory through ``fork``.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    cdef shmring_lifeline *life
+    cdef shmring_liveness *life
     try:
         life = life_at(view.buf, view.len, offset)
         with nogil:
-            drop_lifeline(life)
+            drop_liveness(life)
         export = _pinned.pop(<uintptr_t>life, None)
         if export is not None:
             Py_DECREF(export)
@@ -154,7 +154,7 @@ def drop(buffer, Py_ssize_t offset=0):
 
 
 def probe(buffer, Py_ssize_t offset=0):
-    """Look at the lifeline at ``offset`` of a writable buffer.
+    """Look at the liveness at ``offset`` of a writable buffer.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def probe(buffer, Py_ssize_t offset=0):
     """
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    cdef shmring_lifeline *life
+    cdef shmring_liveness *life
     cdef int state
     try:
         life = life_at(view.buf, view.len, offset)

@@ -1,7 +1,7 @@
 # Waiting: how one rank waits for the counters of the others, wakes those that wait for its own, and hears of trouble.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from shmring._c.layout cimport shmring_abort, shmring_lifeline, shmring_outbox
+from shmring._c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
 
 cdef enum:
     EVERYONE = -1
@@ -28,7 +28,7 @@ ctypedef struct circle_t:
     circle_t *next
     shmring_abort *record      # the one of all
     shmring_outbox **outbox
-    shmring_lifeline **life
+    shmring_liveness **life
     uint64_t *seen[2]          # [PUBLISHED][rank], [CONSUMED][rank]; the own entries are the maximum
     int64_t spin_ns            # before the first system call
     int yields                 # sched_yield calls between spinning and sleeping

@@ -51,7 +51,7 @@ cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil:
 
 cdef inline bint has_reached(circle_t *c, int what, int who, uint64_t need) noexcept nogil:
     if c.seen[what][who] < need:
-        # SYNC published (meets: publish in engine/engine.pyx, post_whisper): the payload of every round below is visible.
+        # SYNC published (meets: publish in engine/engine.pyx, write_eager): the payload of every round below is visible.
         # SYNC consumed (meets: release in engine/engine.pyx): the reads of those slots are over, we may overwrite them.
         c.seen[what][who] = load_acquire_u64(counter_of(c, what, who))
     return c.seen[what][who] >= need
@@ -180,7 +180,7 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
         return False
     fault_point("elsewhere")
-    # SYNC current (meets: start_talk in engine/eager.pyx, travel in engine/engine.pyx). Since we looked at its count it may have ended
+    # SYNC current (meets: start_eager in engine/eager.pyx, execute in engine/engine.pyx). Since we looked at its count it may have ended
     # this round and begun another call: who sees that call's word here sees the higher count below.
     theirs = load_acquire_u64(&c.outbox[j].current)
     if theirs == 0 or theirs == ours or load_acquire_u64(&c.outbox[j].consumed) != round:

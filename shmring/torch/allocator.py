@@ -22,7 +22,7 @@ import torch
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.memory.names import free_nbytes
 
-SMALL_NBYTES = 4096  # travels as whispers, from whatever memory
+SMALL_NBYTES = 4096  # travels as eager messages, from whatever memory
 ALIGNMENT = 128
 FIRST_REQUESTS = 64  # in each of these the ranks tell each other what is missing,
 BETWEEN = 64  # and afterwards in one of so many

@@ -102,7 +102,7 @@ class Mover:
 
     def __init__(self, comm) -> None:
         self._name = comm.name
-        self._lane_nbytes = comm.config.lane_limit(comm.size) // 2
+        self._pair_queue_nbytes = comm.config.pair_queue_limit(comm.size) // 2
         self._under_way: deque = deque()  # noted, in the order of submission
         self._nbytes = 0
         self._given: deque = deque()
@@ -116,7 +116,7 @@ class Mover:
             self._nbytes -= self._under_way.popleft()[1]
         self._under_way.append((request, nbytes))
         self._nbytes += nbytes
-        if self._nbytes > self._lane_nbytes or len(self._under_way) > MOST_SHORT:
+        if self._nbytes > self._pair_queue_nbytes or len(self._under_way) > MOST_SHORT:
             for one, _ in self._under_way:
                 self.add(one)
             self._under_way.clear()

@@ -174,7 +174,7 @@ def make(options, settings) -> ProcessGroup:
     if len(machines) > 1:
         comm = join(machines, rank, session, store, timeout_s, settings)
     else:
-        comm = shmring.init(rank=rank, size=size, session=session, meeting_timeout=timeout_s, **settings)
+        comm = shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=timeout_s, **settings)
     return ProcessGroup(comm, store, options.timeout)
 
 

@@ -1,4 +1,4 @@
-"""Too few descriptors, and any other refusal: at each of them, meetings and makings end alike on all ranks."""
+"""Too few descriptors, and any other refusal: at each of them, rendezvous and makings end alike on all ranks."""
 
 import errno
 import os
@@ -10,10 +10,10 @@ from support.harness import run_processes, run_ranks
 from test_no_memory import SMALL, works
 
 import shmring
-from shmring.errors import MeetingError, OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.errors import RendezvousError, OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import names
 
-REFUSED = (SegmentError, OutOfSharedMemoryError, MeetingError)
+REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)
 
 
 class Descriptors:
@@ -71,9 +71,9 @@ def init_with_few(rank, session, more):
     try:
         if rank == 1:
             with Descriptors(more):
-                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=1, **SMALL)
+                comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=1, **SMALL)
         else:
-            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=1, **SMALL)
+            comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=1, **SMALL)
     except REFUSED as error:
         return type(error).__name__
     with comm:
@@ -82,7 +82,7 @@ def init_with_few(rank, session, more):
 
 def test_init_with_any_number_of_descriptors_works_for_both_or_ends_for_both(seed):
     told = [run_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]
-    assert told[0] == ["MeetingTimeoutError", "SegmentError"]
+    assert told[0] == ["RendezvousTimeoutError", "SegmentError"]
     assert told[-1] == [True, True]
     for spared, struck in told:
         assert (spared is True) == (struck is True), told
@@ -92,12 +92,12 @@ def test_init_with_any_number_of_descriptors_works_for_both_or_ends_for_both(see
 
 
 def split(comm):
-    with comm.split(0, meeting_timeout=2) as group:
+    with comm.split(0, rendezvous_timeout=2) as group:
         assert works(group)
 
 
 def dup(comm):
-    with comm.dup(meeting_timeout=2) as group:
+    with comm.dup(rendezvous_timeout=2) as group:
         assert works(group)
 
 

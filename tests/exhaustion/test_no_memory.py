@@ -18,7 +18,7 @@ import shmring
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import names
 
-SMALL = {"slot_nbytes": 4096, "nslots": 4, "lane_nbytes": 4096}
+SMALL = {"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096}
 
 
 def refuse(call, error, at=1):
@@ -77,7 +77,7 @@ def test_a_rank_without_memory_for_its_outbox_is_named_by_all_at_once(size, numb
 def meet_without_room_for_a_word(rank, session):
     if rank == 1:
         names.fault = lambda call: refuse_all(call)
-    with shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5, **SMALL):
+    with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5, **SMALL):
         pass
 
 
@@ -89,7 +89,7 @@ def refuse_all(call):
 def test_where_there_is_no_room_for_one_page_either_the_others_wait_no_longer_than_their_timeout(seed):
     spared, struck = start_processes(2, meet_without_room_for_a_word, f"no-page-{seed}").outcomes()
     assert kind_of(struck.error) == "OutOfSharedMemoryError"
-    assert kind_of(spared.error) == "MeetingTimeoutError"
+    assert kind_of(spared.error) == "RendezvousTimeoutError"
     assert spared.error.missing == (1,)
 
 
@@ -200,7 +200,7 @@ def in_room(rank, pid, fn, *args):
 
 def work_in_a_small_shm(rank, size, session, settings):
     try:
-        with shmring.init(rank=rank, size=size, session=session, meeting_timeout=20 * PATIENCE, **settings) as comm:
+        with shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=20 * PATIENCE, **settings) as comm:
             assert works(comm)
             with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
                 comm.empty(80 << 20, np.uint8)
@@ -303,7 +303,7 @@ def test_an_address_space_limit_is_one_error_on_all_and_the_parent_works_on(what
 
 
 def come_late_to_one_without_room(comm, more):
-    with pytest.raises((OutOfSharedMemoryError, shmring.MeetingError)) as caught:
+    with pytest.raises((OutOfSharedMemoryError, shmring.RendezvousError)) as caught:
         if comm.rank == 1:
             with Limited(more):
                 comm.dup()
@@ -330,10 +330,10 @@ def init_within_a_limit(rank, session, more):
     try:
         if rank == 1:
             with Limited(more):
-                comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=3)
+                comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=3)
         else:
-            comm = shmring.init(rank=rank, size=2, session=session, meeting_timeout=3)
-    except (OutOfSharedMemoryError, SegmentError, MemoryError, shmring.MeetingError) as error:
+            comm = shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=3)
+    except (OutOfSharedMemoryError, SegmentError, MemoryError, shmring.RendezvousError) as error:
         return kind_of(error)
     with comm:
         return works(comm)

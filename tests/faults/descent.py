@@ -17,7 +17,7 @@ from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
 from support.harness import say
 
 import shmring
-from shmring.errors import BrokenError, MeetingError, MessageTimeoutError
+from shmring.errors import BrokenError, RendezvousError, MessageTimeoutError
 from shmring.memory import names
 
 WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps
@@ -154,7 +154,7 @@ def survive(comm, case, number, victim):
             check_error(error, case.death, victim, pid)
             end_stopped(comm, case, victim, pid)
         comm.barrier()
-    except (BrokenError, MeetingError, MessageTimeoutError) as error:
+    except (BrokenError, RendezvousError, MessageTimeoutError) as error:
         say(f"noticed {number} {time.monotonic()}")
         check_error(error, case.death, victim, pid)
     else:

@@ -2,7 +2,7 @@
 
 Each is a generator over one communicator. What it does before its ``yield`` is preparation, after it comes the call,
 whose result it checks. So a rank that fails *before* the call stops at the ``yield``, one that fails *after* it runs to
-the end. What else it yields are errors after which it tries again. ``n`` is a number of elements: `SMALL` is whispered,
+the end. What else it yields are errors after which it tries again. ``n`` is a number of elements: `SMALL` is eager,
 `LARGE` takes more rounds than the outboxes of the grid (`SETTINGS`) have slots.
 """
 
@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, MeetingError, PeerLostError
+from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, RendezvousError, PeerLostError
 
-SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "lane_nbytes": 16_384}
+SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "pair_queue_nbytes": 16_384}
 SMALL, LARGE = 3, 40_000
 
 CALLS = {}
@@ -247,7 +247,7 @@ def use(group):
 @call()
 def split(comm):
     yield
-    with comm.split(0, -comm.rank, meeting_timeout=comm.config.timeout) as group:
+    with comm.split(0, -comm.rank, rendezvous_timeout=comm.config.timeout) as group:
         assert group.parent_ranks == tuple(reversed(range(comm.size)))
         use(group)
 
@@ -255,7 +255,7 @@ def split(comm):
 @call()
 def subgroup(comm):
     yield
-    with comm.subgroup(range(comm.size), meeting_timeout=comm.config.timeout) as group:
+    with comm.subgroup(range(comm.size), rendezvous_timeout=comm.config.timeout) as group:
         use(group)
 
 
@@ -271,9 +271,9 @@ def shrink(comm):
     yield
     while True:
         try:
-            group = comm.shrink(meeting_timeout=comm.config.timeout)
+            group = comm.shrink(rendezvous_timeout=comm.config.timeout)
             break
-        except MeetingError as error:  # one gave it up, or did not come. All try again, or the next call meets this one
+        except RendezvousError as error:  # one gave it up, or did not come. All try again, or the next call meets this one
             yield error
     with group:
         use(group)

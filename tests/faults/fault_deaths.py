@@ -11,8 +11,8 @@ from shmring.errors import (
     AbortedError,
     BrokenError,
     CollectiveTimeoutError,
-    MeetingError,
-    MeetingTimeoutError,
+    RendezvousError,
+    RendezvousTimeoutError,
     PeerLostError,
 )
 
@@ -60,8 +60,8 @@ def is_without(victim, error):
 def check_error(error, death, victim, pid):
     """Whether ``error``, raised in a call that ``victim`` failed in, is of the right kind and names the right rank."""
     if not isinstance(error, BrokenError):  # only this message or this new group is concerned
-        assert isinstance(error, MeetingError) or death == "SIGSTOP", error
-        if isinstance(error, MeetingTimeoutError):
+        assert isinstance(error, RendezvousError) or death == "SIGSTOP", error
+        if isinstance(error, RendezvousTimeoutError):
             assert death == "SIGSTOP", error
             assert victim in error.missing or is_without(victim, error), error
         return

@@ -9,7 +9,7 @@ from fault_calls import CALLS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "shmring"
 
-WHISPERED = ("start@1", "speak@1", "whispered@1", "publish@1", "published@1", "heard@1", "conclude@1", "concluding@1",
+EAGER = ("start@1", "speak@1", "eager@1", "publish@1", "published@1", "heard@1", "conclude@1", "concluding@1",
              "concluded@1", "sleep@1", "look@1", "rouse@1")
 PLANNED = ("travel@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
            "awaited@4", "fold@1", "fold@5", "release@1", "released@3", "finish@1", "finishing@1", "finished@1",
@@ -24,8 +24,8 @@ ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1",
 IN_CHANNELS = {
     "sender": "announce announced nap toll",
     "receiver": "give given nap toll",
-    "overtaken receiver": "claimed give given",
-    "overtaking sender": "overtook announce announced",
+    "overwritten receiver": "claimed give given",
+    "overwriting sender": "overtook announce announced",
     "broadcast sender": "relay announce announced nap toll",
     "putter": "putting announce announced put nap toll retract",
     "getter": "getting give given got nap toll",
@@ -41,12 +41,12 @@ def points_of(name):
     if base in ("ring", "sendrecv", "requests"):
         return MESSAGE if name.endswith("large") else MESSAGE[:7]
     if base in ("split", "close", "subgroup", "shrink"):
-        return (*LEAVING, *WHISPERED)
+        return (*LEAVING, *EAGER)
     if base in ("empty", "shared_result"):
         return ALLOCATING
     if base == "all_reduce_shared":
         return MAPPED
-    return PLANNED if name.endswith("large") else (*WHISPERED, "line@1")
+    return PLANNED if name.endswith("large") else (*EAGER, "line@1")
 
 
 MOMENTS = {name: points_of(name) for name in CALLS}

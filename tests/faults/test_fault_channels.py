@@ -155,8 +155,8 @@ def test_whoever_comes_after_a_killed_receiver_goes_on_with_what_it_had_not_give
     in_that_build(receivers_come_again)
 
 
-def overtaken_receivers_die(_rank):
-    for moment in moments("overtaken receiver"):
+def overwritten_receivers_die(_rank):
+    for moment in moments("overwritten receiver"):
         sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
         pid = doomed(moment, lambda receiver=receiver: list(receiver))
         with pytest.raises(PeerLostError):
@@ -167,11 +167,11 @@ def overtaken_receivers_die(_rank):
 
 @needs_marks
 def test_a_receiver_killed_over_what_it_had_claimed_does_not_hold_up_its_sender():
-    in_that_build(overtaken_receivers_die)
+    in_that_build(overwritten_receivers_die)
 
 
-def overtaking_senders_die(_rank):
-    for moment in moments("overtaking sender"):
+def overwriting_senders_die(_rank):
+    for moment in moments("overwriting sender"):
         sender, receiver = shmring.channel(1 << 10, when_full="drop_oldest")
         pid = doomed(moment, lambda sender=sender: [sender.send(np.full(5, i)) for i in count()])
         assert_killed(pid, moment)
@@ -184,8 +184,8 @@ def overtaking_senders_die(_rank):
         assert got == list(range(got[0], got[0] + len(got))) if got else moment == "announce@1"
 
 
-def test_a_sender_killed_while_overtaking_leaves_whole_messages():
-    in_that_build(overtaking_senders_die)
+def test_a_sender_killed_while_overwriting_leaves_whole_messages():
+    in_that_build(overwriting_senders_die)
 
 
 def count_to_fifty(sender):

@@ -59,7 +59,7 @@ def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call
 
 # Where each point is passed for certain, by a rank other than 0 of 4.
 WHERE = {
-    "all_reduce small": "start speak whispered heard conclude concluding concluded",
+    "all_reduce small": "start speak eager heard conclude concluding concluded",
     "all_reduce large": "travel claim copy publish published await awaited fold release released",
     "all_gather large": "finish finishing finished",
     "sendrecv large": "open push lay laid pull taken",
@@ -189,7 +189,7 @@ def test_two_that_find_the_same_disagreement_tell_it_alike():
 def meet_and_die(rank, session, point):
     if rank == 1:
         arm(point)
-    with shmring.init(rank=rank, size=3, session=session, meeting_timeout=30) as comm:
+    with shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=30) as comm:
         comm.barrier()
         comm.barrier()
 

@@ -27,7 +27,7 @@ from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
 
 CASES = int(os.environ.get("SHMRING_FUZZ_CASES", "0"))
 
-SETTINGS = {"slot_nbytes": 4096, "nslots": 4, "lane_nbytes": 4096, "timeout": 0.15, "tick_ms": 5}
+SETTINGS = {"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096, "timeout": 0.15, "tick_ms": 5}
 
 WORDS = [0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
 
@@ -82,14 +82,14 @@ def areas(comm, whose):
     """The words of an outbox segment that are in use, by what they are: ranges of bytes."""
     size, config = comm.size, comm.config
     lanes = outbox_nbytes(config, size) - sparse_nbytes(config, size)  # where they begin; their ends lie before
-    other = lanes + (1 - whose) * (256 * 64 + config.lane_limit(size))
+    other = lanes + (1 - whose) * (256 * 64 + config.pair_queue_limit(size))
     return {
         "header": [(0, 136), (256, 264), (384, 424)],
         "counters": [(4096, 4160), (4224, 4232)],
         # Of the semaphores only the count: over what else is in them libc itself aborts.
         "sleepers": [(4352, 4360), (4480, 4488), (4608, 4616), (4736, 4744)],
         "trouble": [(4864, 4872), (5096, 5120), (5120, 5176)],
-        "whispers": [(8192, 8192 + 16 * 64)],
+        "eager messages": [(8192, 8192 + 16 * 64)],
         "lanes": [(lanes - 4096, lanes - 4096 + 176), (other, other + 64 * 16)],
     }
 
@@ -152,7 +152,7 @@ def live_through(rank, session, seed, area, cases):
     for case in range(cases):
         rng = random.Random(f"{seed}-{area}-{case}")
         attacker = random.Random(f"{seed}-{area}-{case}-{rank}")
-        comm = shmring.init(rank=rank, size=2, session=f"{session}-{case}", meeting_timeout=20, **SETTINGS)
+        comm = shmring.init(rank=rank, size=2, session=f"{session}-{case}", rendezvous_timeout=20, **SETTINGS)
         try:
             for peer in (0, 1):  # both lanes get their memory
                 if rank == peer:
@@ -173,7 +173,7 @@ def live_through(rank, session, seed, area, cases):
     return kinds
 
 
-@pytest.mark.parametrize("area", ["header", "counters", "sleepers", "trouble", "whispers", "lanes"])
+@pytest.mark.parametrize("area", ["header", "counters", "sleepers", "trouble", "eager messages", "lanes"])
 def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, seed):
     cases = CASES or 25
     gang = start_processes(2, live_through, f"fuzz-{seed}-{area.replace(' ', '-')}", seed, area, cases)

@@ -24,14 +24,14 @@ from support.namespaces import (
 )
 
 import shmring
-from shmring.errors import MeetingTimeoutError, PeerLostError, SegmentError
+from shmring.errors import RendezvousTimeoutError, PeerLostError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names
 from shmring.memory.segment import segment_name
 
 
 def add_up(rank, size, session):
-    with shmring.init(rank=rank, size=size, session=session, meeting_timeout=30) as comm:
+    with shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=30) as comm:
         x = comm.all_reduce(np.arange(100_000) + rank)
         with comm.split(rank % 2) as group:
             group.barrier()
@@ -55,7 +55,7 @@ def test_ranks_in_different_pid_namespaces_work_together(n, seed):
 
 
 def lose_one(rank, size, session, sleeps):
-    comm = shmring.init(rank=rank, size=size, session=session, meeting_timeout=30, spin_us=0 if sleeps else -1)
+    comm = shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=30, spin_us=0 if sleeps else -1)
     comm.barrier()
     if rank == 1:
         if sleeps:
@@ -82,7 +82,7 @@ def test_a_death_in_another_pid_namespace_is_noticed_and_survived(sleeps, seed):
 def meet_from_elsewhere(rank, pid, session):
     if rank == 1:
         enter(pid)
-    shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
+    shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5).close()
 
 
 @needs_mount
@@ -91,7 +91,7 @@ def test_ranks_that_share_no_shm_time_out_and_name_each_other(seed):
         outcomes = start_processes(2, meet_from_elsewhere, place.pid, f"apart-{seed}").outcomes()
         assert place.names() == []
     for outcome in outcomes:
-        assert type(outcome.error) is MeetingTimeoutError, outcome
+        assert type(outcome.error) is RendezvousTimeoutError, outcome
         assert outcome.error.missing == (1 - outcome.rank,)
 
 
@@ -113,13 +113,13 @@ def become_stranger(rank, session):
     if rank == 1:
         os.setgid(STRANGER)
         os.setuid(STRANGER)
-    shmring.init(rank=rank, size=2, session=session, meeting_timeout=0.5).close()
+    shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5).close()
 
 
 @needs_stranger
 def test_ranks_of_two_users_never_meet_and_each_says_so(seed):
     for outcome in start_processes(2, become_stranger, f"users-{seed}").outcomes():
-        assert type(outcome.error) is MeetingTimeoutError, outcome
+        assert type(outcome.error) is RendezvousTimeoutError, outcome
         assert outcome.error.missing == (1 - outcome.rank,)
 
 
@@ -191,7 +191,7 @@ def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
         pytest.skip(no_stranger)
     session = f"squat-{seed}-{secrets.token_hex(4)}"
     with Squatter(segment_name(session, "r1"), **REFUSED[what]), pytest.raises(SegmentError) as caught:
-        shmring.init(rank=0, size=2, session=session, meeting_timeout=60)
+        shmring.init(rank=0, size=2, session=session, rendezvous_timeout=60)
     assert caught.value.errno != errno.ENOENT
     print(caught.value)
 

@@ -91,15 +91,15 @@ inline arrive(i) {
     }
 }
 
-#define may_overtake(i) (buffer[me].count > i && !buffer[me].releases[i] && buffer[me].word[i] != buffer[me].word[0])
+#define may_overwrite(i) (buffer[me].count > i && !buffer[me].releases[i] && buffer[me].word[i] != buffer[me].word[0])
 
 proctype drain(byte me) {
 end:
     do
     :: buffer[me].count > 0 -> arrive(0)
 #ifndef TSO
-    :: may_overtake(1) -> arrive(1)
-    :: may_overtake(2) && buffer[me].word[2] != buffer[me].word[1] -> arrive(2)
+    :: may_overwrite(1) -> arrive(1)
+    :: may_overwrite(2) && buffer[me].word[2] != buffer[me].word[1] -> arrive(2)
 #endif
     od
 }

@@ -53,17 +53,17 @@ def messages_and_outboxes(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     comm.sendrecv(x, right, np.empty_like(x), left)
     comm.barrier()
-    return rows(comm, "outbox"), comm.engine.config.lane_limit(comm.size)
+    return rows(comm, "outbox"), comm.engine.config.pair_queue_limit(comm.size)
 
 
 def test_outboxes_with_their_lanes_lie_on_the_nodes_of_their_ranks(ranks):
-    for found, lane_nbytes in ranks(messages_and_outboxes):
+    for found, pair_queue_nbytes in ranks(messages_and_outboxes):
         assert [row.home for row in found] == NODES
         for row in found:
             assert set(row.nodes) == {row.home}
             assert row.nodes[row.home] > 8 * 131072
             assert row.away_nbytes == 0
-        assert max(sum(row.nodes.values()) for row in found) > 8 * 131072 + lane_nbytes
+        assert max(sum(row.nodes.values()) for row in found) > 8 * 131072 + pair_queue_nbytes
 
 
 def unprivileged(comm):
@@ -170,7 +170,7 @@ def two_on_a_node(rank, session, nested_nbytes):
 
     size = 2 * len(NODES)
     os.sched_setaffinity(0, HOMES[NODES[rank // 2]])
-    settings = {"nested_nbytes": nested_nbytes, "whisper_nbytes": 0, "nearness": 0}
+    settings = {"nested_nbytes": nested_nbytes, "eager_nbytes": 0, "nearness": 0}
     with shmring.init(rank=rank, size=size, session=session, **settings) as comm:
         digest = hashlib.sha256()
         for n in (1000, 100_003, N):

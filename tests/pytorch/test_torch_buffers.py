@@ -16,7 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import shmring.torch.allocator
 from shmring.torch.allocator import ALIGNMENT, FIRST_REQUESTS, Pool
 
-MANY = 5000  # elements: past the whispers, of whatever type
+MANY = 5000  # elements: past the eager messages, of whatever type
 
 
 def asked(count, dtype=torch.float32):

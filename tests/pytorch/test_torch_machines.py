@@ -91,7 +91,7 @@ def test_all_ranks_of_a_machine_killed_are_an_exception_on_the_other():
 def unplugged(rank):
     x = torch.ones(10)
     dist.all_reduce(x)
-    dist.group.WORLD.set_timeout(timedelta(seconds=2))  # not that of the meeting
+    dist.group.WORLD.set_timeout(timedelta(seconds=2))  # not that of the rendezvous
     harness.say("ready")
     time.sleep(1)
     with pytest.raises(dist.DistBackendError, match=" Timed out after 2000 ms: "):

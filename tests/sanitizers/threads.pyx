@@ -8,12 +8,12 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring._c.layout cimport sem_t, shmring_lifeline, shmring_outbox, shmring_whisper
+from shmring._c.layout cimport sem_t, shmring_liveness, shmring_outbox, shmring_eager_line
 from shmring.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
                            ring_close_producer, ring_commit, ring_control_nbytes, ring_format, ring_is_finished,
                            ring_peek, ring_release, ring_reserve)
 from shmring.engine.rounds cimport await_round, claim, engine_t, publish, release
-from shmring.engine.eager cimport go_on_talking, start_talk, talk_t
+from shmring.engine.eager cimport advance_eager, start_eager, eager_t
 from shmring.sync.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, be_patient, patience_t
 
 
@@ -93,7 +93,7 @@ cdef class Group:
     cdef char *memory
 
     def __cinit__(self, int size, int64_t spin_ns):
-        cdef size_t box = sizeof(shmring_outbox) + NSLOTS * (sizeof(shmring_whisper) + SLOT_NBYTES) + 128 & ~127
+        cdef size_t box = sizeof(shmring_outbox) + NSLOTS * (sizeof(shmring_eager_line) + SLOT_NBYTES) + 128 & ~127
         cdef engine_t *e
         cdef char *at
         cdef int i, j
@@ -107,10 +107,10 @@ cdef class Group:
             e.circle.size = size
             e.circle.first = &e.circle
             e.circle.outbox = <shmring_outbox **> calloc(size, sizeof(void *))
-            e.circle.life = <shmring_lifeline **> calloc(size, sizeof(void *))
+            e.circle.life = <shmring_liveness **> calloc(size, sizeof(void *))
             e.circle.seen[PUBLISHED] = <uint64_t *> calloc(size, sizeof(uint64_t))
             e.circle.seen[CONSUMED] = <uint64_t *> calloc(size, sizeof(uint64_t))
-            e.whisper = <shmring_whisper **> calloc(size, sizeof(void *))
+            e.eager = <shmring_eager_line **> calloc(size, sizeof(void *))
             e.slots = <char **> calloc(size, sizeof(void *))
             e.agreed = <uint64_t *> calloc(size, sizeof(uint64_t))
             e.ended = <uint64_t *> calloc(NSLOTS, sizeof(uint64_t))
@@ -127,9 +127,9 @@ cdef class Group:
             e.circle.seen[PUBLISHED][i] = e.circle.seen[CONSUMED][i] = UINT64_MAX
             for j in range(size):
                 e.circle.outbox[j] = <shmring_outbox *> (at + j * box)
-                e.circle.life[j] = <shmring_lifeline *> calloc(1, sizeof(shmring_lifeline))
-                e.whisper[j] = <shmring_whisper *> (at + j * box + (sizeof(shmring_outbox) + 63 & ~63))
-                e.slots[j] = <char *> (e.whisper[j] + NSLOTS)
+                e.circle.life[j] = <shmring_liveness *> calloc(1, sizeof(shmring_liveness))
+                e.eager[j] = <shmring_eager_line *> (at + j * box + (sizeof(shmring_outbox) + 63 & ~63))
+                e.slots[j] = <char *> (e.eager[j] + NSLOTS)
             e.circle.record = &e.circle.outbox[0].abort
             e.own = e.circle.outbox[i]
             sem_init(&e.own.wake, 1, 0)
@@ -170,7 +170,7 @@ cdef class Group:
         """So many talks of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
         cdef engine_t *e = &self.engines[rank]
         cdef patience_t patience
-        cdef talk_t t
+        cdef eager_t t
         cdef uint64_t n, k, wrong = 0, words[20], heard[20 * 8]
         cdef int j, outcome = READY
         with nogil:
@@ -188,10 +188,10 @@ cdef class Group:
                     t.last = rank != 0
                     if rank != 0:
                         t.words = NULL
-                outcome = start_talk(e, &t)
+                outcome = start_eager(e, &t)
                 be_patient(&patience, -1)
                 while outcome == UNREADY:
-                    outcome = go_on_talking(e, &t, &patience)
+                    outcome = advance_eager(e, &t, &patience)
                 if outcome == TROUBLE:
                     break
                 for j in range(t.first, t.last):

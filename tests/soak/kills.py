@@ -5,8 +5,8 @@
 
 A job is a group of 2 to 4 processes with random settings that make random calls of all kinds (tests/stress/mixed.py),
 each checked against a model, while one of them, or two, or all are killed at some instant of the first milliseconds of
-their meeting, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
-it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the meeting. Some
+their rendezvous, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
+it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the rendezvous. Some
 then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names left in /dev/shm by
 jobs that had met and lose one rank, names that `shmring.memory.segment.sweep` does not take away, wrong results, and every
 other error.
@@ -38,12 +38,12 @@ from support import harness  # noqa: E402, F401  sets the environment of numeric
 from support.inputs import NUMPY_DTYPES  # noqa: E402
 
 import shmring  # noqa: E402
-from shmring.errors import MeetingError, PeerLostError  # noqa: E402
+from shmring.errors import RendezvousError, PeerLostError  # noqa: E402
 from shmring.memory.segment import leftovers, sweep  # noqa: E402
 
 OPERATIONS = 40
 WATCHDOG_S = 30.0
-MEETING_TIMEOUT_S = 0.5
+RENDEZVOUS_TIMEOUT_S = 0.5
 LONGEST_LIFE_S = 0.012
 
 
@@ -70,11 +70,11 @@ class Job:
 
 
 def live(job: Job, rank: int, tell) -> None:
-    """A rank's whole life. ``tell`` takes one word: met, done, lost, apart (the meeting failed), wrong, and why."""
+    """A rank's whole life. ``tell`` takes one word: met, done, lost, apart (the rendezvous failed), wrong, and why."""
     config = settings(job.seed, job.number, job.size)
     try:
-        comm = shmring.init(rank=rank, size=job.size, session=job.session, meeting_timeout=MEETING_TIMEOUT_S, **config)
-    except (MeetingError, PeerLostError) as error:
+        comm = shmring.init(rank=rank, size=job.size, session=job.session, rendezvous_timeout=RENDEZVOUS_TIMEOUT_S, **config)
+    except (RendezvousError, PeerLostError) as error:
         tell(f"apart {type(error).__name__}: {error}")
         return
     tell("met")
@@ -185,7 +185,7 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
         if not excused or list(leftovers(job.session)):
             counts["leaks"] += 1
             failures.append(f"left in shared memory: {left}")
-    counts["jobs that met" if met else "jobs that lost a rank while meeting"] += 1
+    counts["jobs that met" if met else "jobs that lost a rank while rendezvous"] += 1
     return counts, failures
 
 
@@ -219,7 +219,7 @@ def judge(job, rank, words, counts):
         elif kind == "shrunk":
             counts["survivors that went on"] += 1
         elif kind == "apart":
-            counts["survivors of a failed meeting"] += 1
+            counts["survivors of a failed rendezvous"] += 1
     if not words:
         counts["wrong results or errors"] += 1
         failures.append(f"rank {rank} said nothing")

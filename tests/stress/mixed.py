@@ -35,13 +35,13 @@ def kind(operation):
 
 
 def settings(seed, run, size):
-    """The settings of one run: outboxes from tiny to ordinary, whispers from none to all."""
+    """The settings of one run: outboxes from tiny to ordinary, eager messages from none to all."""
     dice = random.Random(f"{seed}/{run}/settings")
     return {
         "slot_nbytes": dice.choice((4096, 4096, 8192, 20_480, 65_536, 262_144)),
         "nslots": dice.choice((4, 4, 8)),
-        "whisper_nbytes": dice.choice((-1, 0, 48, 64, 1000, 4096)),
-        "lane_nbytes": dice.choice((4096, 32_768, 262_144)),
+        "eager_nbytes": dice.choice((-1, 0, 48, 64, 1000, 4096)),
+        "pair_queue_nbytes": dice.choice((4096, 32_768, 262_144)),
         "one_shot_nbytes": dice.choice((-1, -1, 0, 3000, 100_000)),
         "spin_us": dice.choice((-1, -1, 0, 5, 200)),
         "tick_ms": dice.choice((20, 20, 1)),
@@ -127,7 +127,7 @@ class Dice:
         ring = c.nslots * c.slot_nbytes
         edge = self.choose(
             0, 1, 8, 40, 48, 104, 160, 48 + 56 * self.random.randrange(70), 64 * self.random.randrange(60),
-            c.whisper_limit(self.size), c.whisper_limit(self.size), c.whisper_limit(self.size) // self.size,
+            c.eager_limit(self.size), c.eager_limit(self.size), c.eager_limit(self.size) // self.size,
             max(c.one_shot_nbytes, 0), 3000, 20_000, 60_000 // self.size, c.slot_nbytes // max(1, self.size - 1),
             c.slot_nbytes, c.slot_nbytes, 2 * c.slot_nbytes, 3 * c.slot_nbytes, min(ring, 1 << 18),
             self.random.randrange(1, 1 << 14), self.random.randrange(1, min(3 * ring, 1 << 18)),
@@ -876,7 +876,7 @@ class Groups:
 
     @staticmethod
     def run(comm, case):
-        if not case.worth:  # a meeting costs as much as hundreds of the other operations
+        if not case.worth:  # a rendezvous costs as much as hundreds of the other operations
             return [comm.all_reduce(case.content(comm.rank, case.count), op="bxor")]
         with comm.split(case.colors[comm.rank]) as group:
             return [group.all_reduce(case.content(comm.rank, case.count), op="bxor")]

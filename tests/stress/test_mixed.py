@@ -72,7 +72,7 @@ def test_operations_of_all_kinds_in_any_order_give_exact_answers(size, seed, lon
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_every_kind_of_operation_goes_through_all_settings(name):
     for size in (1, 3):
-        run_ranks(size, take_part_in_one_kind, name, init={"slot_nbytes": 4096, "nslots": 4, "whisper_nbytes": 64})
+        run_ranks(size, take_part_in_one_kind, name, init={"slot_nbytes": 4096, "nslots": 4, "eager_nbytes": 64})
 
 
 def take_part_in_one_kind(comm, name):

@@ -25,7 +25,7 @@ def _adopts_orphans() -> bool:
     return _prctl is not None and _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(ctypes.c_int()), 0, 0, 0) == 0
 
 
-def _method_of_lifelines() -> int:
+def _method_of_liveness() -> int:
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
         hold(page)
         method = probe(page).method
@@ -33,7 +33,7 @@ def _method_of_lifelines() -> int:
     return method
 
 
-METHOD = _method_of_lifelines()
+METHOD = _method_of_liveness()
 """1 if the kernel marks deaths; 2 if the process table must be asked, which only those do who wait or look."""
 
 # No kernel takes an advice that does not exist; QEMU's user mode says yes to all that it does not know.

@@ -1,4 +1,4 @@
-"""What the tests of names, segments and meetings share: a session of one's own, which must leave nothing."""
+"""What the tests of names, segments and rendezvous share: a session of one's own, which must leave nothing."""
 
 import gc
 import os

@@ -15,8 +15,8 @@ INTEGERS = [name for name, kind in FIELDS.items() if kind is int]
 GOOD = {
     "slot_nbytes": st.just(-1) | st.integers(1, 1 << 20).map(lambda n: 4096 * n),
     "nslots": st.sampled_from((4, 8)),
-    "whisper_nbytes": st.integers(-1, 4096),
-    "lane_nbytes": st.integers(12, 40).map(lambda n: 1 << n) | st.just(-1),
+    "eager_nbytes": st.integers(-1, 4096),
+    "pair_queue_nbytes": st.integers(12, 40).map(lambda n: 1 << n) | st.just(-1),
     "one_shot_nbytes": st.integers(-1, 1 << 40),
     "flat_reduce_nbytes": st.integers(-1, 1 << 40),
     "round_nbytes": st.just(-1) | st.integers(128, 1 << 40),
@@ -39,8 +39,8 @@ GOOD = {
 BAD = {
     "slot_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n <= 0 or n % 4096)),
     "nslots": st.integers().filter(lambda n: n not in (4, 8)),
-    "whisper_nbytes": st.integers(max_value=-2) | st.integers(4097),
-    "lane_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n < 4096 or n & (n - 1))),
+    "eager_nbytes": st.integers(max_value=-2) | st.integers(4097),
+    "pair_queue_nbytes": st.integers(max_value=1 << 40).filter(lambda n: n != -1 and (n < 4096 or n & (n - 1))),
     "one_shot_nbytes": st.integers(max_value=-2),
     "flat_reduce_nbytes": st.integers(max_value=-2),
     "nested_nbytes": st.integers(max_value=-2),
@@ -156,10 +156,10 @@ def test_a_config_cannot_be_changed_in_place():
 
 
 @given(st.integers(1, 4096), st.integers(-1, 4096))
-def test_a_whisper_always_fits_its_slot(size, whisper_nbytes):
-    limit = Config(whisper_nbytes=whisper_nbytes).whisper_limit(size)
+def test_a_eager_always_fits_its_slot(size, eager_nbytes):
+    limit = Config(eager_nbytes=eager_nbytes).eager_limit(size)
     assert 0 <= limit <= 4096
-    assert limit == whisper_nbytes or whisper_nbytes == -1
+    assert limit == eager_nbytes or eager_nbytes == -1
 
 
 @given(st.integers(1, 64), st.floats(0.5, 64))
@@ -207,20 +207,20 @@ def test_huge_pages_are_asked_for_unless_the_system_forbids_them():
 
 @given(st.integers(1, 1024))
 def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(size):
-    limit = Config().lane_limit(size)
+    limit = Config().pair_queue_limit(size)
     assert 256 << 10 <= limit <= 2 << 20
     assert limit & (limit - 1) == 0
     assert limit == 256 << 10 or limit * (size - 1) <= 4 << 20
-    assert Config(lane_nbytes=4096).lane_limit(size) == 4096
+    assert Config(pair_queue_nbytes=4096).pair_queue_limit(size) == 4096
 
 
 @pytest.mark.parametrize(
     ("second_level_kib", "lane_kib"), [(0, 2048), (256, 1024), (512, 1024), (1024, 2048), (4096, 2048)]
 )
 def test_a_lane_of_two_is_twice_the_second_level_cache_from_one_to_two_mib(second_level_kib, lane_kib):
-    assert Config().settled(second_level_kib << 10).lane_limit(2) == lane_kib << 10
+    assert Config().settled(second_level_kib << 10).pair_queue_limit(2) == lane_kib << 10
 
 
 def test_lanes_beside_slots_that_were_set_are_not_smaller_than_half_a_mib():
-    assert Config(slot_nbytes=4096).lane_limit(2) == 512 << 10
-    assert Config(slot_nbytes=16 << 20).lane_limit(2) == 2048 << 10
+    assert Config(slot_nbytes=4096).pair_queue_limit(2) == 512 << 10
+    assert Config(slot_nbytes=16 << 20).pair_queue_limit(2) == 2048 << 10

@@ -1,4 +1,4 @@
-"""The line to the conductor: orders in, answers out, both as lines of JSON; and the lifeline."""
+"""The line to the conductor: orders in, answers out, both as lines of JSON; and the liveness."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Control:
         data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 2)
         if len(descriptors) != 2:
             raise SystemExit("the conductor is gone")
-        page, lifeline = descriptors
-        die_with(lifeline)
+        page, liveness = descriptors
+        die_with(liveness)
         self._inbox = data
         return self.order(), page
 
@@ -43,13 +43,13 @@ class Control:
         self._socket.sendall(json.dumps(facts).encode() + b"\n")
 
 
-def die_with(lifeline: int) -> None:
+def die_with(liveness: int) -> None:
     """Have the kernel end this process when the conductor does, of whatever cause and whatever this process is in.
 
-    Nothing is ever written into the lifeline. When the conductor's end of it closes, the kernel sends SIGIO, and what
+    Nothing is ever written into the liveness. When the conductor's end of it closes, the kernel sends SIGIO, and what
     that does to a process that has not asked for anything else is end it. No thread waits for it.
     """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it had closed before
+    fcntl.fcntl(liveness, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(liveness, fcntl.F_SETFL, fcntl.fcntl(liveness, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([liveness], [], [], 0)[0]:  # it had closed before
         raise SystemExit("the conductor is gone")

@@ -19,16 +19,16 @@ class StartLine:
         self._own = rank * LINE
         self._others = [other * LINE for other in range(size) if other != rank]
         self._looks = 1 if crowded else LOOKS  # with more ranks than processors the awaited one needs this one
-        self._meetings = 0
+        self._rendezvous = 0
 
     def meet(self) -> None:
         """Return when all ranks have come here, within a microsecond of each other where each has a processor."""
-        words, meetings = self.words, self._meetings + 1
-        self._meetings = words[self._own] = meetings
+        words, rendezvous = self.words, self._rendezvous + 1
+        self._rendezvous = words[self._own] = rendezvous
         deadline = time.monotonic() + PATIENCE_S
         for other in self._others:
             looks = 0
-            while words[other] < meetings:
+            while words[other] < rendezvous:
                 looks += 1
                 if looks % self._looks == 0:
                     os.sched_yield()

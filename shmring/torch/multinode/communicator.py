@@ -42,7 +42,7 @@ def join(
     store : torch.distributed.Store
         The group's.
     timeout_s : float or None
-        Of the meeting.
+        Of the rendezvous.
     settings : dict
         Fields of `shmring.config.Config`, the ``timeout`` of calls among them.
     """
@@ -51,7 +51,7 @@ def join(
         rank=nodes[node].index(rank),
         size=len(nodes[node]),
         session=f"{session}.{node}",
-        meeting_timeout=timeout_s,
+        rendezvous_timeout=timeout_s,
         **settings,
     )
     try:

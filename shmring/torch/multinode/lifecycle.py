@@ -261,7 +261,7 @@ class NodeLife:
             with contextlib.suppress(Exception):
                 answers.append(call())
 
-        # The store's own patience is that for a meeting, or none.
+        # The store's own patience is that for a rendezvous, or none.
         thread = threading.Thread(target=ask, name=f"shmring {self.name} store", daemon=True)
         thread.start()
         thread.join(STORE_S)

@@ -10,10 +10,10 @@ from support.harness import run_processes, run_ranks, say, start_processes
 import shmring
 from shmring.bootstrap import connect as assembly
 from shmring.bootstrap.tuning import NO_LIMIT
-from shmring.errors import MeetingError, MeetingTimeoutError, PeerLostError
+from shmring.errors import RendezvousError, RendezvousTimeoutError, PeerLostError
 
 COMMON = (
-    "slot_nbytes", "nslots", "whisper_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",
+    "slot_nbytes", "nslots", "eager_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",
     "touch_gbs", "barrier_us", "processors",
 )  # fmt: skip
 
@@ -31,7 +31,7 @@ def test_all_ranks_go_by_the_same_thresholds(n):
     assert numbers["one_shot_nbytes"] > 0
     assert (numbers["barrier_us"] > 0) == (n > 1)
     assert numbers["processors"] == len(os.sched_getaffinity(0)) or numbers["processors"] < len(os.sched_getaffinity(0))
-    assert {"slot_nbytes", "one_shot_nbytes", "latency_us", "whisper_nbytes", "spin_us"} <= set(why)
+    assert {"slot_nbytes", "one_shot_nbytes", "latency_us", "eager_nbytes", "spin_us"} <= set(why)
 
 
 def test_settings_from_outside_are_taken_and_named():
@@ -70,7 +70,7 @@ def test_thresholds_change_the_way_and_no_bit(n):
 
 
 def differ(rank, session, name, values):
-    with pytest.raises(MeetingError, match=f"disagree: {name} is .* on rank 0, .* on rank 1"):
+    with pytest.raises(RendezvousError, match=f"disagree: {name} is .* on rank 0, .* on rank 1"):
         shmring.init(rank=rank, size=2, session=session, **{name: values[rank]})
     with shmring.init(rank=rank, size=2, session=session) as comm:  # nothing of the first attempt is in the way
         comm.barrier()
@@ -112,14 +112,14 @@ def go_no_further(rank, session, number):
 
         assembly.meet = meet_and_stand_still
     try:
-        shmring.init(rank=rank, size=3, session=session, meeting_timeout=1.0)
+        shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=1.0)
     finally:
         say("over")
 
 
 @pytest.mark.parametrize(
     ("number", "error", "names"),
-    [(signal.SIGSTOP, MeetingTimeoutError, "missing"), (signal.SIGKILL, PeerLostError, "rank")],
+    [(signal.SIGSTOP, RendezvousTimeoutError, "missing"), (signal.SIGKILL, PeerLostError, "rank")],
 )
 def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
     gang = start_processes(3, go_no_further, f"between-{os.getpid()}-{number}", number)
@@ -134,8 +134,8 @@ def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
 
 
 def explain_around_the_lines(comm):
-    whisper, one_shot = comm.stats()["whisper_nbytes"], comm.stats()["one_shot_nbytes"]
-    ways = ((whisper, "whispered"), (whisper + 1, "one_shot"), (one_shot, "one_shot"), (one_shot + 1, "two_shot"))
+    eager, one_shot = comm.stats()["eager_nbytes"], comm.stats()["one_shot_nbytes"]
+    ways = ((eager, "eager"), (eager + 1, "one_shot"), (one_shot, "one_shot"), (one_shot + 1, "two_shot"))
     for nbytes, way in ways:
         text = comm.explain("all_reduce", nbytes)
         assert text.splitlines()[0] == f"all_reduce of {nbytes} bytes among {comm.size} ranks: {way}"
@@ -192,5 +192,5 @@ def look_at_huge_pages(comm, wanted):
 
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_outboxes_and_arrays_lie_on_huge_pages_if_that_is_wanted_and_on_no_others(wanted):
-    found = run_ranks(2, look_at_huge_pages, wanted, init={"huge_pages": wanted, "lane_nbytes": 4 << 20})
+    found = run_ranks(2, look_at_huge_pages, wanted, init={"huge_pages": wanted, "pair_queue_nbytes": 4 << 20})
     assert found[0] == found[1]  # who attaches maps what the creator made

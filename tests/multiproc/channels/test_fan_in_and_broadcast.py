@@ -445,7 +445,7 @@ def test_a_slow_receiver_is_disconnected_and_told_so():
 
 
 def lag(receiver, seed):
-    """Check what comes while being overtaken all the time; the last number seen."""
+    """Check what comes while being overwritten all the time; the last number seen."""
     generator = random.Random(seed)
     last = -1
     try:
@@ -462,7 +462,7 @@ def lag(receiver, seed):
 
 
 @pytest.mark.parametrize("when_slow", ["drop_oldest", "disconnect"])
-def test_whoever_is_overtaken_sees_whole_messages_in_order(when_slow, seed):
+def test_whoever_is_overwritten_sees_whole_messages_in_order(when_slow, seed):
     sender, receivers = shmring.broadcast_channel(3, 1 << 11, when_slow=when_slow)
     pids = [in_child(lag, receiver, seed + i) for i, receiver in enumerate(receivers)]
     generator = random.Random(seed)

@@ -71,12 +71,12 @@ def rounds_of(comm):
 
 
 def test_a_hundred_small_arrays_make_one_round():
-    for described, mixed, shown in run_ranks(2, rounds_of, init={"whisper_nbytes": 4096}):
+    for described, mixed, shown in run_ranks(2, rounds_of, init={"eager_nbytes": 4096}):
         assert described.splitlines()[0] == "all_reduce_many(100 arrays)"
-        assert described.count("one round of whispers") == 1
-        assert "whisper 4000 bytes" in described
+        assert described.count("one round of eager messages") == 1
+        assert "eager 4000 bytes" in described
         # float64 and int8 in a bundle each, and the large one.
-        assert mixed.count("one round of whispers") == 2
+        assert mixed.count("one round of eager messages") == 2
         assert "2 bundles of small arrays, 1 large ones" in shown
         assert mixed.count("all_reduce, ") == 1
 
@@ -143,7 +143,7 @@ def disagree(comm, mine, theirs, name):
         ([("f4", 3), ("f4", 5)], [("f4", 8)]),
         ([("f4", 3), ("i4", 5), ("f4", 2)], [("f4", 3), ("f4", 2), ("i4", 5)]),
         ([("f4", 3), ("f4", 0)], [("f4", 3)]),
-        ([("f4", 2000), ("f4", 3000)], [("f4", 3000), ("f4", 2000)]),      # not whispered
+        ([("f4", 2000), ("f4", 3000)], [("f4", 3000), ("f4", 2000)]),      # not eager
         ([("f4", 3), ("f4", 9000), ("f4", 4)], [("f4", 3), ("f4", 4), ("f4", 9000)]),
     ],
 )

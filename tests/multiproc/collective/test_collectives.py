@@ -8,7 +8,7 @@ from support.numpy_model import reduce_model
 
 from shmring.dtypes import OPS, is_defined
 
-# Elements: none, one, odd, at the ends of a whisper's lines and of the whisper, plans of one and of many rounds.
+# Elements: none, one, odd, at the ends of an eager's lines and of the eager, plans of one and of many rounds.
 COUNTS = (0, 1, 2, 5, 6, 7, 13, 511, 512, 513, 1025, 4099, 65_537, 300_007)
 
 
@@ -94,7 +94,7 @@ def tiny_slots(comm):
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("nslots", [4, 8])
 def test_pipelines_through_tiny_slots_go_round_the_ring_many_times(n, nslots):
-    run_ranks(n, tiny_slots, init={"slot_nbytes": 4096, "nslots": nslots, "whisper_nbytes": 64})
+    run_ranks(n, tiny_slots, init={"slot_nbytes": 4096, "nslots": nslots, "eager_nbytes": 64})
 
 
 def all_dtypes(comm, counts):

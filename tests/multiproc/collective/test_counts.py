@@ -46,7 +46,7 @@ def test_rows_of_all_ranks_come_together_whatever_their_numbers(n, scale):
 
 def one_talk(comm):
     counts = list(range(comm.size))
-    assert 8 * sum(counts) <= comm.stats()["whisper_nbytes"]
+    assert 8 * sum(counts) <= comm.stats()["eager_nbytes"]
     for _ in range(100):
         got = comm.all_gather(np.full(comm.rank, comm.rank), counts=counts)
         assert got.tolist() == [r for r in range(comm.size) for _ in range(r)]
@@ -58,7 +58,7 @@ def test_small_blocks_go_round_the_ring_for_ever(n):
 
 
 def nothing_at_the_end(comm):
-    # The whisper of rank 0 fills whole lines, and the last rank's share begins where it ends: it hears no line of it.
+    # The eager of rank 0 fills whole lines, and the last rank's share begins where it ends: it hears no line of it.
     for nbytes in (48, 104, 160, 440):
         counts = [nbytes, *[0] * (comm.size - 1)]
         shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),
@@ -71,7 +71,7 @@ def nothing_at_the_end(comm):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_an_empty_share_at_the_end_of_a_whisper_waits_for_no_line(n):
+def test_an_empty_share_at_the_end_of_a_eager_waits_for_no_line(n):
     run_ranks(n, nothing_at_the_end)
 
 

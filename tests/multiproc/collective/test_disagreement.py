@@ -6,7 +6,7 @@ from support.harness import run_ranks
 
 from shmring.errors import MismatchError
 
-SMALL, LARGE = 6, 60_000  # whispered; planned. Both divisible by the number of ranks
+SMALL, LARGE = 6, 60_000  # eager; planned. Both divisible by the number of ranks
 
 
 def xs(comm, n, dtype=np.float32):
@@ -84,7 +84,7 @@ PAIRS = {
         "root=0",
         "root=",
     ),
-    "size, whispered and planned": (
+    "size, eager and planned": (
         lambda c, n: c.all_reduce(xs(c, n)),
         lambda c, n: c.all_reduce(xs(c, 100_000)),
         "float32 x ",
@@ -126,7 +126,7 @@ def call_something_else(comm, pair, n, odd):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["whispered", "planned"])
+@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_all_ranks_hear_of_a_disagreement_with_both_calls(pair, n, ranks):
     for odd in {ranks - 1, 1}:
@@ -170,7 +170,7 @@ def skip_at_the_end(comm, n, odd):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["whispered", "planned"])
+@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 def test_calls_in_another_order_are_a_disagreement(n, ranks):
     for text in run_ranks(ranks, swap_two_calls, n, ranks - 1):
         assert "all_reduce(" in text
@@ -178,14 +178,14 @@ def test_calls_in_another_order_are_a_disagreement(n, ranks):
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 9])  # what the slots still hold is no answer
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["whispered", "planned"])
+@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 def test_a_rank_that_skips_a_collective_is_found_out(n, before):
     for text in run_ranks(3, skip_one_call, n, 2, before):
         assert "all_reduce(" in text
         assert "all_gather(" in text
 
 
-@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["whispered", "planned"])
+@pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 def test_a_rank_that_skips_the_last_collective_has_left(n):
     from support.harness import start_ranks
 

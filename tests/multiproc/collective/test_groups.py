@@ -1,4 +1,4 @@
-"""Groups: split, listed, doubled, nested, many, used by threads; made beside each other without meeting each other."""
+"""Groups: split, listed, doubled, nested, many, used by threads; made beside each other without rendezvous each other."""
 
 import gc
 import os
@@ -13,8 +13,8 @@ from support.harness import RANKS, run_ranks, say, start_ranks
 
 from shmring.errors import (
     ClosedError,
-    MeetingError,
-    MeetingTimeoutError,
+    RendezvousError,
+    RendezvousTimeoutError,
     OutOfSharedMemoryError,
     PeerLostError,
 )
@@ -236,8 +236,8 @@ def wait_for_who_never_calls(comm):
     if comm.rank == comm.size - 1:
         comm.barrier()
         return
-    with pytest.raises(MeetingTimeoutError, match=f"\\[{comm.size - 1}\\] of the ranks .* same order") as caught:
-        comm.dup(meeting_timeout=0.3)
+    with pytest.raises(RendezvousTimeoutError, match=f"\\[{comm.size - 1}\\] of the ranks .* same order") as caught:
+        comm.dup(rendezvous_timeout=0.3)
     assert caught.value.missing == (comm.size - 1,)
     comm.barrier()      # nothing was lost
     assert not comm.is_broken
@@ -250,8 +250,8 @@ def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(n):
 
 def try_again(comm):
     if comm.rank == 0:
-        with pytest.raises(MeetingTimeoutError):
-            comm.dup(meeting_timeout=0.1)
+        with pytest.raises(RendezvousTimeoutError):
+            comm.dup(rendezvous_timeout=0.1)
         say("tired")
     else:
         time.sleep(0.5)
@@ -263,7 +263,7 @@ def test_a_group_that_was_not_made_can_be_tried_again():
 
 
 def disagree_about_settings(comm):
-    with pytest.raises(MeetingError, match="disagree"):
+    with pytest.raises(RendezvousError, match="disagree"):
         comm.dup(slot_nbytes=4096 * (1 + comm.rank))
     comm.barrier()      # else the quick one's second attempt could meet the slow one's first
     assert total(named(comm.dup(), 1)) == comm.size
@@ -278,7 +278,7 @@ def make_too_large(comm):
         with pytest.raises(OutOfSharedMemoryError):
             comm.dup(slot_nbytes=1 << 42)
     else:
-        with pytest.raises((MeetingError, OutOfSharedMemoryError)):
+        with pytest.raises((RendezvousError, OutOfSharedMemoryError)):
             comm.dup(slot_nbytes=1 << 42)
     comm.barrier()
     assert total(named(comm.dup(), 1)) == comm.size
@@ -404,7 +404,7 @@ def drop_last_reference(comm):
         comm.barrier()
         return
     comm.barrier()
-    # The lifeline was let go and the goodbye said: nobody waits for the one who dropped it.
+    # The liveness was let go and the goodbye said: nobody waits for the one who dropped it.
     assert group.engine.gone_ranks() == [0]
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed"):
         group.barrier()

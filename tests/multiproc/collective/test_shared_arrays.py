@@ -21,7 +21,7 @@ from shmring.memory.segment import leftovers
 from shmring.plan.limits import LINE
 
 GROUPS = [n for n in RANKS if n > 1]
-# Elements of 4 bytes: at the ends of a whisper (4096 bytes; 2340 with 7 ranks), of lines, and some hundred KiB.
+# Elements of 4 bytes: at the ends of an eager (4096 bytes; 2340 with 7 ranks), of lines, and some hundred KiB.
 COUNTS = (0, 1, 584, 586, 1024, 1025, 4099, 100_003)
 
 
@@ -131,7 +131,7 @@ def every_collective(comm, put, dtype, op, count, key):
     comm.exscan(x, op=op)
     assert same_bits(x, reduce_model(xs[:rank], op) if rank else xs[0])
 
-    limit = comm.stats()["whisper_nbytes"]
+    limit = comm.stats()["eager_nbytes"]
     return 9 * (whole.nbytes > limit) + 5 * (whole.nbytes * size > limit) if size > 1 else 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.harness import run_ranks, say, start_ranks
 
-from shmring.errors import AbortedError, BrokenError, MeetingTimeoutError, MismatchError, PeerLostError
+from shmring.errors import AbortedError, BrokenError, RendezvousTimeoutError, MismatchError, PeerLostError
 
 
 def go_on(comm, origin):
@@ -138,8 +138,8 @@ def stay_away(comm):
     if comm.rank == comm.size - 1:
         time.sleep(2)
         return None
-    with pytest.raises(MeetingTimeoutError) as caught:
-        comm.shrink(meeting_timeout=0.4)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        comm.shrink(rendezvous_timeout=0.4)
     assert caught.value.missing == (comm.size - 1,)
     assert f"[{comm.size - 1}] of the ranks" in str(caught.value)
     time.sleep(1)      # whoever closes is not a survivor, and not waited for any more

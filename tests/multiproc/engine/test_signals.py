@@ -17,7 +17,7 @@ from shmring.errors import AbortedError, BrokenError, PeerLostError
 LARGE = 200_000
 
 
-def overtake_the_reader(comm):
+def overwrite_the_reader(comm):
     while True:     # a root waits for nobody until the slots are full
         comm.broadcast(np.ones(LARGE), root=comm.rank)
 
@@ -35,7 +35,7 @@ def wait_for_work(comm):
 WAITS = {
     "barrier": (lambda comm: comm.barrier(), True),
     "planned collective": (lambda comm: comm.all_reduce(np.ones(LARGE)), True),
-    "full outbox": (overtake_the_reader, True),
+    "full outbox": (overwrite_the_reader, True),
     "bundle": (lambda comm: comm.all_reduce_many([np.ones(LARGE), np.ones(3)]), True),
     "function": (lambda comm: comm.all_reduce(np.ones(LARGE), op=lambda a, b: a + b), True),
     "plan": (lambda comm: comm.plan("all_reduce", np.ones(3))(), True),
@@ -98,7 +98,7 @@ def meet_in_vain(rank, session):
         shmring.init(rank=0, size=2, session=session)
 
 
-def test_ctrl_c_ends_a_meeting_and_leaves_nothing():
+def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
     gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
     gang.heard("going")
     time.sleep(0.1 * PATIENCE)

@@ -132,7 +132,7 @@ def test_sizes_around_lines_slots_and_shares_come_out_whole():
     threads = 3
     edges = [32 * threads, 2048, 2048 * threads, 4096 * threads, 40_000]
     counts = sorted({max(1, at + off) for at in edges for off in (-33, -1, 0, 1, 31)})
-    told = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, whisper_nbytes=0))
+    told = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
     assert told[0] == told[1] > 0
 
 

@@ -15,7 +15,7 @@ from shmring.errors import (
     AbortedError,
     ClosedError,
     CollectiveTimeoutError,
-    MeetingTimeoutError,
+    RendezvousTimeoutError,
     MismatchError,
     PeerLostError,
 )
@@ -134,7 +134,7 @@ def wait_for_a_message(comm, call):
 
 @pytest.mark.parametrize("call", ["send", "recv", "probe"])
 def test_a_rank_that_waits_for_a_message_is_said_to(call):
-    for outcome in start_ranks(2, wait_for_a_message, call, init={"lane_nbytes": 4096}).outcomes():
+    for outcome in start_ranks(2, wait_for_a_message, call, init={"pair_queue_nbytes": 4096}).outcomes():
         assert type(outcome.error) is CollectiveTimeoutError, outcome
         assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
 
@@ -441,8 +441,8 @@ def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
 
 def come_too_late(rank, session):
     if rank == 1:
-        with pytest.raises(MeetingTimeoutError) as caught:
-            shmring.init(rank=1, size=2, session=session, meeting_timeout=0.1)
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            shmring.init(rank=1, size=2, session=session, rendezvous_timeout=0.1)
         assert caught.value.missing == (0,)
         say("tired")
     else:
@@ -451,7 +451,7 @@ def come_too_late(rank, session):
         comm.barrier()
 
 
-def test_a_rank_that_gave_up_meeting_may_try_again(seed):
+def test_a_rank_that_gave_up_rendezvous_may_try_again(seed):
     start_processes(2, come_too_late, f"late{seed}").results()
 
 

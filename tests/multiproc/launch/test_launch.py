@@ -488,7 +488,7 @@ def test_a_run_leaves_the_signal_mask_and_handlers_as_they_were():
 
 
 def test_names_of_ranks_killed_while_they_meet_are_swept(tmp_path):
-    # Rank 1 never comes to the meeting, and fails once rank 0 has put up its name.
+    # Rank 1 never comes to the rendezvous, and fails once rank 0 has put up its name.
     code = """
         import os, sys, time
         import shmring

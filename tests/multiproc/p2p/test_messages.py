@@ -29,9 +29,9 @@ from shmring.errors import (
 from shmring.memory import names
 
 GROUPS = [n for n in RANKS if n > 1]
-TINY = {"lane_nbytes": 4096}  # pieces of 512 bytes
+TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
 PIECE, LANE = 32 << 10, 256 << 10
-SHORT = {"lane_nbytes": LANE}
+SHORT = {"pair_queue_nbytes": LANE}
 # Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole lane, and several lanes.
 SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE,
          PIECE + 1, LANE, LANE + 1, 3 * LANE + 7)  # fmt: skip
@@ -107,7 +107,7 @@ def same_values_in_order(comm, count):
             assert (x[: message.count] == i).all()
 
 
-def test_cells_and_bytes_are_reused_for_ever_and_nothing_overtakes():
+def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites():
     run_ranks(2, same_values_in_order, 5000, init=TINY)
 
 
@@ -174,7 +174,7 @@ def twice_the_same_tag(comm):
         assert got == [3, 0, 1, 2, 4]  # of one tag, and of any, always the oldest
 
 
-def test_messages_of_one_tag_do_not_overtake_each_other_when_put_aside():
+def test_messages_of_one_tag_do_not_overwrite_each_other_when_put_aside():
     run_ranks(2, twice_the_same_tag)
 
 
@@ -698,7 +698,7 @@ def threads_with_tags(comm, nthreads, times):
 
 
 def test_threads_of_a_rank_each_get_their_own_messages():
-    run_ranks(2, threads_with_tags, 4, 60, init={"lane_nbytes": 65536})
+    run_ranks(2, threads_with_tags, 4, 60, init={"pair_queue_nbytes": 65536})
 
 
 def close_under_a_thread(comm):
@@ -801,7 +801,7 @@ def many_communicators(comm, times):
     before = len(os.listdir("/proc/self/fd"))
     for i in range(times):
         session = f"{comm.name}-many"
-        with shmring.init(rank=comm.rank, size=comm.size, session=session, lane_nbytes=4096) as other:
+        with shmring.init(rank=comm.rank, size=comm.size, session=session, pair_queue_nbytes=4096) as other:
             x = np.zeros(1, np.int64)
             other.sendrecv(np.array([i]), right, x, left)
             assert x[0] == i

@@ -9,11 +9,11 @@ import pytest
 from shmring.arrays.pickle5 import ENCLOSED_NBYTES, empty_enclosures, enclosed_sizes, pack, unpack
 
 
-def send(parcel):
+def send(pickled):
     """What a receiver would have of it: copies in memory of its own."""
-    letter = bytes(parcel.letter)
+    letter = bytes(pickled.letter)
     enclosures = empty_enclosures(letter)
-    for place, enclosure in zip(enclosures, parcel.enclosures, strict=True):
+    for place, enclosure in zip(enclosures, pickled.enclosures, strict=True):
         place[:] = np.frombuffer(enclosure, np.uint8)
     return unpack(letter, enclosures)
 
@@ -22,20 +22,20 @@ def send(parcel):
     "obj", [None, 0, "", "ä" * 5000, b"x" * 3_000_000, [1, [2, (3,)]], {"a": {4}}, 1e300, float("inf"), slice(1, 2)]
 )
 def test_plain_objects_are_all_letter(obj):
-    parcel = pack(obj)
-    assert parcel.enclosures == []
-    assert parcel.nbytes == len(parcel.letter)
-    assert send(parcel) == obj
+    pickled = pack(obj)
+    assert pickled.enclosures == []
+    assert pickled.nbytes == len(pickled.letter)
+    assert send(pickled) == obj
 
 
 def test_large_arrays_are_not_copied_and_small_ones_are_in_the_letter():
     large, small = np.arange(1_000_000), np.arange(10)
-    parcel = pack({"large": large, "small": small, "again": large})
-    assert len(parcel.letter) < 1000
-    (enclosure,) = parcel.enclosures
+    pickled = pack({"large": large, "small": small, "again": large})
+    assert len(pickled.letter) < 1000
+    (enclosure,) = pickled.enclosures
     assert np.shares_memory(np.frombuffer(enclosure, np.int64), large)
-    assert enclosed_sizes(parcel.letter) == (8_000_000,)
-    got = send(parcel)
+    assert enclosed_sizes(pickled.letter) == (8_000_000,)
+    got = send(pickled)
     assert (got["large"] == large).all()
     assert (got["small"] == small).all()
     assert got["again"] is got["large"]
@@ -44,9 +44,9 @@ def test_large_arrays_are_not_copied_and_small_ones_are_in_the_letter():
 @pytest.mark.parametrize("nbytes", [0, 1, ENCLOSED_NBYTES - 1, ENCLOSED_NBYTES, ENCLOSED_NBYTES + 1])
 def test_arrays_arrive_writable_whatever_their_size(nbytes):
     x = np.arange(nbytes, dtype=np.uint8)
-    parcel = pack(x)
-    assert len(parcel.enclosures) == (nbytes >= ENCLOSED_NBYTES)
-    got = send(parcel)
+    pickled = pack(x)
+    assert len(pickled.enclosures) == (nbytes >= ENCLOSED_NBYTES)
+    got = send(pickled)
     assert got.tobytes() == x.tobytes()
     got[:] = 7
     assert nbytes == 0 or x[0] == 0

@@ -1,4 +1,4 @@
-"""Meetings of real processes: everybody, nobody, the late, the dead, the double, and those who disagree."""
+"""Rendezvous of real processes: everybody, nobody, the late, the dead, the double, and those who disagree."""
 
 import errno
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.harness import run_processes, say, start_processes
 
-from shmring.bootstrap import rendezvous as meeting
+from shmring.bootstrap import rendezvous as rendezvous
 from shmring.bootstrap.rendezvous import meet
-from shmring.errors import MeetingError, MeetingTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.errors import RendezvousError, RendezvousTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import names
 from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, sweep
 
@@ -79,11 +79,11 @@ def meet_again_and_again(rank, session, size, times):
 
 
 def test_one_session_can_meet_again_and_again_without_pause(session):
-    # A rank that is still leaving one meeting must neither take names of the next away nor be taken for part of it.
+    # A rank that is still leaving one rendezvous must neither take names of the next away nor be taken for part of it.
     by_rank = run_processes(3, meet_again_and_again, session, 3, 40)
     for held in zip(*by_rank, strict=True):
         assert len({tuple(nonces) for _, nonces in held}) == 1
-    nonces = {nonce for _, meeting_nonces in by_rank[0] for nonce in meeting_nonces}
+    nonces = {nonce for _, rendezvous_nonces in by_rank[0] for nonce in rendezvous_nonces}
     assert len(nonces) == 3 * 40
 
 
@@ -108,7 +108,7 @@ def test_a_rank_outside_its_group_is_a_value_error(session, rank, size):
 def test_who_never_comes_is_named_by_everybody_and_nothing_is_left(session):
     outcomes = come(plans_for(session, 5, ranks=[0, 2], timeout=0.4))
     for outcome in outcomes:
-        assert isinstance(outcome.error, MeetingTimeoutError)
+        assert isinstance(outcome.error, RendezvousTimeoutError)
         assert isinstance(outcome.error, TimeoutError)
         assert outcome.error.missing == (1, 3, 4)
         assert "ranks 1, 3-4 never came" in str(outcome.error)
@@ -116,14 +116,14 @@ def test_who_never_comes_is_named_by_everybody_and_nothing_is_left(session):
 
 
 def test_timeout_zero_looks_once(session):
-    with pytest.raises(MeetingTimeoutError, match="rank 1 never came"):
+    with pytest.raises(RendezvousTimeoutError, match="rank 1 never came"):
         meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0)
     meet(session=session, rank=0, size=1, nbytes=NBYTES, timeout=0)[0].close()
 
 
 def give_up_then_meet(rank, session):
     if rank == 0:
-        with pytest.raises(MeetingTimeoutError):
+        with pytest.raises(RendezvousTimeoutError):
             attend(0, session, 2, timeout=0.05)
         assert standing(session) == []
         say("gave up")
@@ -151,7 +151,7 @@ def test_who_waits_for_ever_hears_from_who_has_run_out_of_time(session):
 def wait_for_ever(rank, session, size, invisible=()):
     """Meet without a timeout, telling the test whom this rank has found; some ranks it never finds."""
     invisible = [segment_name(session, f"r{r}") for who, r in invisible if who == rank]
-    really_attach = meeting.try_attach
+    really_attach = rendezvous.try_attach
 
     def try_attach(name, **expected):
         segment = None if name in invisible else really_attach(name, **expected)
@@ -159,11 +159,11 @@ def wait_for_ever(rank, session, size, invisible=()):
             say(f"found {segment.rank}")
         return segment
 
-    meeting.try_attach = try_attach
+    rendezvous.try_attach = try_attach
     try:
         return attend(rank, session, size, timeout=None)
     finally:
-        meeting.try_attach = really_attach
+        rendezvous.try_attach = really_attach
 
 
 def test_a_rank_that_dies_once_found_is_named_without_any_timeout(session):
@@ -190,7 +190,7 @@ def test_a_rank_that_dies_after_it_has_found_everybody_is_noticed_too(session):
     zero, _, two = gang.outcomes()
     assert isinstance(zero.error, PeerLostError), zero
     assert zero.error.rank == 1
-    assert isinstance(two.error, MeetingError), two
+    assert isinstance(two.error, RendezvousError), two
     assert "rank 0 (pid" in str(two.error)
     assert "not found so far: rank 1" in str(two.error)
     assert standing(session) == []
@@ -200,7 +200,7 @@ def announce_and_wait(rank, session, size):
     attend(rank, session, size, timeout=None, prepare=lambda segment: say("here"))
 
 
-def test_an_earlier_job_of_the_same_session_that_was_killed_while_meeting_is_no_obstacle(session):
+def test_an_earlier_job_of_the_same_session_that_was_killed_while_rendezvous_is_no_obstacle(session):
     gang = start_processes(3, announce_and_wait, session, 4)
     gang.heard("here")
     for rank in range(3):
@@ -267,11 +267,11 @@ def stop_while_unlinking(rank, session, count):
             time.sleep(0.001)
         return complete
 
-    really_complete = meeting._Meeting.is_complete
+    really_complete = rendezvous._Rendezvous.is_complete
     if rank == 2:
         names.fault = fault
     else:
-        meeting._Meeting.is_complete = is_complete
+        rendezvous._Rendezvous.is_complete = is_complete
     segments = meet(session=session, rank=rank, size=3, nbytes=NBYTES)
     say("met")
     while rank != 2 and is_stopped(segments[2].header.pid):
@@ -307,15 +307,15 @@ def fail_while_unlinking(rank, session):
             time.sleep(0.001)
         return complete and (rank == 0 or really_complete(self))
 
-    really_complete = meeting._Meeting.is_complete
+    really_complete = rendezvous._Rendezvous.is_complete
     if rank == 2:
         names.fault = fault
     else:
-        meeting._Meeting.is_complete = is_complete
+        rendezvous._Rendezvous.is_complete = is_complete
     meet(session=session, rank=rank, size=3, nbytes=NBYTES)
 
 
-def test_who_fails_when_all_have_met_does_not_undo_the_meeting(session):
+def test_who_fails_when_all_have_met_does_not_undo_the_rendezvous(session):
     # Some may have seen it complete. Others that now did not would leave, and be taken for the ones who failed.
     zero, one, two = start_processes(3, fail_while_unlinking, session).outcomes()
     assert zero.ok, zero
@@ -339,7 +339,7 @@ def attend_soon(rank, session, size):
     return attend(rank, session, size, timeout=1.0)
 
 
-def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_meeting_is_whole(session, seed, long_run):
+def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_rendezvous_is_whole(session, seed, long_run):
     chance = random.Random(seed)
     for _ in range(300 if long_run else 12):
         gang = start_processes(3, attend_soon, session, 3)
@@ -349,7 +349,7 @@ def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_meetin
         outcomes = gang.outcomes()
         assert not any(outcome.stuck for outcome in outcomes), [str(outcome) for outcome in outcomes]
         for outcome in outcomes:
-            assert outcome.signal or outcome.ok or isinstance(outcome.error, (MeetingError, PeerLostError)), outcome
+            assert outcome.signal or outcome.ok or isinstance(outcome.error, (RendezvousError, PeerLostError)), outcome
         # Only the dead one can have left a name.
         assert [name for name in standing(session) if not name.endswith(f"-r{victim}")] == []
         assert all(left == [] for _, left, _ in run_processes(3, attend, session, 3))
@@ -384,13 +384,13 @@ def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
     plans[2]["late_s"] = 0.5
     outcomes = come(plans)
     for outcome in outcomes:
-        assert type(outcome.error) is MeetingError, outcome
+        assert type(outcome.error) is RendezvousError, outcome
         assert says in str(outcome.error)
     assert standing(session) == []
 
 
 def disagree_impatiently(rank, session):
-    meeting.LINGER_S = 2.0
+    rendezvous.LINGER_S = 2.0
     return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
 
 
@@ -402,7 +402,7 @@ def test_a_disagreement_is_told_even_if_somebody_never_comes(session):
 def test_a_size_that_cannot_be_meant_is_not_searched_through(session):
     with create(segment_name(session, "r1"), NBYTES, kind=OUTBOX, rank=1, size=2**31 - 1) as liar:
         liar.announce()
-        with pytest.raises(MeetingError, match="size is 2 on rank 0, 2147483647 on rank 1"):
+        with pytest.raises(RendezvousError, match="size is 2 on rank 0, 2147483647 on rank 1"):
             meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0.2)
 
 
@@ -440,14 +440,14 @@ def test_what_prepare_returns_undoes_it_before_the_memory_goes_and_only_after_a_
     segments = meet(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
     segments[0].close()
     assert undone == []
-    with pytest.raises(MeetingTimeoutError):
+    with pytest.raises(RendezvousTimeoutError):
         meet(session=session, rank=0, size=2, nbytes=NBYTES, prepare=prepare, timeout=0)
     assert undone == [9]
 
 
-def test_memory_that_somebody_looks_at_survives_a_failed_meeting_until_he_looks_away(session):
+def test_memory_that_somebody_looks_at_survives_a_failed_rendezvous_until_he_looks_away(session):
     views = []
-    with pytest.raises(MeetingTimeoutError):
+    with pytest.raises(RendezvousTimeoutError):
         meet(
             session=session,
             rank=0,
@@ -477,7 +477,7 @@ def attend_with_fault(rank, session, fail_at):
     names.fault = fault if rank == 1 else None
     try:
         attend(rank, session, 2, timeout=0.3)
-    except (MeetingError, PeerLostError):
+    except (RendezvousError, PeerLostError):
         return "left alone", left <= 0
     except SegmentError as error:
         return error.errno, left <= 0
@@ -508,7 +508,7 @@ def test_kinds_are_told_by_name(session):
 # -- who knows better than to wait ------------------------------------------------------------------------------------
 
 
-def test_check_hears_who_is_missing_and_what_it_raises_ends_the_meeting(session):
+def test_check_hears_who_is_missing_and_what_it_raises_ends_the_rendezvous(session):
     heard = []
 
     def check(missing):

@@ -43,14 +43,14 @@ def test_ranks_that_shared_a_processor_for_a_moment_are_not_taken_for_far():
     assert thresholds(size=2, processors=1, barrier_us=50).limits.one_shot_nbytes == 3_024_000
 
 
-def test_whispers_are_half_as_long_among_far_ranks():
-    assert thresholds(barrier_us=0.2).whisper_nbytes == 4096
-    assert thresholds(barrier_us=0.4).whisper_nbytes == 2048
-    assert "0.40 us" in thresholds(barrier_us=0.4).why["whisper_nbytes"]
-    assert thresholds(size=4, processors=4, barrier_us=0.7).whisper_nbytes == 4096
-    assert thresholds(size=8, processors=8, barrier_us=8.0).whisper_nbytes == 1024
-    assert thresholds(size=4, barrier_us=50.0).whisper_nbytes == 4096  # they take turns: that is no distance
-    assert thresholds(barrier_us=0.4, whisper_nbytes=3000).whisper_nbytes == 3000
+def test_eager_messages_are_half_as_long_among_far_ranks():
+    assert thresholds(barrier_us=0.2).eager_nbytes == 4096
+    assert thresholds(barrier_us=0.4).eager_nbytes == 2048
+    assert "0.40 us" in thresholds(barrier_us=0.4).why["eager_nbytes"]
+    assert thresholds(size=4, processors=4, barrier_us=0.7).eager_nbytes == 4096
+    assert thresholds(size=8, processors=8, barrier_us=8.0).eager_nbytes == 1024
+    assert thresholds(size=4, barrier_us=50.0).eager_nbytes == 4096  # they take turns: that is no distance
+    assert thresholds(barrier_us=0.4, eager_nbytes=3000).eager_nbytes == 3000
 
 
 def test_what_is_given_is_taken_and_named_as_given():

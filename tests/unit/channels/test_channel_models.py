@@ -77,7 +77,7 @@ class DropOldest(Machine):
     def make(self, start):
         self.sender, self.receiver = shmring.channel(512, when_full="drop_oldest")
         begin_at(self.sender.channel, start)
-        self.model, self.refused, self.overtaken, self.peeked = deque(), 0, 0, None
+        self.model, self.refused, self.overwritten, self.peeked = deque(), 0, 0, None
 
     @rule(nbytes=SIZES)
     def send(self, nbytes):
@@ -85,11 +85,11 @@ class DropOldest(Machine):
         was_sent = self.sender.send(message)
         assert was_sent or self.peeked is not None
         self.refused += not was_sent
-        overtaken = self.sender.dropped_count - self.refused - self.overtaken
-        assert not overtaken or self.peeked is None
-        for _ in range(overtaken):
+        overwritten = self.sender.dropped_count - self.refused - self.overwritten
+        assert not overwritten or self.peeked is None
+        for _ in range(overwritten):
             self.model.popleft()
-        self.overtaken += overtaken
+        self.overwritten += overwritten
         if was_sent:
             self.model.append(message)
 
@@ -115,7 +115,7 @@ class DropOldest(Machine):
     def counts_agree(self):
         if hasattr(self, "model"):
             assert len(self.receiver) == len(self.model)
-            assert self.receiver.dropped_count == self.refused + self.overtaken
+            assert self.receiver.dropped_count == self.refused + self.overwritten
 
     def teardown(self):
         if hasattr(self, "model") and self.peeked is not None:

@@ -1,4 +1,4 @@
-"""Lifelines, told by real deaths: one process holds, others look."""
+"""Liveness, told by real deaths: one process holds, others look."""
 
 import mmap
 import os
@@ -13,12 +13,12 @@ import pytest
 from support.emulation import EMULATED, METHOD, needs_marks
 from support.harness import PATIENCE
 
-from shmring.sync.liveness import LIFELINE_NBYTES, drop, hold, probe
+from shmring.sync.liveness import LIVENESS_NBYTES, drop, hold, probe
 
-METHODS = {1: {}, 2: {"SHMRING_LIFELINE": "process-table"}}
+METHODS = {1: {}, 2: {"SHMRING_LIVENESS": "process-table"}}
 each_method = pytest.mark.parametrize("method", [pytest.param(1, marks=needs_marks), 2])
 
-# Argument 1: a file to map. Holds the lifeline at its start, says so, does what it is told.
+# Argument 1: a file to map. Holds the liveness at its start, says so, does what it is told.
 HOLDER = """
 import mmap, os, random, signal, sys, threading
 from shmring.sync.liveness import hold, drop
@@ -31,7 +31,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-# Argument 1: a file to map. Looks until the lifeline at its start is not alive, and says what it is.
+# Argument 1: a file to map. Looks until the liveness at its start is not alive, and says what it is.
 OBSERVER = """
 import mmap, sys, time
 from shmring.sync.liveness import probe
@@ -61,7 +61,7 @@ def memory(path):
 
 
 class Holder:
-    """A process that holds the lifeline at the start of a file."""
+    """A process that holds the liveness at the start of a file."""
 
     def __init__(self, path, method=METHOD, before=()):
         self.process = subprocess.Popen(
@@ -373,10 +373,10 @@ def test_what_is_held_cannot_be_closed(memory):
     drop(memory)
 
 
-@pytest.mark.parametrize("offset", [-8, 4, 4096 - LIFELINE_NBYTES + 8, 4096, (1 << 63) - 8])
-def test_a_lifeline_that_does_not_fit_is_refused(memory, offset):
+@pytest.mark.parametrize("offset", [-8, 4, 4096 - LIVENESS_NBYTES + 8, 4096, (1 << 63) - 8])
+def test_a_liveness_that_does_not_fit_is_refused(memory, offset):
     for function in (hold, drop, probe):
-        with pytest.raises(ValueError, match="lifeline"):
+        with pytest.raises(ValueError, match="liveness"):
             function(memory, offset)
 
 
