@@ -6,8 +6,8 @@
  *
  *   load_relaxed / store_relaxed    a word only we write, or a hint
  *   load_acquire / store_release    the two ends of a sync point: docs/memory-model.md lists every pair
- *   full_fence                      between "I published" and "is the other one asleep?" (sync/wait.pyx), nowhere else
- *   compare_swap                    first writer wins: the abort word, roles; never on a hot path
+ *   full_fence                      between a store and a load of another word: "I published" and "is a waiter asleep?"
+ *   compare_swap                    one of several writers wins: the abort record, roles, waking, heads of lossy rings
  *   subtract_one                    the threads of one rank count down who is still at work (team.h); returns the rest
  *   cpu_pause                       inside a spin: lets the sibling thread run and keeps the exit cheap
  */

@@ -270,7 +270,7 @@ static int make_room(void) {
 
 /* One of SHMRING_ALIVE, SHMRING_DEAD, SHMRING_DROPPED. Any process, any number at once. */
 static int probe_life(shmring_liveness *life) {
-    /* SYNC life (meets: take); SYNC leave (meets: let_go); and what a dead owner wrote, as far as it came: the kernel's
+    /* SYNC life (meets: take); SYNC leave (meets: part_from); and what a dead owner wrote, as far as it came: the kernel's
      * exchange of the word is ordered after all that the owner's thread did. */
     uint32_t word = load_acquire_u32(&life->word);
     if (word & FUTEX_OWNER_DIED) return SHMRING_DEAD;

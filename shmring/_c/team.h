@@ -60,7 +60,7 @@ static void wake_helper(shmring_helper *helper) {
 
 /* Those whom thread `number` wakes: a binary tree, of which the caller is the root. */
 static void wake_next(shmring_team *team, int number) {
-    /* SYNC parked (meets: park). The call, which this thread has made or seen, before the look whether they sleep. */
+    /* SYNC helper asleep (meets: park). The call, which this thread has made or seen, before the look whether they sleep. */
     full_fence();
     for (int next = 2 * number + 1; next <= 2 * number + 2 && next <= team->nhelpers; next++)
         wake_helper(&team->helpers[next - 1]);
@@ -73,7 +73,7 @@ static bool is_called(shmring_helper *helper, uint64_t seen) {
 
 static void park(shmring_helper *helper, uint64_t seen) {
     store_relaxed_u32(&helper->parked, 1);
-    full_fence(); /* SYNC parked (meets: wake_next, dismiss_helpers) */
+    full_fence(); /* SYNC helper asleep (meets: wake_next, dismiss_helpers) */
     /* Called meanwhile: then take the word back. Who finds it taken has been posted, or will be at once. */
     if (is_called(helper, seen) && compare_swap_u32(&helper->parked, 1, 0)) return;
     while (sem_wait(&helper->wake) != 0 && errno == EINTR) {}
@@ -102,7 +102,7 @@ static void *help(void *argument) {
         team->work(team->what, helper->number);
         /* SYNC done (meets: have_all_done). Each helper's part before its countdown. */
         if (subtract_one_u32(&team->nworking) > 0) continue;
-        full_fence(); /* SYNC asleep (meets: await_helpers) */
+        full_fence(); /* SYNC caller asleep (meets: await_helpers) */
         if (load_relaxed_u32(&team->asleep) && compare_swap_u32(&team->asleep, 1, 0)) sem_post(&team->done);
     }
 }
@@ -157,7 +157,7 @@ static void dismiss_helpers(shmring_team *team, int kept) {
     while (team->nhelpers > kept) {
         shmring_helper *helper = &team->helpers[--team->nhelpers];
         store_release_u32(&helper->is_dismissed, 1);
-        full_fence(); /* SYNC parked (meets: park) */
+        full_fence(); /* SYNC helper asleep (meets: park) */
         wake_helper(helper);
         pthread_join(helper->thread, NULL);
         sem_destroy(&helper->wake);
@@ -187,7 +187,7 @@ static bool await_helpers(shmring_team *team, int64_t tick_ns) {
         sched_yield();
     } while (monotonic_ns() < until);
     store_relaxed_u32(&team->asleep, 1);
-    full_fence(); /* SYNC asleep (meets: help) */
+    full_fence(); /* SYNC caller asleep (meets: help) */
     if (!have_all_done(team)) sleep_on(&team->done, tick_ns);
     store_relaxed_u32(&team->asleep, 0);
     return have_all_done(team);

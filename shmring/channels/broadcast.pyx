@@ -164,7 +164,7 @@ cdef class BroadcastSender:
 
     cdef int look_at(self, cursor_t *c) except -1:
         """See how far a receiver has come."""
-        # SYNC drained (meets: ring_release). With the top bit: it is reading the message from there on.
+        # SYNC drained (meets: ring_release in ring/spsc.pxd). With the top bit: it is reading the message from there on.
         cdef uint64_t head = load_acquire_u64(&c.p.ring.head)
         if c.p.ring.drops:
             head &= ~(<uint64_t>1 << TOP_BIT)
@@ -191,7 +191,7 @@ cdef class BroadcastSender:
                 self.await_receiver(i, wanted, left)
             if not c.is_over:
                 behind = max(behind, c.p.tail - c.p.cached_head)
-        # SYNC drained: whatever the last of them has released, all have.
+        # SYNC drained (meets: ring_free in ring/spsc.pxd): whatever the last of them has released, all have.
         store_release_u64(&self.end.ring.head, load_relaxed_u64(&self.end.ring.tail) - behind)
         return 0
 

@@ -76,6 +76,7 @@ cdef class Alarm:
         return 0
 
     cdef bint is_rung(self) noexcept:
+        # SYNC rung (meets: watch_on).
         return not load_acquire_u32(&self.is_armed)
 
     cdef void ring(self) noexcept:
@@ -85,7 +86,7 @@ cdef class Alarm:
         with nogil:
             store_release_u32(&self.must_ring, 1)
             sem_post(self.wake)
-            while load_acquire_u32(&self.is_armed):
+            while load_acquire_u32(&self.is_armed):     # SYNC rung (meets: watch_on)
                 sched_yield()
             store_release_u32(&self.must_ring, 0)
 
@@ -115,5 +116,5 @@ cdef class Alarm:
                 if load_acquire_u32(&self.must_ring):
                     break
             eventfd_write(self.descriptor, 1)
-            # SYNC rung (meets: arm, ring): who sees this finds the descriptor readable, and nobody at the bell.
+            # SYNC rung (meets: is_rung, ring): who sees this finds the descriptor readable, and nobody at the bell.
             store_release_u32(&self.is_armed, 0)

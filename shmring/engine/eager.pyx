@@ -117,7 +117,7 @@ cdef inline int hear(engine_t *e, eager_t *t, int who) noexcept nogil:
     if not has_arrived(slot, t.round):
         return UNREADY
     if slot.first.signature != t.signature ^ e.history:
-        # SYNC published (meets: publish). A line may arrive before the word that tells what it is about.
+        # SYNC published (meets: publish in engine/rounds.pyx). A line may arrive before the word that tells what it is about.
         if load_acquire_u64(&e.circle.outbox[who].published) <= t.round:
             return UNREADY
         disagree(e, who, t.round, t.signature)

@@ -461,6 +461,7 @@ cdef class Engine:
         cdef circle_t *c = &self.c.circle
         fault_point("leave")
         while c != NULL:
+            # SYNC left (meets: look_after_the_living in sync/wait.pyx, has_lost_somebody in p2p/pair_queue.pyx).
             store_release_u32(&c.outbox[c.rank].left, 1)
             c = c.next
         fault_point("left")

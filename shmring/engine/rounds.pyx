@@ -63,10 +63,10 @@ cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     """
     fault_point("finish")
     if load_relaxed_u64(&e.own.published) < end:
-        store_release_u64(&e.own.published, end)      # SYNC published
+        store_release_u64(&e.own.published, end)      # SYNC published (meets: has_reached in sync/wait.pyx)
     store_relaxed_u64(&e.own.current, 0)              # before the count: is_elsewhere in sync/wait.pyx
     fault_point("finishing")
-    store_release_u64(&e.own.consumed, end)           # SYNC consumed
+    store_release_u64(&e.own.consumed, end)           # SYNC consumed (meets: has_reached in sync/wait.pyx)
     fault_point("finished")
     wake_waiters(&e.circle)
     e.next_round = end

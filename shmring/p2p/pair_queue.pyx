@@ -79,7 +79,7 @@ cdef inline void ring_bell(lanes_t *l, int peer, int shift) noexcept nogil:
     """Wake ``peer`` if it sleeps for what we have just announced to it."""
     cdef uint64_t *asleep = &l.circle.outbox[peer].lanes_asleep
     cdef uint64_t word, field
-    # SYNC lanes asleep (meets: doze). What we announced must be visible before we read whether anyone sleeps for it;
+    # SYNC p2p asleep (meets: doze). What we announced must be visible before we read whether anyone sleeps for it;
     # the sleeper writes its word, fences, and looks at the lanes again.
     full_fence()
     word = load_relaxed_u64(asleep)
@@ -139,7 +139,7 @@ cdef void begin_lap(lanes_t *l, outlet_t *o) noexcept nogil:
     if not l.learns_stores:
         return
     # The lap before the last has been read to its end, or the last would not have found room: its sums are complete,
-    # and came with the count that said so (SYNC taken).
+    # and came with the count that said so, which has_room acquired.
     if (lap >= 2 and is_trial(&o.stores, before)
             and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]
                      + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]))):
@@ -331,13 +331,14 @@ cdef bint has_news(lanes_t *l, int j) noexcept nogil:
     """Whether ``pump`` would find something to do with that peer. Changes nothing, so it needs no turn."""
     cdef outlet_t *o = &l.out[j]
     cdef inlet_t *i = &l.into[j]
-    if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken
+    if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken (meets: pull)
         return True
     if not i.is_busy and not is_wanted(l, i):
         return False
     if not i.is_open:
-        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened
-    return load_acquire_u64(&i.cells[i.taken & (SHMRING_LANE_NCELLS - 1)].seq) == i.taken + 1     # SYNC laid
+        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_lane in p2p/progress.pyx)
+    # SYNC laid (meets: push).
+    return load_acquire_u64(&i.cells[i.taken & (SHMRING_LANE_NCELLS - 1)].seq) == i.taken + 1
 
 
 cdef bint have_news(lanes_t *l) noexcept nogil:
@@ -362,7 +363,7 @@ cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
         sched_yield()
     store_relaxed_u64(asleep, sleep_word(l))
     fault_point("doze")
-    # SYNC lanes asleep (meets: ring_bell, rouse_everyone in sync/wait.pyx).
+    # SYNC p2p asleep (meets: ring_bell, rouse_self, rouse_everyone in sync/wait.pyx).
     full_fence()
     if not have_news(l) and not in_trouble(l.circle) and load_relaxed_u64(&l.changes) == changes:
         sleep_on(&l.circle.outbox[l.circle.rank].lanes_wake, tick_ns)
@@ -375,7 +376,7 @@ cdef void rouse_self(lanes_t *l) noexcept nogil:
     cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].lanes_asleep
     cdef uint64_t word
     store_relaxed_u64(&l.changes, l.changes + 1)
-    full_fence()     # SYNC lanes asleep
+    full_fence()     # SYNC p2p asleep (meets: doze)
     word = load_relaxed_u64(asleep)
     if word != 0 and compare_swap_u64(asleep, word, 0):
         sem_post(&l.circle.outbox[l.circle.rank].lanes_wake)
@@ -397,7 +398,7 @@ cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil:
         awaited = l.into[j].is_busy or l.into[j].nwanted > 0 or l.out[j].is_busy
         if j == c.rank or not (awaited or l.nwanted):
             continue
-        has_left = load_acquire_u32(&c.outbox[j].left)
+        has_left = load_acquire_u32(&c.outbox[j].left)      # SYNC left (meets: say_goodbye in engine/engine.pyx)
         if only_dead if has_left else life_state(c.life[j]) != DEAD:
             continue
         if has_news(l, j):      # what it had said before it went

@@ -34,14 +34,15 @@ cdef enum:
 
 
 cdef inline bint has_come(const uint64_t *counter, uint64_t until) noexcept nogil:
-    # SYNC filled, drained: whoever sees the counter here looks at it again by ring_ready or ring_free.
+    # SYNC filled (meets: ring_commit in ring/spsc.pxd), SYNC drained (meets: ring_release in ring/spsc.pxd). Every
+    # caller loads the counter again, by ring_ready or ring_free.
     return <int64_t> (load_acquire_u64(counter) - until) >= 0
 
 
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
 cdef void rouse(watch_t *w, uint64_t value) noexcept nogil:
-    # SYNC asleep (meets: sleep_a_tick): the number of this very sleep, or of a later one, whose sleeper then has seen
+    # SYNC end asleep (meets: sleep_a_tick): the number of this very sleep, or of a later one, whose sleeper then has seen
     # our counter. The swap makes one waker of two: one post per sleep, so tokens cannot pile up in the semaphore.
     if load_acquire_u32(&w.others.asleep) and <int64_t> (value - load_relaxed_u64(&w.others.until)) >= 0:
         if compare_swap_u32(&w.others.asleep, 1, 0):
@@ -50,7 +51,7 @@ cdef void rouse(watch_t *w, uint64_t value) noexcept nogil:
 
 
 cdef void ring_bell(watch_t *w, uint64_t value) noexcept nogil:
-    # SYNC asleep (meets: sleep_a_tick). The counter just moved must be visible before we read whether anyone sleeps;
+    # SYNC end asleep (meets: sleep_a_tick). The counter just moved must be visible before we read whether anyone sleeps;
     # the sleeper says so, fences, and looks at the counter again. In every order of these steps one of the two sees the
     # other.
     full_fence()
@@ -77,7 +78,7 @@ cdef void sleep_a_tick(watch_t *w, const uint64_t *counter, uint64_t until, uint
         ns = max(0, min(ns, patience.deadline_ns - now_ns()))
     store_relaxed_u64(&w.bell.until, rouse_at)
     store_release_u32(&w.bell.asleep, 1)
-    # SYNC asleep (meets: ring_bell).
+    # SYNC end asleep (meets: ring_bell).
     full_fence()
     fault_point("nap")
     if not has_come(counter, until):

@@ -30,12 +30,12 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil:
     while True:
         # SYNC overwritten (meets: move_head). What lies below is not ours any more.
         head = load_acquire_u64(&c.ring.head)
-        # SYNC filled (meets: ring_commit).
+        # SYNC filled (meets: ring_commit in ring/spsc.pxd).
         c.cached_tail = load_acquire_u64(&c.ring.tail)
         c.head = unclaimed(head)
         if c.cached_tail == c.head:
             return 0
-        # SYNC claimed (meets: move_head). From here on the producer leaves alone what is next, and all behind it. A
+        # SYNC claimed (meets: look_at_head). From here on the producer leaves alone what is next, and all behind it. A
         # claim that stands already is our own.
         if head != c.head or compare_swap_u64(&c.ring.head, head, claimed(head)):
             break
@@ -58,7 +58,7 @@ cdef inline bint is_free(producer_t *p, uint64_t nslots) noexcept nogil:
 
 cdef int look_at_head(producer_t *p, uint64_t nslots) noexcept nogil:
     """1: so many are free; 0: the oldest is being read; MAY_GO: it may be given up; or RING_CORRUPT."""
-    # SYNC drained (meets: ring_release), SYNC claimed (meets: claim_next).
+    # SYNC drained (meets: ring_release in ring/spsc.pxd), SYNC claimed (meets: claim_next).
     cdef uint64_t head = load_acquire_u64(&p.ring.head)
     if p.tail - unclaimed(head) > p.capacity:
         return RING_CORRUPT

@@ -99,7 +99,7 @@ cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
 
 
 cdef void leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
-    # SYNC closed (meets: ring_is_finished, ring_end_state). The last count before the word that says it is the last.
+    # SYNC closed (meets: ring_is_finished, closed_state). The last count before the word that says it is the last.
     store_release_u32(&role.closed, 1 if in_good_order else 2)
     drop_liveness(&role.life)
 

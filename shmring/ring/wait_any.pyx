@@ -30,7 +30,8 @@ cdef enum:
 
 
 cdef bint any_has_come(awaited_t *rings, int n) noexcept nogil:
-    # SYNC filled, drained, as in ring/blocking.pyx.
+    # SYNC filled (meets: ring_commit in ring/spsc.pxd), SYNC drained (meets: ring_release in ring/spsc.pxd), as in
+    # has_come in ring/blocking.pyx.
     cdef int i
     for i in range(n):
         if <int64_t> (load_acquire_u64(rings[i].counter) - rings[i].until) >= 0:
@@ -65,7 +66,7 @@ cdef void sleep_a_tick(awaited_t *rings, int n, sem_t *wake, patience_t *patienc
     for i in range(n):
         store_relaxed_u64(&rings[i].watch.bell.until, rings[i].until)
         store_release_u32(&rings[i].watch.bell.asleep, 1)
-    # SYNC asleep (meets: ring_bell in ring/blocking.pyx).
+    # SYNC end asleep (meets: ring_bell in ring/blocking.pyx).
     full_fence()
     if not any_has_come(rings, n):
         rings[0].watch.counts.sleeps += 1

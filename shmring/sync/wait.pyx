@@ -51,8 +51,10 @@ cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil:
 
 cdef inline bint has_reached(circle_t *c, int what, int who, uint64_t need) noexcept nogil:
     if c.seen[what][who] < need:
-        # SYNC published (meets: publish in engine/engine.pyx, write_eager): the payload of every round below is visible.
-        # SYNC consumed (meets: release in engine/engine.pyx): the reads of those slots are over, we may overwrite them.
+        # SYNC published (meets: publish in engine/rounds.pyx, finish in engine/rounds.pyx): the slots of all rounds below
+        # the count, and their signatures, are visible.
+        # SYNC consumed (meets: release in engine/rounds.pyx, finish in engine/rounds.pyx, conclude in engine/eager.pyx):
+        # that rank's reads of those slots are over, they may be overwritten.
         c.seen[what][who] = load_acquire_u64(counter_of(c, what, who))
     return c.seen[what][who] >= need
 
@@ -92,8 +94,8 @@ cdef void wake_waiters(circle_t *c) noexcept nogil:
     """Call after moving an own counter."""
     cdef int j
     cdef uint64_t word
-    # SYNC asleep (meets: sleep_a_tick). The only full fence. The counter we just moved must be visible before we read
-    # whether anyone sleeps; the sleeper writes its word, fences, and looks at the counters again. In every order of
+    # SYNC rank asleep (meets: sleep_a_tick). The counter we just moved must be visible before we read whether any
+    # rank sleeps; the sleeper writes its word, fences, and looks at the counters again. In every order of
     # these four steps either we see its word, or it sees our counter: no wake-up is lost. The same argument between
     # two wakers makes the later one see the earlier one's counter in is_due.
     full_fence()
@@ -107,7 +109,8 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
     """Wake whoever sleeps, whatever it sleeps for. Call after writing what they should hear of."""
     cdef uint64_t word
     cdef int j
-    full_fence()     # SYNC asleep, as in wake_waiters
+    # SYNC rank asleep (meets: sleep_a_tick), SYNC p2p asleep (meets: doze in p2p/pair_queue.pyx).
+    full_fence()
     c = c.first
     while c != NULL:
         for j in range(c.size):      # the own rank, too: another of its threads may sleep
@@ -128,7 +131,7 @@ cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
 
 
 cdef bint in_trouble(circle_t *c) noexcept nogil:
-    # SYNC trouble (meets: report_trouble): the whole record is visible.
+    # SYNC trouble (meets: write_record, complete_report): the whole record is visible.
     return load_acquire_u32(&record_of(c).state) == 2
 
 
@@ -177,11 +180,13 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     """
     cdef uint64_t ours = c.outbox[c.rank].current, theirs
     cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
-    if load_acquire_u64(&c.outbox[j].consumed) != round:      # SYNC consumed
+    # SYNC consumed (meets: finish in engine/rounds.pyx, conclude in engine/eager.pyx).
+    if load_acquire_u64(&c.outbox[j].consumed) != round:
         return False
     fault_point("elsewhere")
-    # SYNC current (meets: start_eager in engine/eager.pyx, execute in engine/engine.pyx). Since we looked at its count it may have ended
-    # this round and begun another call: who sees that call's word here sees the higher count below.
+    # SYNC current (meets: start_eager in engine/eager.pyx, set_out in engine/engine.pyx, take_part in
+    # engine/thread_team.pyx). Since the load of its count that rank may have ended this round and begun another call:
+    # if that call's signature is loaded here, the load of the count below returns the higher number.
     theirs = load_acquire_u64(&c.outbox[j].current)
     if theirs == 0 or theirs == ours or load_acquire_u64(&c.outbox[j].consumed) != round:
         return False
@@ -239,6 +244,7 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
             continue
         if is_elsewhere(c, j):
             return True
+        # SYNC left (meets: say_goodbye in engine/engine.pyx). The counters of a rank that has left are final.
         if load_acquire_u32(&c.outbox[j].left):
             if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
                 report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")
@@ -270,7 +276,7 @@ cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_
     if patience.timeout_ns >= 0:
         ns = max(0, min(ns, patience.deadline_ns - now_ns()))
     store_relaxed_u64(asleep, want_of(what, whom, need))
-    # SYNC asleep (meets: wake_waiters, rouse_everyone).
+    # SYNC rank asleep (meets: wake_waiters, rouse_everyone).
     full_fence()
     fault_point("sleep")
     if not is_ready(c, what, whom, need) and not in_trouble(c):
