@@ -1,9 +1,12 @@
-"""Blocks: zeroed memory that goes with the object that asked for it."""
+"""What every room needs from C and from the interpreter: zeroed memory, timeouts, errors without a caller."""
 
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdlib cimport calloc, free
 
 
-cdef class Block:
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+cdef class HeapBlock:
     """Memory that is freed with this object."""
 
     def __dealloc__(self):
@@ -12,9 +15,64 @@ cdef class Block:
 
 cdef void *allocate(list blocks, size_t count, size_t nbytes) except NULL:
     """``count`` times ``nbytes`` bytes of zeros, freed with ``blocks``, a list that the owner keeps."""
-    cdef Block block = Block.__new__(Block)
+    cdef HeapBlock block = HeapBlock.__new__(HeapBlock)
     block.memory = calloc(max(count, <size_t> 1), nbytes)
     if block.memory == NULL:
         raise MemoryError(f"no memory for {count} x {nbytes} bytes")
     blocks.append(block)
     return block.memory
+
+
+# ---- timeouts --------------------------------------------------------------------------------------------------------
+
+cdef int64_t timeout_to_ns(object seconds) except -2:
+    """A timeout in seconds as nanoseconds; `NO_LIMIT` for None, infinity and what int64 cannot hold; 0: look once."""
+    cdef double value
+    if seconds is None:
+        return NO_LIMIT
+    try:
+        value = seconds
+    except TypeError:
+        raise TypeError(
+            f"timeout={seconds!r}: must be a number of seconds, or None for no limit, not {type(seconds).__name__}"
+        ) from None
+    except OverflowError:    # an int beyond the range of a double
+        value = 1e300 if seconds > 0 else -1.0
+    if not value >= 0:       # NaN too
+        raise ValueError(f"timeout={seconds!r}: must be 0 or more seconds, or None for no limit")
+    value *= 1e9
+    return <int64_t> value if value < 9223372036854775808.0 else NO_LIMIT
+
+
+def timeout_ns(seconds):
+    """Convert a timeout to nanoseconds.
+
+    Parameters
+    ----------
+    seconds : float or None
+        0 or more: how long to wait; 0 looks once. None or infinity: no limit.
+
+    Returns
+    -------
+    int
+        Nanoseconds; -1 for no limit, which is also the answer for more than int64 can hold.
+
+    Raises
+    ------
+    ValueError
+        A negative number, or NaN.
+    TypeError
+        Not a real number.
+    """
+    return timeout_to_ns(seconds)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+def report_unraisable(error, source):
+    """Pass ``error``, an exception raised by the function ``source``, to `sys.unraisablehook`; raises nothing.
+
+    In C because Python code cannot construct the argument that the default hook accepts.
+    """
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(source)

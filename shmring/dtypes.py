@@ -1,7 +1,7 @@
 """The element types and operations, by name and by number.
 
 The numbers are positions in `DTYPES` and `OPS`. They travel in signatures and index the kernel tables, so
-``_c/kernels.h`` lists them in the same order (``tests/unit/test_dtypes.py`` compares the two).
+``_c/kernels.h`` lists them in the same order (``tests/unit/base/test_dtypes.py`` compares the two).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit lanes and comp
 
 typedef void (*copy_kernel)(void *dst, const void *src, size_t nbytes);
 
-/* The numbers of dtypes.py, in its order (tests/unit/test_dtypes.py compares). */
+/* The numbers of dtypes.py, in its order (tests/unit/base/test_dtypes.py compares). */
 #define SHMRING_DTYPES(DO)                                                                                             \
     DO(FLOAT64, 8) DO(FLOAT32, 4) DO(FLOAT16, 2) DO(BFLOAT16, 2)                                                       \
     DO(INT8, 1) DO(INT16, 2) DO(INT32, 4) DO(INT64, 8)                                                                 \

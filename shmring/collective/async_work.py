@@ -23,9 +23,9 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from shmring._runtime import report_unraisable
 from shmring.engine.signature import explain
 from shmring.errors import ClosedError
-from shmring.unraisable import report_unraisable
 
 LAST_CALLBACK_S = 1.0  # how long the end of the program waits for a callback that is running
 

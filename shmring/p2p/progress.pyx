@@ -27,7 +27,7 @@ from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_sig
 from shmring.sync.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, now_ns, report_late
 
 from shmring.errors import MessageTimeoutError
-from shmring.unraisable import report_unraisable
+from shmring._runtime import report_unraisable
 
 cdef enum:
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back

@@ -25,7 +25,6 @@ TOP = {
     "dtypes": "base",
     "version": "base",
     "_runtime": "base",
-    "unraisable": "base",
     "communicator": "communicator",
     "__init__": "face",
     "__main__": "guests",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shmring._runtime import report_unraisable
 from shmring.dtypes import DTYPES
 from shmring.errors import BrokenError, MessageTimeoutError, MessageTooLongError
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 from shmring.torch.multinode.mailbox import Letter, code_of
-from shmring.unraisable import report_unraisable
 
 if TYPE_CHECKING:
     from shmring.torch.multinode.messages import NodeLetters
