@@ -1,7 +1,7 @@
-# Memory borrowed from callers, and memory lent to them (arrays/lease.pyx).
+# Memory borrowed from callers, and memory leased to them (arrays/lease.pyx).
 
 
-# ---- borrowed: pointer and size of what a caller gives, for the length of a call ----
+# ---- borrowed: pointer and size of a caller's memory, for the length of a call ----
 
 ctypedef struct borrowed_t:
     char *address
@@ -10,20 +10,20 @@ ctypedef struct borrowed_t:
     Py_buffer view
 
 cdef int borrow(object data, borrowed_t *b, bint writable) except -1
-cdef void give_back(borrowed_t *b) noexcept
+cdef void end_borrow(borrowed_t *b) noexcept
 
 
-# ---- lent: memory that may be looked at until it is taken back ----
+# ---- leased: memory that a caller may use until the lease ends ----
 
 cdef class Span:
     cdef object owner              # keeps the memory
     cdef char *address
     cdef Py_ssize_t nbytes
     cdef bint is_readonly
-    cdef int exports               # views, and arrays, that look at it now
+    cdef int exports               # views and arrays of it that are alive
 
 
-cdef Span lend_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly)
+cdef Span make_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly)
 
 
 cdef class Lease:
@@ -35,4 +35,4 @@ cdef class Lease:
     cdef int end(self) except -1
 
 
-cdef Lease lend(object owner, char *address, object dtype, tuple shape, bint is_readonly)
+cdef Lease make_lease(object owner, char *address, object dtype, tuple shape, bint is_readonly)

@@ -1,9 +1,9 @@
-"""Memory borrowed from callers, and memory lent to them.
+"""Memory borrowed from callers, and memory leased to them.
 
-Slots of a ring are lent to be written or read in place. They will soon hold something else, so whoever still looks at
-them then must not be able to. Python cannot take an array back; but an object that exports its memory by the buffer
-protocol knows how many look at it. So a `Lease` ends like a ``bytearray`` is resized, or an ``mmap`` closed: not while
-arrays or views of it are alive (``BufferError``), and afterwards it gives out none (``ValueError``).
+Slots of a ring are leased, to be written or read in place. Slots are reused, so a view must be unusable once its slot
+is released. Python cannot revoke an array; but an object that exports its memory by the buffer protocol counts its
+exports. So a `Lease` ends like a ``bytearray`` is resized, or an ``mmap`` closed: not while arrays or views of it are
+alive (``BufferError``), and afterwards it exports nothing (``ValueError``).
 """
 
 cimport cython
@@ -34,9 +34,9 @@ cdef inline bint is_plain(object array) noexcept:
 
 
 cdef int borrow(object data, borrowed_t *b, bint writable) except -1:
-    """Pointer and size of what a caller gives, valid while the GIL is held and no Python code runs.
+    """Pointer and size of a caller's memory, valid while the GIL is held and no Python code runs.
 
-    The exact types spare the 60 ns and more of an export. What is exported stays valid until it is given back.
+    Exact types save the 60 ns and more of an export. Exported memory stays valid until `end_borrow`.
     """
     b.is_exported = False
     if PyBytes_CheckExact(data) and not writable:
@@ -53,16 +53,16 @@ cdef int borrow(object data, borrowed_t *b, bint writable) except -1:
     return 0
 
 
-cdef void give_back(borrowed_t *b) noexcept:
+cdef void end_borrow(borrowed_t *b) noexcept:
     if b.is_exported:
         PyBuffer_Release(&b.view)
 
 
-# ---- lent ------------------------------------------------------------------------------------------------------------
+# ---- leased ----------------------------------------------------------------------------------------------------------
 
 @cython.final
 cdef class Span:
-    """Exports memory while it is lent, keeps its owner alive, and counts who looks at it."""
+    """Exports leased memory, keeps its owner alive, and counts the exports."""
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.address, self.nbytes, self.is_readonly, flags)
@@ -72,7 +72,7 @@ cdef class Span:
         self.exports -= 1
 
 
-cdef Span lend_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly):
+cdef Span make_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly):
     cdef Span span = Span.__new__(Span)
     span.owner, span.address, span.nbytes, span.is_readonly = owner, address, nbytes, is_readonly
     return span
@@ -80,8 +80,8 @@ cdef Span lend_span(object owner, char *address, Py_ssize_t nbytes, bint is_read
 
 @cython.final
 @cython.internal
-cdef class Look:
-    """What an array of a span has as its base: one look, which ends with the last array that came of it."""
+cdef class SpanReference:
+    """The base of an array over a span: counted as one export, until the last array derived from it is gone."""
 
     cdef Span span
 
@@ -91,8 +91,8 @@ cdef class Look:
 
 
 cdef object array_over(Span span, object dtype, tuple shape):
-    """An array that looks at a span; of any dtype, those that know no buffer protocol (bfloat16) included."""
-    cdef Look look = Look.__new__(Look)
+    """An array over a span, of any dtype, those without the buffer protocol (bfloat16) included."""
+    cdef SpanReference reference = SpanReference.__new__(SpanReference)
     cdef cnp.npy_intp dims[64]
     cdef int d, ndim = len(shape)
     cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (0 if span.is_readonly else cnp.NPY_ARRAY_WRITEABLE)
@@ -102,20 +102,20 @@ cdef object array_over(Span span, object dtype, tuple shape):
     cdef cnp.ndarray array = PyArray_NewFromDescr(&PyArray_Type, <cnp.dtype>dtype, ndim, dims, NULL, span.address,
                                                   flags, NULL)
     cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
-    look.span = span
+    reference.span = span
     span.exports += 1
-    cnp.set_array_base(array, look)
+    cnp.set_array_base(array, reference)
     return array
 
 
 @cython.final
 cdef class Lease:
-    """Memory of a channel, lent until it is committed, aborted or released.
+    """Memory of a channel, leased until it is committed, aborted or released.
 
-    It behaves as the array that it lends: ``lease[...] = x``, ``lease["field"]``, ``np.add(x, y, out=lease.array)``,
-    ``memoryview(lease)``. Arrays and views taken from it must be gone before it ends, or what ends it raises
-    ``BufferError`` and has changed nothing: drop them (``del a``) and call again. Once it is over, every use of the
-    lease raises ``ValueError``. So no array ever shows memory that has come to mean something else.
+    It behaves as an array of that memory: ``lease[...] = x``, ``lease["field"]``, ``np.add(x, y, out=lease.array)``,
+    ``memoryview(lease)``. Arrays and views taken from it must be gone before it ends: otherwise the call that
+    would end it raises ``BufferError`` and changes nothing; delete them (``del a``) and call again. Once it is over,
+    every use of the lease raises ``ValueError``. So no array ever shows memory that has been reused.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ cdef class Lease:
 
     cdef Span live(self):
         if self.span is None:
-            raise ValueError("this lease is over: what it lent was committed, aborted or released")
+            raise ValueError("this lease is over: its memory was committed, aborted or released")
         return self.span
 
     cdef int end(self) except -1:
@@ -137,12 +137,12 @@ cdef class Lease:
 
     @property
     def array(self):
-        """The lent memory, read-only if it was peeked. The lease cannot end while it lives."""
+        """The leased memory, read-only if it was peeked. The lease cannot end while this array is alive."""
         return array_over(self.live(), self.dtype, self.shape)
 
     @property
     def nbytes(self):
-        """Size of the lent memory in bytes."""
+        """Size of the leased memory in bytes."""
         return self.live().nbytes
 
     @property
@@ -168,7 +168,7 @@ cdef class Lease:
         return np.asarray(self.array, dtype)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyObject_GetBuffer(self.array, view, flags)     # which is what the view then keeps alive
+        PyObject_GetBuffer(self.array, view, flags)     # the view keeps that array alive
 
     def __repr__(self):
         if self.span is None:
@@ -176,11 +176,11 @@ cdef class Lease:
         return f"<shmring.Lease of {self.dtype} {self.shape}{', read-only' if self.span.is_readonly else ''}>"
 
 
-cdef Lease lend(object owner, char *address, object dtype, tuple shape, bint is_readonly):
+cdef Lease make_lease(object owner, char *address, object dtype, tuple shape, bint is_readonly):
     cdef Lease lease = Lease.__new__(Lease)
     cdef Py_ssize_t nbytes = dtype.itemsize, extent
     for extent in shape:
         nbytes *= extent
-    lease.span = lend_span(owner, address, nbytes, is_readonly)
+    lease.span = make_span(owner, address, nbytes, is_readonly)
     lease.dtype, lease.shape = dtype, shape
     return lease

@@ -1,8 +1,8 @@
-"""Python objects as bytes: a pickle stream, and beside it the memory of large arrays, which is never copied into it.
+"""Python objects as bytes: a pickle stream, and large buffers (arrays) that stay out of it (pickle protocol 5).
 
-A packed object is its *letter* and its *enclosures*. The letter is the pickle stream (protocol 5) with the sizes of the
-enclosures behind it, so whoever has the letter knows what memory to provide for them. An enclosure is one contiguous
-buffer of at least `ENCLOSED_NBYTES` that the object exported: usually the elements of an array.
+The *stream* is the pickle stream followed by the sizes of the *out-of-band buffers*, so a receiver of the stream can
+allocate memory for them. An out-of-band buffer is one contiguous buffer of at least `OUT_OF_BAND_NBYTES` that the
+object exported: usually the elements of an array.
 """
 
 from __future__ import annotations
@@ -15,76 +15,77 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Smaller buffers are copied into the letter: moving one by itself costs a collective, tens of microseconds, in which
+# Smaller buffers are copied into the stream: moving one by itself costs a collective, tens of microseconds, in which
 # some 100 KiB can be copied twice.
-ENCLOSED_NBYTES = 64 << 10
+OUT_OF_BAND_NBYTES = 64 << 10
 
 _COUNT = struct.Struct("<Q")
 
 
 class Pickled(NamedTuple):
-    """A packed object. Both parts look at the memory of the object or of this pickled: nothing large was copied."""
+    """A pickled object. Both parts are views of memory that the object or this tuple owns: nothing large was copied."""
 
-    letter: memoryview
-    enclosures: list[memoryview]
+    stream: memoryview
+    buffers: list[memoryview]
+    """Out of band."""
 
     @property
     def nbytes(self) -> int:
         """Bytes in all."""
-        return self.letter.nbytes + sum(enclosure.nbytes for enclosure in self.enclosures)
+        return self.stream.nbytes + sum(buffer.nbytes for buffer in self.buffers)
 
 
 def require_pickle(allowed: bool) -> None:
-    """Refuse what needs pickle on a communicator that was made without it."""
+    """Refuse a call that needs pickle on a communicator that was made without it."""
     if not allowed:
         raise ValueError("made with allow_pickle=False, this communicator neither sends nor receives objects")
 
 
 def pack(obj: object) -> Pickled:
-    """Pack an object. It must not be changed before the pickled has been sent.
+    """Pickle an object. It must not be changed before the result has been sent.
 
     Raises
     ------
     Exception
-        Whatever pickling it raises: `pickle.PicklingError`, ``TypeError``, or what a ``__reduce__`` of its raises.
+        Whatever pickling it raises: `pickle.PicklingError`, ``TypeError``, or an exception of its ``__reduce__``.
     """
-    enclosures: list[memoryview] = []
+    buffers: list[memoryview] = []
 
-    def keep_in_letter(buffer: pickle.PickleBuffer) -> bool:
+    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
         try:
             memory = buffer.raw()
-        except BufferError:  # not contiguous; pickle says so in its own words
+        except BufferError:  # not contiguous
             return True
-        if memory.nbytes < ENCLOSED_NBYTES:
+        if memory.nbytes < OUT_OF_BAND_NBYTES:
             return True
-        enclosures.append(memory)
+        buffers.append(memory)
         return False
 
     stream = io.BytesIO()
-    pickle.Pickler(stream, protocol=5, buffer_callback=keep_in_letter).dump(obj)
-    for enclosure in enclosures:
-        stream.write(_COUNT.pack(enclosure.nbytes))
-    stream.write(_COUNT.pack(len(enclosures)))
-    return Pickled(stream.getbuffer(), enclosures)
+    pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream).dump(obj)
+    for buffer in buffers:
+        stream.write(_COUNT.pack(buffer.nbytes))
+    stream.write(_COUNT.pack(len(buffers)))
+    return Pickled(stream.getbuffer(), buffers)
 
 
-def enclosed_sizes(letter) -> tuple[int, ...]:
-    """Bytes of each enclosure that belongs to a letter."""
-    view = memoryview(letter)
+def buffer_sizes(stream) -> tuple[int, ...]:
+    """Bytes of each out-of-band buffer that belongs to a stream."""
+    view = memoryview(stream)
     (count,) = _COUNT.unpack_from(view, view.nbytes - _COUNT.size)
     return struct.unpack_from(f"<{count}Q", view, view.nbytes - (count + 1) * _COUNT.size)
 
 
-def empty_enclosures(letter) -> list[np.ndarray]:
-    """Fresh memory for the enclosures of a letter: one array of bytes each, so that each is freed by itself."""
-    return [np.empty(nbytes, np.uint8) for nbytes in enclosed_sizes(letter)]
+def empty_buffers(stream) -> list[np.ndarray]:
+    """Fresh memory for the out-of-band buffers of a stream: one array of bytes each, so that each is freed alone."""
+    return [np.empty(nbytes, np.uint8) for nbytes in buffer_sizes(stream)]
 
 
-def unpack(letter, enclosures: Sequence) -> object:
-    """Make the object. Its arrays look at the enclosures, which it keeps; they are writable if those were at `pack`.
+def unpack(stream, buffers: Sequence) -> object:
+    """Unpickle an object. Its arrays are views of ``buffers``, writable if the originals were.
 
-    Runs what the sender put into the letter: only for peers that are trusted as much as one's own code.
+    Unpickling runs code that the sender chose: only for peers that are trusted as much as one's own code.
     """
-    view = memoryview(letter)
-    end = view.nbytes - (len(enclosures) + 1) * _COUNT.size
-    return pickle.loads(view[:end], buffers=enclosures)
+    view = memoryview(stream)
+    end = view.nbytes - (len(buffers) + 1) * _COUNT.size
+    return pickle.loads(view[:end], buffers=buffers)

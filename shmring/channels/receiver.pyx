@@ -20,7 +20,7 @@ from shmring.channels.endpoint cimport DROPS_OLDEST, End, timeout_of
 from shmring._c.faults cimport fault_point
 from shmring.ring.framing cimport (ALIGNED_NBYTES, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of,
                              copy_payload, frame_t, is_long, kind_of, leave_frame, ndim_of, next_frame)
-from shmring.arrays.lease cimport borrow, borrowed_t, give_back, lend
+from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
 from shmring.sync.liveness cimport fork_generation
 from shmring.ring.overwrite cimport claim_next, give_up_claim
 from shmring.ring.spsc cimport (END_CLOSED, RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer,
@@ -33,7 +33,7 @@ from shmring.channels import aio as asynchronous
 from shmring.arrays import dtype_codec as contents
 from shmring.dtypes import DTYPES
 from shmring.errors import EndOfStreamError, MessageTooLongError, ObjectError, PeerLostError, SegmentError
-from shmring.arrays.pickle5 import enclosed_sizes, unpack
+from shmring.arrays.pickle5 import buffer_sizes, unpack
 
 cnp.import_array()
 
@@ -205,7 +205,7 @@ cdef class Receiver(End):
             self.into = NULL
             if self.target is THEIRS:
                 self.move_in()
-            give_back(&b)
+            end_borrow(&b)
         return nbytes
 
     def recv_many(self, count=None, timeout=None):
@@ -290,13 +290,13 @@ cdef class Receiver(End):
                 raise TypeError("the next message is an object: recv() it")
             dtype, shape, skipped = self.content_of(&f, f.nbytes)
             self.frame = f
-            self.lease = lend(self.mapping, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
+            self.lease = make_lease(self.mapping, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
         else:
             (message,) = self.assembled
             if not isinstance(message, (bytes, np.ndarray)):
                 raise TypeError("the next message is an object: recv() it")
             array = message if isinstance(message, np.ndarray) else np.frombuffer(message, np.uint8)
-            self.lease = lend(message, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
+            self.lease = make_lease(message, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
         return self.lease
 
     def release(self):
@@ -527,7 +527,7 @@ cdef class Receiver(End):
             raise ObjectError("an object has come, and this channel was made with allow_pickle=False; it was dropped")
         letter, at, enclosures = content[:letter_nbytes], letter_nbytes, []
         try:
-            for nbytes in enclosed_sizes(letter):
+            for nbytes in buffer_sizes(letter):
                 at = (at + ENCLOSURE_ALIGNMENT - 1) // ENCLOSURE_ALIGNMENT * ENCLOSURE_ALIGNMENT
                 enclosures.append(content[at:at + nbytes])
                 at += nbytes
@@ -706,5 +706,5 @@ cdef object numbered_dtype(int code):
     if code >= len(numbered):
         raise SegmentError(f"{code} is no element type")
     if numbered[code] is None:
-        numbered[code] = contents.numbered(code)
+        numbered[code] = contents.dtype_with_code(code)
     return numbered[code]

@@ -11,7 +11,7 @@ cimport numpy as cnp
 
 from shmring._c.atomics cimport store_relaxed_u64
 from shmring.channels.endpoint cimport DROPS_OLDEST, WAITS, End, is_gone, timeout_of
-from shmring.arrays.lease cimport lend
+from shmring.arrays.lease cimport make_lease
 from shmring.ring.overwrite cimport claim_next, give_up_claim, overwrite_slots
 from shmring.ring.spsc cimport (END_CLOSED, consumer_t, producer_t, ring_abort, ring_attach_consumer,
                            ring_attach_producer, ring_close_consumer, ring_close_producer, ring_commit,
@@ -261,7 +261,7 @@ cdef class RecordSender(End):
         if address == NULL:
             self.ring.sent.dropped += 1
             raise queue.Full
-        self.lease = lend(self.mapping, address, self.channel.dtype, (found,), False)
+        self.lease = make_lease(self.mapping, address, self.channel.dtype, (found,), False)
         return self.lease
 
     def commit(self, count=None):
@@ -495,7 +495,7 @@ cdef class RecordReceiver(End):
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
         address = ring_peek(&self.c, self.await_records(0 if count is None else count, timeout_of(timeout)), &found)
-        self.lease = lend(self.mapping, <char *>address, self.channel.dtype, (found,), True)
+        self.lease = make_lease(self.mapping, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
     def release(self, count=None):

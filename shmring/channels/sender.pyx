@@ -21,7 +21,7 @@ from shmring._c.faults cimport fault_point
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of,
                              copy_payload, frame_needs, kind_of, load_t, longest_frame, nwords_of, open_frame, part_t,
                              put_load, word_of)
-from shmring.arrays.lease cimport Lease, lend
+from shmring.arrays.lease cimport Lease, make_lease
 from shmring.sync.liveness cimport fork_generation
 from shmring.ring.overwrite cimport overwrite_frames
 from shmring.ring.spsc cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit,
@@ -281,7 +281,7 @@ cdef class Sender(End):
     cdef object load_pickled(self, object pickled, message_t *m):
         """The letter's length, the letter, and each enclosure where its elements will be aligned."""
         cdef uint64_t at = 0, gap
-        buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.letter, *pickled.enclosures)]
+        buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.stream, *pickled.buffers)]
         room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
         begin(m, word_of(OBJECT))
         m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
@@ -594,7 +594,7 @@ cdef class Sender(End):
         self.reserved_word = (<uint64_t *>to) - 1
         self.reserved_meta = meta_nbytes
         self.reserved_nwords = self.p.reserved
-        self.lease = lend(self.mapping, to + meta_nbytes, kind, shape, False)
+        self.lease = make_lease(self.mapping, to + meta_nbytes, kind, shape, False)
         return self.lease
 
     def commit(self, count=None):
@@ -669,7 +669,7 @@ cdef class Sender(End):
 
 cdef tuple word_and_meta(kind, tuple shape):
     """How an array of a dtype, or of one that has a number, begins."""
-    cdef object code = kind if isinstance(kind, int) else contents.number_of(kind)
+    cdef object code = kind if isinstance(kind, int) else contents.code_of_dtype(kind)
     extents = np.array(shape, np.int64).tobytes()
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.arrays.pickle5 import Pickled, empty_enclosures, pack, require_pickle, unpack
+from shmring.arrays.pickle5 import Pickled, empty_buffers, pack, require_pickle, unpack
 from shmring.errors import MismatchError, ObjectError
 
 # Five lines of an eager. Most objects that are sent for their meaning, not their mass, fit.
@@ -333,7 +333,7 @@ class ObjectCalls:
         outgoing = [Departure(pickled) for pickled in pickleds]
         longest = max((departure.rest_nbytes for departure in outgoing), default=0)
         labels = [
-            _write(call, root, False, pickled.letter, pickled.letter.nbytes, departure.rest_nbytes, longest)
+            _write(call, root, False, pickled.stream, pickled.stream.nbytes, departure.rest_nbytes, longest)
             if pickled is not None
             else _write(call, root, False, b"", 0, 0, longest)
             for pickled, departure in zip(pickleds, outgoing, strict=True)
@@ -412,7 +412,7 @@ class Departure:
         self.error = error
         self._parts = []
         if pickled is not None:
-            self._parts = [pickled.letter[_BEGINNING_NBYTES:], *pickled.enclosures]
+            self._parts = [pickled.stream[_BEGINNING_NBYTES:], *pickled.buffers]
         self.rest_nbytes = sum(part.nbytes for part in self._parts)
 
     def parts(self) -> Iterator[np.ndarray]:
@@ -432,7 +432,7 @@ class Arrival:
         """Where the parts go, each to be filled before the next is asked for: the letter tells of the enclosures."""
         if self._letter.nbytes > _BEGINNING_NBYTES:
             yield self._letter[_BEGINNING_NBYTES:]
-        self._enclosures = empty_enclosures(self._letter)
+        self._enclosures = empty_buffers(self._letter)
         yield from self._enclosures
 
     def open(self, sender: int) -> Any:

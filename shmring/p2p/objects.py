@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shmring.arrays.pickle5 import empty_enclosures, pack, require_pickle, unpack
+from shmring.arrays.pickle5 import empty_buffers, pack, require_pickle, unpack
 from shmring.errors import MessageError, ObjectError
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
@@ -57,9 +57,9 @@ class ObjectMessageCalls(MessageCalls):
             raise ObjectError(
                 f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}", self.rank
             ) from error
-        self.send(np.frombuffer(pickled.letter, _LETTER), dst, tag, timeout=timeout)
+        self.send(np.frombuffer(pickled.stream, _LETTER), dst, tag, timeout=timeout)
         with self._all_or_nothing():
-            for enclosure in pickled.enclosures:
+            for enclosure in pickled.buffers:
                 self.send(np.frombuffer(enclosure, np.uint8), dst, tag, timeout=timeout)
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:
@@ -104,7 +104,7 @@ class ObjectMessageCalls(MessageCalls):
         self.recv(letter, message.source, message.tag, timeout=timeout)
         raw = letter.view(np.uint8)
         with self._all_or_nothing():
-            enclosures = empty_enclosures(raw)
+            enclosures = empty_buffers(raw)
             for enclosure in enclosures:
                 self.recv(enclosure, message.source, message.tag, timeout=timeout)
         try:

@@ -24,7 +24,7 @@ from shmring._c.atomics cimport (
     store_release_u64,
 )
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, sem_t, shmring_ring, shmring_ring_role
-from shmring.arrays.lease cimport Span, borrow, borrowed_t, give_back, lend_span
+from shmring.arrays.lease cimport Span, borrow, borrowed_t, end_borrow, make_span
 from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, fork_generation, hold_liveness, life_state
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
@@ -305,7 +305,7 @@ cdef class End:
         raise OSError(code, f"cannot hold a liveness: {strerror(code).decode()}")
 
     cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly):
-        self.span = lend_span(self, <char *>address, nbytes, is_readonly)
+        self.span = make_span(self, <char *>address, nbytes, is_readonly)
         self.view = memoryview(self.span)
         return self.view
 
@@ -476,7 +476,7 @@ cdef class Producer(End):
                 raise ValueError(f"a slot has {self.p.slot_nbytes} bytes, not {b.nbytes}")
             count = ring_try_push(self.p, b.address, 1)
         finally:
-            give_back(&b)
+            end_borrow(&b)
         return count == 1 if count >= 0 else corrupt("consumer")
 
     def try_push_many(self, data):
@@ -499,7 +499,7 @@ cdef class Producer(End):
         try:
             count = ring_try_push(self.p, b.address, slots_in(b.nbytes, self.p.slot_nbytes))
         finally:
-            give_back(&b)
+            end_borrow(&b)
         return count if count >= 0 else corrupt("consumer")
 
     def reserve(self, count=1):
@@ -626,7 +626,7 @@ cdef class Consumer(End):
                 raise ValueError(f"a slot has {self.c.slot_nbytes} bytes, not {b.nbytes}")
             count = ring_try_pop(self.c, b.address, 1)
         finally:
-            give_back(&b)
+            end_borrow(&b)
         return count == 1 if count >= 0 else corrupt("producer")
 
     def try_pop_many(self, out):
@@ -649,7 +649,7 @@ cdef class Consumer(End):
         try:
             count = ring_try_pop(self.c, b.address, slots_in(b.nbytes, self.c.slot_nbytes))
         finally:
-            give_back(&b)
+            end_borrow(&b)
         return count if count >= 0 else corrupt("producer")
 
     def peek(self, count=1):

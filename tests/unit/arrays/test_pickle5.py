@@ -1,4 +1,4 @@
-"""Packing: what goes into the letter, what stays beside it, and what comes out again."""
+"""Pickling: what goes into the stream, what stays out of band, and what unpickling returns."""
 
 import pickle
 
@@ -6,46 +6,46 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shmring.arrays.pickle5 import ENCLOSED_NBYTES, empty_enclosures, enclosed_sizes, pack, unpack
+from shmring.arrays.pickle5 import OUT_OF_BAND_NBYTES, buffer_sizes, empty_buffers, pack, unpack
 
 
 def send(pickled):
-    """What a receiver would have of it: copies in memory of its own."""
-    letter = bytes(pickled.letter)
-    enclosures = empty_enclosures(letter)
-    for place, enclosure in zip(enclosures, pickled.enclosures, strict=True):
-        place[:] = np.frombuffer(enclosure, np.uint8)
-    return unpack(letter, enclosures)
+    """What a receiver gets: copies in its own memory."""
+    stream = bytes(pickled.stream)
+    buffers = empty_buffers(stream)
+    for place, buffer in zip(buffers, pickled.buffers, strict=True):
+        place[:] = np.frombuffer(buffer, np.uint8)
+    return unpack(stream, buffers)
 
 
 @pytest.mark.parametrize(
     "obj", [None, 0, "", "ä" * 5000, b"x" * 3_000_000, [1, [2, (3,)]], {"a": {4}}, 1e300, float("inf"), slice(1, 2)]
 )
-def test_plain_objects_are_all_letter(obj):
+def test_plain_objects_are_all_stream(obj):
     pickled = pack(obj)
-    assert pickled.enclosures == []
-    assert pickled.nbytes == len(pickled.letter)
+    assert pickled.buffers == []
+    assert pickled.nbytes == len(pickled.stream)
     assert send(pickled) == obj
 
 
-def test_large_arrays_are_not_copied_and_small_ones_are_in_the_letter():
+def test_large_arrays_are_not_copied_and_small_ones_are_in_the_stream():
     large, small = np.arange(1_000_000), np.arange(10)
     pickled = pack({"large": large, "small": small, "again": large})
-    assert len(pickled.letter) < 1000
-    (enclosure,) = pickled.enclosures
-    assert np.shares_memory(np.frombuffer(enclosure, np.int64), large)
-    assert enclosed_sizes(pickled.letter) == (8_000_000,)
+    assert len(pickled.stream) < 1000
+    (buffer,) = pickled.buffers
+    assert np.shares_memory(np.frombuffer(buffer, np.int64), large)
+    assert buffer_sizes(pickled.stream) == (8_000_000,)
     got = send(pickled)
     assert (got["large"] == large).all()
     assert (got["small"] == small).all()
     assert got["again"] is got["large"]
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, ENCLOSED_NBYTES - 1, ENCLOSED_NBYTES, ENCLOSED_NBYTES + 1])
+@pytest.mark.parametrize("nbytes", [0, 1, OUT_OF_BAND_NBYTES - 1, OUT_OF_BAND_NBYTES, OUT_OF_BAND_NBYTES + 1])
 def test_arrays_arrive_writable_whatever_their_size(nbytes):
     x = np.arange(nbytes, dtype=np.uint8)
     pickled = pack(x)
-    assert len(pickled.enclosures) == (nbytes >= ENCLOSED_NBYTES)
+    assert len(pickled.buffers) == (nbytes >= OUT_OF_BAND_NBYTES)
     got = send(pickled)
     assert got.tobytes() == x.tobytes()
     got[:] = 7
