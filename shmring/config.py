@@ -162,11 +162,11 @@ class Config:
         return shmem_setting not in ("", "never", "deny")
 
     def pair_queue_limit(self, size: int) -> int:
-        """Bytes of the ring in each lane among ``size`` ranks.
+        """Bytes of the byte ring in each pair queue among ``size`` ranks.
 
         As many as eight slots, which come to twice the second-level cache: such a ring has left that cache, into the
         one that the ranks share, when its lines are written again (taking them back from the reader costs three times
-        as much), and takes no more of the shared one than that needs. But from 512 KiB to 2 MiB, and the lanes of one
+        as much), and takes no more of the shared one than that needs. But from 512 KiB to 2 MiB, and the queues of one
         rank together, if all are used, stay near 4 MiB.
         """
         if self.pair_queue_nbytes >= 0:

@@ -131,7 +131,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
  *
  *   [header page][shmring_outbox][eager slots: nslots x eager_stride][slots: nslots x slot_nbytes]
- *   [lane ends: one a peer][lanes: one a peer, each without memory until it is used]
+ *   [pair queue ends: one a peer][pair queues: one a peer, each without memory until it is used]
  *   [strands 1, 2, ...: without memory but for those of the team's threads]
  */
 #define SHMRING_NSLOTS_MAX 14u
@@ -174,8 +174,9 @@ typedef struct {
     SHMRING_APART uint64_t consumed; /* rounds read by this rank: their slots, everywhere, are free of it */
     SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (sync/wait.pyx) */
     SHMRING_APART sem_t wake;
-    SHMRING_APART uint64_t lanes_asleep; /* the same for messages (p2p/pair_queue.pyx): another thread may be in a collective */
-    SHMRING_APART sem_t lanes_wake;
+    /* The same for messages (p2p/pair_queue.pyx): another thread of the rank may sleep in a collective. */
+    SHMRING_APART uint64_t pair_queues_asleep;
+    SHMRING_APART sem_t pair_queues_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
     uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
     uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
@@ -232,16 +233,17 @@ typedef struct {
 _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest_line) == SHMRING_LINE,
                "an eager line is a cache line");
 
-/* ---- lanes: messages from one rank to one other -------------------------------------------------------------------
+/* ---- pair queues: messages from one rank to one other --------------------------------------------------------------
  *
- * The lane from i to j lies in the outbox of i, who alone writes it: SHMRING_LANE_NCELLS cells, then a ring of bytes. A
- * cell is one cache line and announces itself: its `seq`, the cell's number from 1 on, is stored last (release). A
- * message of at most SHMRING_CELL_NBYTES travels within its cell; a longer one in pieces through the ring of bytes, one
- * cell a piece; that cell holds no payload but the piece's `trial`. Payload never lies where a `seq` may, so a stale one is always the number of an older cell.
- * Invariants:   sent - taken <= SHMRING_LANE_NCELLS;   bytes of the pieces not taken <= size of the ring of bytes. */
-#define SHMRING_LANE_NCELLS 256u
+ * The pair queue from i to j lies in the outbox of i, and only i writes to it: SHMRING_PAIR_QUEUE_NCELLS cells, then a
+ * byte ring. A cell is one cache line. Its `seq`, the cell's number counted from 1, is stored last (release). A message
+ * of at most SHMRING_CELL_NBYTES travels in its cell; a longer one in pieces through the byte ring, with one cell for
+ * each piece; such a cell holds no payload but the piece's `trial`. Payload is never stored where a `seq` may lie, so a
+ * stale `seq` is always the number of an older cell.
+ * Invariants:   sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   bytes of the pieces not taken <= size of the byte ring. */
+#define SHMRING_PAIR_QUEUE_NCELLS 256u
 #define SHMRING_CELL_NBYTES 40u
-#define SHMRING_LANE_NTRIALS 4u
+#define SHMRING_PAIR_QUEUE_NTRIALS 4u
 
 typedef struct {
     _Alignas(SHMRING_LINE) union {
@@ -256,11 +258,11 @@ typedef struct {
 
 _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 
-/* What a rank says to one peer about the lanes between them; in the rank's own outbox. */
+/* The state that a rank publishes to one peer of the two pair queues between them; in the rank's own outbox. */
 typedef struct {
-    SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's lane to this rank */
-    uint64_t opened;              /* 1 once this rank's lane to the peer has memory (release) */
-    uint64_t spent_ns[SHMRING_LANE_NTRIALS]; /* reading the pieces of trial t: in [t % that many]; before `taken` */
-} shmring_lane_end;
+    SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's queue to this rank */
+    uint64_t opened;              /* 1 once this rank's queue to the peer has memory (release) */
+    uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]; /* reading the pieces of trial t: in [t % that many]; before `taken` */
+} shmring_pair_queue_end;
 
 #endif

@@ -124,8 +124,8 @@ cdef extern from "layout.h" nogil:
         uint64_t consumed
         uint64_t asleep
         sem_t wake
-        uint64_t lanes_asleep
-        sem_t lanes_wake
+        uint64_t pair_queues_asleep
+        sem_t pair_queues_wake
         uint32_t left
         uint64_t said[14]
         uint64_t before[14]
@@ -153,8 +153,8 @@ cdef extern from "layout.h" nogil:
         shmring_first_line first
         shmring_rest_line rest[1]
 
-    const uint32_t SHMRING_LANE_NCELLS
-    const uint32_t SHMRING_LANE_NTRIALS
+    const uint32_t SHMRING_PAIR_QUEUE_NCELLS
+    const uint32_t SHMRING_PAIR_QUEUE_NTRIALS
     const uint32_t SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
@@ -165,7 +165,7 @@ cdef extern from "layout.h" nogil:
         int32_t dtype
         uint64_t seq
 
-    ctypedef struct shmring_lane_end:
+    ctypedef struct shmring_pair_queue_end:
         uint64_t taken
         uint64_t opened
         uint64_t spent_ns[4]

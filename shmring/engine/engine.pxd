@@ -8,9 +8,9 @@ from shmring.engine.eager cimport eager_t
 from shmring.engine.thread_team cimport Team
 
 
-# Where lanes and strands lie in an outbox segment (layout.h), counted from its start.
-cdef size_t lane_ends_offset(config) except? 0
-cdef size_t lane_offset(config, int size, int peer) except? 0
+# Where pair queues and strands lie in an outbox segment (layout.h), counted from its start.
+cdef size_t pair_queue_ends_offset(config) except? 0
+cdef size_t pair_queue_offset(config, int size, int peer) except? 0
 cdef size_t pair_queue_nbytes(config, int size) except? 0
 cdef size_t strands_offset(config, int size) except? 0
 cdef size_t strand_nbytes(config) except? 0

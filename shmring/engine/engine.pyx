@@ -22,9 +22,9 @@ from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_relea
 from shmring._runtime cimport allocate
 from shmring.engine.executor cimport execute
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                             SHMRING_LANE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
+                             SHMRING_PAIR_QUEUE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
                              SHMRING_EAGER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
-                             shmring_lane_end, shmring_liveness, shmring_outbox, shmring_eager_line)
+                             shmring_pair_queue_end, shmring_liveness, shmring_outbox, shmring_eager_line)
 from shmring._c.faults cimport fault_point
 from shmring.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, life_state
 from shmring.memory.mapping cimport Mapping
@@ -75,24 +75,24 @@ cdef char *slots_in(char *base, int nslots) noexcept:
     return <char *> eager_slots_in(base) + eager_slots_nbytes(nslots)
 
 
-cdef size_t lane_ends_offset(config) except? 0:
-    """Where the lane ends lie in an outbox segment, counted from its start."""
+cdef size_t pair_queue_ends_offset(config) except? 0:
+    """Where the pair queue ends lie in an outbox segment, counted from its start."""
     return SHMRING_HEADER_NBYTES + PAGE + eager_slots_nbytes(config.nslots) + config.nslots * config.slot_nbytes
 
 
-cdef size_t lane_offset(config, int size, int peer) except? 0:
-    """Where the lane to ``peer`` lies, counted from the start of the segment."""
-    cdef size_t ends_nbytes = (size * sizeof(shmring_lane_end) + PAGE - 1) // PAGE * PAGE
-    return lane_ends_offset(config) + ends_nbytes + peer * pair_queue_nbytes(config, size)
+cdef size_t pair_queue_offset(config, int size, int peer) except? 0:
+    """Where the pair queue to ``peer`` lies, counted from the start of the segment."""
+    cdef size_t ends_nbytes = (size * sizeof(shmring_pair_queue_end) + PAGE - 1) // PAGE * PAGE
+    return pair_queue_ends_offset(config) + ends_nbytes + peer * pair_queue_nbytes(config, size)
 
 
 cdef size_t pair_queue_nbytes(config, int size) except? 0:
-    return SHMRING_LANE_NCELLS * sizeof(shmring_cell) + config.pair_queue_limit(size)
+    return SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell) + config.pair_queue_limit(size)
 
 
 cdef size_t strands_offset(config, int size) except? 0:
     """Where the strands of a team's helpers lie, counted from the start of the segment."""
-    return lane_offset(config, size, size)
+    return pair_queue_offset(config, size, size)
 
 
 cdef size_t strand_nbytes(config) except? 0:
@@ -109,8 +109,8 @@ def outbox_nbytes(config, int size):
 
 
 def sparse_nbytes(config, int size):
-    """How many of them, at the end, have no memory before they are used: the lanes and the strands."""
-    return outbox_nbytes(config, size) - lane_offset(config, size, 0)
+    """How many of them, at the end, have no memory before they are used: the pair queues and the strands."""
+    return outbox_nbytes(config, size) - pair_queue_offset(config, size, 0)
 
 
 def prepare_outbox(Mapping mapping):
@@ -120,7 +120,7 @@ def prepare_outbox(Mapping mapping):
     """
     cdef shmring_outbox *box = outbox_in(mapping.address)
     cdef int error
-    if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.lanes_wake, 1, 0) != 0:
+    if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.pair_queues_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
     error = hold_liveness(&(<shmring_header *> mapping.address).life)
     if error:

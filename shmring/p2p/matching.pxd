@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t
 
 from shmring.engine.engine cimport Engine
-from shmring.p2p.pair_queue cimport lanes_t
+from shmring.p2p.pair_queue cimport pair_queues_t
 from shmring._c.layout cimport shmring_cell
 from shmring.p2p.requests cimport Message, Unexpected, Request, Waiter
 
@@ -10,7 +10,7 @@ from shmring.p2p.requests cimport Message, Unexpected, Request, Waiter
 cdef class Matching(Waiter):
     cdef Engine engine
     cdef list blocks
-    cdef lanes_t l
+    cdef pair_queues_t l
     cdef int rank
     cdef int size
     cdef int turn_of_source        # where looking for anybody's message begins: nobody is passed over for ever

@@ -11,10 +11,10 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport give_back
 from shmring._runtime cimport allocate
-from shmring.engine.engine cimport Engine, lane_ends_offset, lane_offset
-from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, inlet_t, next_cell, outlet_t, pull, push, rouse_self, start_message,
+from shmring.engine.engine cimport Engine, pair_queue_ends_offset, pair_queue_offset
+from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, recv_queue_t, next_cell, send_queue_t, pull, push, rouse_self, start_message,
                             take_message)
-from shmring._c.layout cimport SHMRING_LANE_NCELLS, shmring_cell, shmring_lane_end
+from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
 from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Unexpected, Request, Waiter, can_hold, is_for, message_of,
                                misfit, unexpected_of)
@@ -31,12 +31,12 @@ cdef class Matching(Waiter):
 
     def __cinit__(self, Engine engine):
         cdef int size = engine.c.circle.size, rank = engine.c.circle.rank, j
-        cdef size_t ends = lane_ends_offset(engine.config)
-        cdef size_t cells_nbytes = SHMRING_LANE_NCELLS * sizeof(shmring_cell)
+        cdef size_t ends = pair_queue_ends_offset(engine.config)
+        cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
         cdef char *own = (<Mapping> engine.segments[rank].mapping).address
         cdef char *theirs
-        cdef outlet_t *o
-        cdef inlet_t *i
+        cdef send_queue_t *o
+        cdef recv_queue_t *i
         self.engine = engine
         self.blocks = []
         self.rank = rank
@@ -51,19 +51,19 @@ cdef class Matching(Waiter):
         self.l.ring_nbytes = engine.config.pair_queue_limit(size)
         # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
         self.l.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
-        self.l.out = <outlet_t *> allocate(self.blocks, size, sizeof(outlet_t))
-        self.l.into = <inlet_t *> allocate(self.blocks, size, sizeof(inlet_t))
+        self.l.out = <send_queue_t *> allocate(self.blocks, size, sizeof(send_queue_t))
+        self.l.into = <recv_queue_t *> allocate(self.blocks, size, sizeof(recv_queue_t))
         for j in range(size):
             theirs = (<Mapping> engine.segments[j].mapping).address
             o = &self.l.out[j]
-            o.cells = <shmring_cell *> (own + lane_offset(engine.config, size, j))
+            o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
-            o.own = <shmring_lane_end *> (own + ends) + j
+            o.own = <shmring_pair_queue_end *> (own + ends) + j
             o.stores.tries = LAPS_TO_TRY
             o.streams = engine.config.streaming == 1
-            o.peers = <shmring_lane_end *> (theirs + ends) + rank
+            o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.l.into[j]
-            i.cells = <shmring_cell *> (theirs + lane_offset(engine.config, size, rank))
+            i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))
             i.bytes = <char *> i.cells + cells_nbytes
             i.own = o.own
             i.peers = o.peers
@@ -71,7 +71,7 @@ cdef class Matching(Waiter):
     # ---- requests begin and wait ----
 
     cdef int start_send(self, Request r) except -1:
-        cdef outlet_t *o = &self.l.out[r.peer]
+        cdef send_queue_t *o = &self.l.out[r.peer]
         cdef Unexpected unexpected
         if r.peer == self.rank:
             # To oneself through private memory: it never waits, whatever its size.
@@ -263,8 +263,8 @@ cdef class Matching(Waiter):
         """Whether the request could be taken back. A message that is half in is put aside."""
         cdef Unexpected unexpected
         cdef list queue
-        cdef inlet_t *i
-        cdef outlet_t *o
+        cdef recv_queue_t *i
+        cdef send_queue_t *o
         cdef Request first
         if r.kind == SEND:
             queue = self.outgoing[r.peer]

@@ -1,7 +1,7 @@
 # Lanes: one single-producer single-consumer ring for each ordered pair of ranks, for messages of any size.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from shmring._c.layout cimport shmring_cell, shmring_lane_end
+from shmring._c.layout cimport shmring_cell, shmring_pair_queue_end
 from shmring.arrays.store_tuning cimport stores_t
 from shmring.sync.wait cimport circle_t
 
@@ -14,14 +14,14 @@ cdef enum:
     LAPS_TO_TRY = 3    # each way in, of which two count
 
 # The sending end: the lane from this rank to one peer. All but `cells` and `bytes` is private.
-# Invariants: sent - taken <= SHMRING_LANE_NCELLS;   filled - drained <= nbytes of the ring of bytes.
-ctypedef struct outlet_t:
+# Invariants: sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   filled - drained <= nbytes of the ring of bytes.
+ctypedef struct send_queue_t:
     bint is_open                   # the cells have memory
     bint has_bytes                 # the ring of bytes has, too
     shmring_cell *cells
     char *bytes
-    shmring_lane_end *own          # says that the lane is open
-    shmring_lane_end *peers        # says how far the peer is
+    shmring_pair_queue_end *own          # says that the lane is open
+    shmring_pair_queue_end *peers        # says how far the peer is
     uint64_t sent                  # cells ever announced
     uint64_t taken                 # of these, known to be taken by the peer
     uint64_t filled                # bytes ever put into the ring of bytes, in whole lines
@@ -42,12 +42,12 @@ ctypedef struct outlet_t:
     int32_t dtype
 
 # The receiving end: the lane from one peer to this rank.
-ctypedef struct inlet_t:
+ctypedef struct recv_queue_t:
     bint is_open
     shmring_cell *cells
     char *bytes
-    shmring_lane_end *own          # says how far we are
-    shmring_lane_end *peers        # says that the lane is open
+    shmring_pair_queue_end *own          # says how far we are
+    shmring_pair_queue_end *peers        # says that the lane is open
     uint64_t taken                 # cells ever taken
     uint64_t drained               # bytes ever taken out of the ring of bytes, in whole lines
     int nwanted                    # how many ask for what comes next from this very peer
@@ -59,10 +59,10 @@ ctypedef struct inlet_t:
     bint streams                   # into `target`, past the cache
     uint64_t trial                 # the last that was timed
 
-ctypedef struct lanes_t:
+ctypedef struct pair_queues_t:
     circle_t *circle
-    outlet_t *out                  # by peer
-    inlet_t *into                  # by peer
+    send_queue_t *out                  # by peer
+    recv_queue_t *into                  # by peer
     uint64_t ring_nbytes           # of each ring of bytes; a power of two
     int nwanted                    # how many ask for what comes next from anybody
     uint64_t changes               # how often a thread has changed what another one dozes for
@@ -71,16 +71,16 @@ ctypedef struct lanes_t:
 
 
 # ---- one lane, without waiting ----
-cdef bint takes_whole(lanes_t *l, int peer, uint64_t nbytes) noexcept nogil
-cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
-cdef int push(lanes_t *l, int peer) noexcept nogil
-cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil
-cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
-cdef int pull(lanes_t *l, int peer) noexcept nogil
+cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil
+cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil
+cdef int push(pair_queues_t *l, int peer) noexcept nogil
+cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil
+cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
+cdef int pull(pair_queues_t *l, int peer) noexcept nogil
 
 # ---- all lanes ----
-cdef int pump(lanes_t *l) noexcept nogil
-cdef int run_lanes(lanes_t *l) noexcept nogil
-cdef void rouse_self(lanes_t *l) noexcept nogil
-cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
-cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil
+cdef int pump(pair_queues_t *l) noexcept nogil
+cdef int spin(pair_queues_t *l) noexcept nogil
+cdef void rouse_self(pair_queues_t *l) noexcept nogil
+cdef int doze(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
+cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from shmring._c.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
                               load_relaxed_u64, store_relaxed_u64, store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, SHMRING_LANE_NTRIALS, SHMRING_LEFT, SHMRING_LINE,
+from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_LEFT, SHMRING_LINE,
                              SHMRING_LOST, sem_t)
 from shmring.sync.liveness cimport DEAD, life_state
 from shmring.arrays.reduce cimport copy_bytes
@@ -38,7 +38,7 @@ cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
     return (nbytes + SHMRING_LINE - 1) & ~<uint64_t> (SHMRING_LINE - 1)
 
 
-cdef inline uint64_t piece_for(lanes_t *l, uint64_t nbytes) noexcept nogil:
+cdef inline uint64_t piece_for(pair_queues_t *l, uint64_t nbytes) noexcept nogil:
     """Bytes in a piece of a message, 0 if it travels in its cell; both ends compute it from what the cell says.
 
     Eight pieces and more, so that both ends copy for most of the time, as far as pieces do not get too small for it.
@@ -64,7 +64,7 @@ cdef inline void add_peer(uint64_t *field, int peer) noexcept nogil:
     field[0] = <uint64_t> (peer + 2) if field[0] == 0 else ANYBODY
 
 
-cdef uint64_t sleep_word(lanes_t *l) noexcept nogil:
+cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
     cdef uint64_t cells = ANYBODY if l.nwanted else 0, room = 0
     cdef int j
     for j in range(l.circle.size):
@@ -75,9 +75,9 @@ cdef uint64_t sleep_word(lanes_t *l) noexcept nogil:
     return cells << 1 | room << 21 | 1
 
 
-cdef inline void ring_bell(lanes_t *l, int peer, int shift) noexcept nogil:
+cdef inline void ring_bell(pair_queues_t *l, int peer, int shift) noexcept nogil:
     """Wake ``peer`` if it sleeps for what we have just announced to it."""
-    cdef uint64_t *asleep = &l.circle.outbox[peer].lanes_asleep
+    cdef uint64_t *asleep = &l.circle.outbox[peer].pair_queues_asleep
     cdef uint64_t word, field
     # SYNC p2p asleep (meets: doze). What we announced must be visible before we read whether anyone sleeps for it;
     # the sleeper writes its word, fences, and looks at the lanes again.
@@ -87,20 +87,20 @@ cdef inline void ring_bell(lanes_t *l, int peer, int shift) noexcept nogil:
         return
     field = word >> shift & FIELD
     if (field == ANYBODY or field == <uint64_t> (l.circle.rank + 2)) and compare_swap_u64(asleep, word, 0):
-        sem_post(&l.circle.outbox[peer].lanes_wake)
+        sem_post(&l.circle.outbox[peer].pair_queues_wake)
 
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
-cdef bint takes_whole(lanes_t *l, int peer, uint64_t nbytes) noexcept nogil:
+cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil:
     """Whether all of a message fits into the lane now. Then one `push` is enough."""
-    cdef outlet_t *o = &l.out[peer]
+    cdef send_queue_t *o = &l.out[peer]
     cdef uint64_t piece = piece_for(l, nbytes)
     return has_room(l, o, 1 if piece == 0 else (nbytes + piece - 1) // piece, 0 if piece == 0 else whole_lines(nbytes))
 
 
-cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
-    cdef outlet_t *o = &l.out[peer]
+cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
+    cdef send_queue_t *o = &l.out[peer]
     o.is_busy = True
     o.source = <const char *> source
     o.nbytes = nbytes
@@ -110,11 +110,11 @@ cdef void start_message(lanes_t *l, int peer, const void *source, uint64_t nbyte
     o.dtype = dtype
 
 
-cdef inline bint fits(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
-    return o.sent - o.taken + ncells <= SHMRING_LANE_NCELLS and o.filled - o.drained + nbytes <= l.ring_nbytes
+cdef inline bint fits(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
+    return o.sent - o.taken + ncells <= SHMRING_PAIR_QUEUE_NCELLS and o.filled - o.drained + nbytes <= l.ring_nbytes
 
 
-cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
+cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
     """Whether so much fits; the peer's counter is looked at only if it does not as far as we know."""
     cdef uint64_t taken
     if fits(l, o, ncells, nbytes):
@@ -124,7 +124,7 @@ cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) no
     if taken == o.taken or taken - o.taken > o.sent - o.taken:     # a counter that cannot be is not believed
         return False
     o.taken = taken
-    o.drained = o.filled_by[(taken - 1) & (SHMRING_LANE_NCELLS - 1)]
+    o.drained = o.filled_by[(taken - 1) & (SHMRING_PAIR_QUEUE_NCELLS - 1)]
     return fits(l, o, ncells, nbytes)
 
 
@@ -132,7 +132,7 @@ cdef bint has_room(lanes_t *l, outlet_t *o, uint64_t ncells, uint64_t nbytes) no
 # over, its lines lie where the one before has left them. What a way saves the writer it may cost the reader. So in laps
 # on trial both take the time they spend copying; the cells tell the reader so, and it keeps its sums beside `taken`.
 
-cdef void begin_lap(lanes_t *l, outlet_t *o) noexcept nogil:
+cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     cdef uint64_t lap = o.stores.calls, before = lap - 2
     cdef bint streams = False
     o.next_lap += l.ring_nbytes
@@ -141,17 +141,17 @@ cdef void begin_lap(lanes_t *l, outlet_t *o) noexcept nogil:
     # The lap before the last has been read to its end, or the last would not have found room: its sums are complete,
     # and came with the count that said so, which has_room acquired.
     if (lap >= 2 and is_trial(&o.stores, before)
-            and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]
-                     + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_LANE_NTRIALS]))):
+            and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]
+                     + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]))):
         decide(&o.stores, least(&o.stores, False), least(&o.stores, True))
     o.trial = 0
     if next_call(&o.stores, &streams) == ON_TRIAL:
         o.trial = lap + 1
-        o.spent_ns[o.trial % SHMRING_LANE_NTRIALS] = 0
+        o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] = 0
     o.streams = streams
 
 
-cdef inline void put_bytes(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept nogil:
+cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) noexcept nogil:
     cdef uint64_t index = o.filled & (l.ring_nbytes - 1)
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
     cdef bint streaming
@@ -165,13 +165,13 @@ cdef inline void put_bytes(lanes_t *l, outlet_t *o, uint64_t nbytes) noexcept no
     if nbytes > first:
         copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, streaming)
     if o.trial:
-        o.spent_ns[o.trial % SHMRING_LANE_NTRIALS] += now_ns() - started
+        o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] += now_ns() - started
     o.filled += whole_lines(nbytes)
 
 
-cdef int push(lanes_t *l, int peer) noexcept nogil:
+cdef int push(pair_queues_t *l, int peer) noexcept nogil:
     """Put in what fits of the message under way. MOVED or 0; ``is_busy`` tells whether there is more of it."""
-    cdef outlet_t *o = &l.out[peer]
+    cdef send_queue_t *o = &l.out[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
     cdef int moved = 0
@@ -180,7 +180,7 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
         if not has_room(l, o, 1, whole_lines(nbytes)):
             break
         fault_point("push")
-        cell = o.cells + (o.sent & (SHMRING_LANE_NCELLS - 1))
+        cell = o.cells + (o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1))
         if nbytes:
             put_bytes(l, o, nbytes)
             cell.trial = o.trial
@@ -191,7 +191,7 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
         cell.nbytes = o.nbytes
         cell.tag = o.tag
         cell.dtype = o.dtype
-        o.filled_by[o.sent & (SHMRING_LANE_NCELLS - 1)] = o.filled
+        o.filled_by[o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1)] = o.filled
         o.sent += 1
         o.is_busy = o.done < o.nbytes
         fault_point("lay")
@@ -205,26 +205,26 @@ cdef int push(lanes_t *l, int peer) noexcept nogil:
 
 # ---- receiving -------------------------------------------------------------------------------------------------------
 
-cdef shmring_cell *next_cell(lanes_t *l, int peer) noexcept nogil:
+cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil:
     """The next cell from ``peer``, or NULL if it is not there yet."""
-    cdef inlet_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.into[peer]
     cdef shmring_cell *cell
     if not i.is_open:
-        # SYNC opened (meets: open_lane in p2p/progress.pyx). Before, the lane has no memory and may not even be read.
+        # SYNC opened (meets: open_pair_queue in p2p/progress.pyx). Before, the lane has no memory and may not even be read.
         if load_acquire_u64(&i.peers.opened) == 0:
             return NULL
         i.is_open = True
-    cell = i.cells + (i.taken & (SHMRING_LANE_NCELLS - 1))
+    cell = i.cells + (i.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1))
     # SYNC laid (meets: push).
     return cell if load_acquire_u64(&cell.seq) == i.taken + 1 else NULL
 
 
-cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil:
+cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil:
     """Have the message that begins with the next cell go to ``target``, which has room for all ``nbytes`` of it.
 
     Its length is what the caller read in the cell and judged: the peer's word is not asked for a second time.
     """
-    cdef inlet_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.into[peer]
     i.is_busy = True
     i.target = <char *> target
     i.nbytes = nbytes
@@ -233,10 +233,10 @@ cdef void take_message(lanes_t *l, int peer, uint64_t nbytes, void *target) noex
     i.done = 0
 
 
-cdef inline void get_bytes(lanes_t *l, inlet_t *i, uint64_t nbytes, uint64_t trial) noexcept nogil:
+cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t nbytes, uint64_t trial) noexcept nogil:
     cdef uint64_t index = i.drained & (l.ring_nbytes - 1)
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index), spent_ns = 0
-    cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_LANE_NTRIALS]
+    cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_PAIR_QUEUE_NTRIALS]
     cdef int64_t started = now_ns() if trial else 0
     copy_bytes(i.target + i.done, i.bytes + index, first, i.streams)
     if nbytes > first:
@@ -249,9 +249,9 @@ cdef inline void get_bytes(lanes_t *l, inlet_t *i, uint64_t nbytes, uint64_t tri
         store_relaxed_u64(spent, spent_ns + <uint64_t> (now_ns() - started))
 
 
-cdef int pull(lanes_t *l, int peer) noexcept nogil:
+cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
     """Take what has come of the message under way. MOVED or 0; ``is_busy`` tells whether more is to come."""
-    cdef inlet_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.into[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
     cdef int moved = 0
@@ -279,11 +279,11 @@ cdef int pull(lanes_t *l, int peer) noexcept nogil:
 
 # ---- all lanes: move, wait, sleep ------------------------------------------------------------------------------------
 
-cdef inline bint is_wanted(lanes_t *l, inlet_t *i) noexcept nogil:
+cdef inline bint is_wanted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
     return i.nwanted > 0 or l.nwanted > 0
 
 
-cdef int pump(lanes_t *l) noexcept nogil:
+cdef int pump(pair_queues_t *l) noexcept nogil:
     """Move whatever is under way, once. MOVED and ATTENTION, or 0."""
     cdef int j, news = 0
     for j in range(l.circle.size):
@@ -300,7 +300,7 @@ cdef int pump(lanes_t *l) noexcept nogil:
     return news
 
 
-cdef int run_lanes(lanes_t *l) noexcept nogil:
+cdef int spin(pair_queues_t *l) noexcept nogil:
     """Move what is under way, spinning for more. READY: the interpreter is wanted; UNREADY: better sleep; TROUBLE.
 
     The caller has the turn.
@@ -327,21 +327,21 @@ cdef int run_lanes(lanes_t *l) noexcept nogil:
             return UNREADY
 
 
-cdef bint has_news(lanes_t *l, int j) noexcept nogil:
+cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
     """Whether ``pump`` would find something to do with that peer. Changes nothing, so it needs no turn."""
-    cdef outlet_t *o = &l.out[j]
-    cdef inlet_t *i = &l.into[j]
+    cdef send_queue_t *o = &l.out[j]
+    cdef recv_queue_t *i = &l.into[j]
     if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken (meets: pull)
         return True
     if not i.is_busy and not is_wanted(l, i):
         return False
     if not i.is_open:
-        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_lane in p2p/progress.pyx)
+        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_pair_queue in p2p/progress.pyx)
     # SYNC laid (meets: push).
-    return load_acquire_u64(&i.cells[i.taken & (SHMRING_LANE_NCELLS - 1)].seq) == i.taken + 1
+    return load_acquire_u64(&i.cells[i.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq) == i.taken + 1
 
 
-cdef bint have_news(lanes_t *l) noexcept nogil:
+cdef bint have_news(pair_queues_t *l) noexcept nogil:
     cdef int j
     for j in range(l.circle.size):
         if has_news(l, j):
@@ -349,13 +349,13 @@ cdef bint have_news(lanes_t *l) noexcept nogil:
     return False
 
 
-cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
+cdef int doze(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
     """Yield, then sleep until something comes or for ``tick_ns``. READY if there is something to do, else UNREADY.
 
     One thread of the process at a time; it need not have the turn. ``changes`` is what it knew of the other threads as
     it gave the turn away: if one has been busy since, what to sleep for must be asked again.
     """
-    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].lanes_asleep
+    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].pair_queues_asleep
     cdef int _i
     for _i in range(l.circle.yields):
         if have_news(l):
@@ -366,23 +366,23 @@ cdef int doze(lanes_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
     # SYNC p2p asleep (meets: ring_bell, rouse_self, rouse_everyone in sync/wait.pyx).
     full_fence()
     if not have_news(l) and not in_trouble(l.circle) and load_relaxed_u64(&l.changes) == changes:
-        sleep_on(&l.circle.outbox[l.circle.rank].lanes_wake, tick_ns)
+        sleep_on(&l.circle.outbox[l.circle.rank].pair_queues_wake, tick_ns)
     store_relaxed_u64(asleep, 0)
     return READY if have_news(l) else UNREADY
 
 
-cdef void rouse_self(lanes_t *l) noexcept nogil:
+cdef void rouse_self(pair_queues_t *l) noexcept nogil:
     """Have the thread of this process that dozes look up: another one awaits something else by now."""
-    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].lanes_asleep
+    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].pair_queues_asleep
     cdef uint64_t word
     store_relaxed_u64(&l.changes, l.changes + 1)
     full_fence()     # SYNC p2p asleep (meets: doze)
     word = load_relaxed_u64(asleep)
     if word != 0 and compare_swap_u64(asleep, word, 0):
-        sem_post(&l.circle.outbox[l.circle.rank].lanes_wake)
+        sem_post(&l.circle.outbox[l.circle.rank].pair_queues_wake)
 
 
-cdef bint has_lost_somebody(lanes_t *l, bint only_dead) noexcept nogil:
+cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
     """Report a peer that will never bring what is awaited of it. True if there is trouble.
 
     Only those matter that are awaited here: if they in turn wait for a dead one, they will report that themselves. Of

@@ -27,7 +27,7 @@ cdef class PointToPoint(Matching):
     cdef int take_turn(self) except -1
     cdef void give_turn(self) noexcept
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1
-    cdef int open_lane(self, int peer, uint64_t nbytes) except -1
+    cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
     cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun)
     cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)

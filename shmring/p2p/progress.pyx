@@ -15,11 +15,11 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring.arrays.array_view cimport array_t, fast_array, give_back, source_array, target_array
 from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._runtime cimport allocate
-from shmring.engine.engine cimport Engine, lane_offset
+from shmring.engine.engine cimport Engine, pair_queue_offset
 from shmring._c.faults cimport fault_point
-from shmring.p2p.pair_queue cimport (doze, has_lost_somebody, next_cell, outlet_t, pull, pump, push, rouse_self, run_lanes,
+from shmring.p2p.pair_queue cimport (doze, has_lost_somebody, next_cell, send_queue_t, pull, pump, push, rouse_self, spin,
                             start_message, take_message, takes_whole)
-from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_LANE_NCELLS, shmring_cell
+from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, can_hold, check_tag, is_for, message_of,
                                request_of)
@@ -50,7 +50,7 @@ cdef class PointToPoint(Matching):
 
     def stats(self):
         """What is known of the lanes to other ranks that carried long messages; see `MessageCalls.stats`."""
-        cdef outlet_t *o
+        cdef send_queue_t *o
         cdef int j
         lanes = []
         for j in range(self.size):
@@ -243,15 +243,15 @@ cdef class PointToPoint(Matching):
         finally:
             self.leave()
 
-    cdef int open_lane(self, int peer, uint64_t nbytes) except -1:
+    cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1:
         """Give the lane to ``peer`` what memory it still needs for a message of so many bytes."""
-        cdef outlet_t *o = &self.l.out[peer]
-        cdef size_t start = lane_offset(self.engine.config, self.size, peer)
-        cdef size_t cells_nbytes = SHMRING_LANE_NCELLS * sizeof(shmring_cell)
+        cdef send_queue_t *o = &self.l.out[peer]
+        cdef size_t start = pair_queue_offset(self.engine.config, self.size, peer)
+        cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
         segment = self.engine.segments[self.rank]
         if not o.is_open:
             if o.filled_by == NULL:
-                o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_LANE_NCELLS, sizeof(uint64_t))
+                o.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
             segment.reserve(start, cells_nbytes)
             o.is_open = True
             fault_point("open")
@@ -264,11 +264,11 @@ cdef class PointToPoint(Matching):
 
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
         """Send what needs no waiting: False if the lane cannot take it to its end now, and nothing of it is in."""
-        cdef outlet_t *o = &self.l.out[peer]
+        cdef send_queue_t *o = &self.l.out[peer]
         if peer == self.rank:
             return False
         if not o.is_open or (not o.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
-            self.open_lane(peer, a.nbytes)
+            self.open_pair_queue(peer, a.nbytes)
         if o.nqueued or not takes_whole(&self.l, peer, a.nbytes):
             return False
         start_message(&self.l, peer, a.data, a.nbytes, tag, a.dtype)
@@ -291,12 +291,12 @@ cdef class PointToPoint(Matching):
         if message is None:
             self.want(peer, 1)
             with nogil:
-                has_spun[0] = run_lanes(&self.l) == UNREADY
+                has_spun[0] = spin(&self.l) == UNREADY
             self.want(peer, -1)
             message = self.recv_at_once(a, peer, tag, 1)
         if message is not None and self.l.into[message.source].is_busy:
             with nogil:
-                has_spun[0] = run_lanes(&self.l) == UNREADY
+                has_spun[0] = spin(&self.l) == UNREADY
         return message
 
     cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
@@ -363,7 +363,7 @@ cdef class PointToPoint(Matching):
             outcome = UNREADY
             if not has_spun:
                 with nogil:
-                    outcome = run_lanes(&self.l)
+                    outcome = spin(&self.l)
             has_spun = False
             if outcome == READY:
                 continue

@@ -117,9 +117,9 @@ cdef void rouse_everyone(circle_t *c) noexcept nogil:
             word = load_relaxed_u64(&c.outbox[j].asleep)
             if word != 0:
                 rouse(c, j, word)
-            word = load_relaxed_u64(&c.outbox[j].lanes_asleep)
-            if word != 0 and compare_swap_u64(&c.outbox[j].lanes_asleep, word, 0):
-                sem_post(&c.outbox[j].lanes_wake)     # also our own: another thread may sleep for messages
+            word = load_relaxed_u64(&c.outbox[j].pair_queues_asleep)
+            if word != 0 and compare_swap_u64(&c.outbox[j].pair_queues_asleep, word, 0):
+                sem_post(&c.outbox[j].pair_queues_wake)     # also our own: another thread may sleep for messages
         c = c.next
 
 

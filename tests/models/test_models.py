@@ -43,7 +43,7 @@ MODELS = {
         [[], [DEATH], [STOP]],
         mutations(1, 3, 5) + mutations(2, way=[DEATH]) + mutations(4, way=[STOP]),
     ),
-    "lanes": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5, 6, 7)),
+    "pair_queue": ([[], [DEATH], [TSO]], mutations(1, 2, 3, 4, 5, 6, 7)),
 }
 
 

@@ -133,7 +133,7 @@ cdef class Group:
             e.circle.record = &e.circle.outbox[0].abort
             e.own = e.circle.outbox[i]
             sem_init(&e.own.wake, 1, 0)
-            sem_init(&e.own.lanes_wake, 1, 0)
+            sem_init(&e.own.pair_queues_wake, 1, 0)
 
     def exchange(self, int rank, uint64_t nrounds):
         """Claim, write, publish, await, read and release so many rounds; how many words were wrong."""

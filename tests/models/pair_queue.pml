@@ -1,6 +1,6 @@
-/* Lanes (p2p/pair_queue.pyx): messages from one rank to one other. A message is one cell, or a row of pieces through the ring of
- * bytes with a cell for each. A cell announces itself by its number, stored last; the receiver says in one counter how
- * many cells it has taken, from which the sender also knows which bytes are free again.
+/* Pair queue (p2p/pair_queue.pyx): messages from one rank to one other. A message is one cell, or a sequence of pieces
+ * through the byte ring with one cell for each. A cell is announced by its number, stored last. The receiver publishes in
+ * one counter how many cells it has taken; the sender derives from it which bytes are free again.
  *
  * Here: NCELLS cells of one word each beside the number, a ring of NBYTES bytes, pieces of one byte. Of four
  * cells two carry their payload themselves. The sender knows of room only what the counter tells. The receiver
