@@ -35,9 +35,9 @@ class Config:
     """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
     flat_reduce_nbytes: int = -1
     """Reduces up to this size are done by the root alone; -1: derived from the cost model."""
-    nested_nbytes: int = -1
-    """Where ranks live in several domains (sockets, NUMA nodes, caches): collectives up to this size go by plans that
-    do not care; 0: none does, -1: derived from the cost model."""
+    hierarchical_nbytes: int = -1
+    """On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still uses a
+    flat plan; 0: hierarchical plans at every size, -1: derived from the cost model."""
     round_nbytes: int = -1
     """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
     nearness: int = -1
@@ -87,7 +87,7 @@ class Config:
             raise ValueError(f"eager_nbytes={self.eager_nbytes}: must be from 0 to 4096, or -1 for automatic")
         if self.timeout is not None and not self.timeout >= 0:
             raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
-        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "past_cache_nbytes"):
+        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes"):
             if getattr(self, name) < -1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be bytes from 0 up, or -1 for automatic")
         if self.round_nbytes != -1 and self.round_nbytes < 128:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns
 from shmring.bootstrap.teamsize import Means, processors_each, team_size
 from shmring.config import Config
-from shmring.errors import AbortedError, CollectiveTimeoutError, RendezvousError, RendezvousTimeoutError, MismatchError
+from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, RendezvousError, RendezvousTimeoutError
 from shmring.placement.cpus import allowed_processors, processor_quota
 from shmring.placement.latency_clusters import domains_by_times
 from shmring.placement.locality import SEAT_NBYTES, Domains, Seat
 from shmring.placement.numa import current_node
 from shmring.placement.topology import last_level_nbytes
 from shmring.plan.choose import flat_reduce_limit, one_shot_limit
-from shmring.plan.hierarchy import Nest
+from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_COSTS, Costs, Limits
 from shmring.plan.thread_shares import split_limit
 
@@ -47,7 +47,15 @@ NEAR_S = 2.5e-7
 MASK_NBYTES = 512  # bits of an affinity mask that are told
 MOST_TIMED = 512  # ranks of which each can tell all its times in one eager
 NO_LIMIT = 1 << 62
-SAID = ("one_shot_nbytes", "flat_reduce_nbytes", "nested_nbytes", "nearness", "round_nbytes", "latency_us", "touch_gbs")
+SAID = (
+    "one_shot_nbytes",
+    "flat_reduce_nbytes",
+    "hierarchical_nbytes",
+    "nearness",
+    "round_nbytes",
+    "latency_us",
+    "touch_gbs",
+)
 
 
 _FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
@@ -137,21 +145,21 @@ class Thresholds:
     homes: tuple[int, ...] = ()
 
     @property
-    def nest(self) -> Nest | None:
+    def hierarchy(self) -> Hierarchy | None:
         """The domains that plans go by; None where there is one, or where ranks take turns on the processors: there
         waiting is dearer than any distance.
         """
         if not self.levels:
             return None
-        crowded = self.limits.nested_nbytes is None and len(self.levels[0]) > self.processors
-        return None if crowded else Nest(self.levels)
+        crowded = self.limits.hierarchical_nbytes is None and len(self.levels[0]) > self.processors
+        return None if crowded else Hierarchy(self.levels)
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
         return {
             "one_shot_nbytes": self.limits.one_shot_nbytes,
             "flat_reduce_nbytes": self.limits.flat_reduce_nbytes,
-            "nested_nbytes": self.limits.nested_nbytes,
+            "hierarchical_nbytes": self.limits.hierarchical_nbytes,
             "domains": self.levels,
             "round_nbytes": self.limits.capacity,
             "past_cache_nbytes": self.past_cache_nbytes,
@@ -271,7 +279,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         round_nbytes=None if config.round_nbytes < 0 else config.round_nbytes,
         one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
-        nested_nbytes=None if config.nested_nbytes < 0 else config.nested_nbytes,
+        hierarchical_nbytes=None if config.hierarchical_nbytes < 0 else config.hierarchical_nbytes,
     )
     eager, is_far = config.eager_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
     if config.eager_nbytes < 0:

@@ -604,7 +604,7 @@ cdef class Calls:
             that is no constant comes from: ``argument``, an environment variable, what it is derived from; a barrier as
             measured when the ranks met, and the processors they have together; by rank how much of its outbox this
             process maps by huge pages; ``threads`` of each rank that make large calls, and ``split_calls``, how many
-            they have made together; ``mapped_calls``, how many needed no staging, as what others reach lay in shared
+            they have made together; ``zero_copy_calls``, how many needed no staging, as what others reach lay in shared
             arrays; and ``programs``, one for each kind and size of large call that is remembered: its
             algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
             together spent in copies and reductions in the last trials of both ways of storing (through the cache, past

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical_cost import NESTED, flat_seconds, nest_for, nested_seconds
+from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
 from shmring.plan.limits import LINE, Limits
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Explaining:
         eager = nbytes <= limit
         limits, costs = self.engine.limits, self.engine.thresholds.costs
         whole = nbytes * self.size if collective == "all_gather" else nbytes
-        domains = nest_for(collective, self.engine.nest, whole, limits, costs, wide=wide)
-        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "nested"
+        domains = hierarchy_for(collective, self.engine.hierarchy, whole, limits, costs, wide=wide)
+        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "hierarchical"
         lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'eager' if eager else planned}"]
         why = self.engine.thresholds.why
         lines.append(
@@ -85,17 +85,17 @@ class Explaining:
             f"({why.get('eager_nbytes', 'default')})"
         )
         for kind, name in BUILDERS:
-            if kind == collective and "mapped" not in name:
+            if kind == collective and "zero_copy" not in name:
                 taken = "taken" if name == planned and not eager else "no"
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
-        if self.engine.nest is not None and collective in NESTED:
-            domains = domains or self.engine.nest
+        if self.engine.hierarchy is not None and collective in HIERARCHICAL_KINDS:
+            domains = domains or self.engine.hierarchy
             flat = flat_seconds(collective, domains, whole, costs)
-            nested = nested_seconds(collective, domains, whole, costs, wide=wide)
-            taken = "taken" if planned == "nested" and not eager else "no"
+            hierarchical = hierarchical_seconds(collective, domains, whole, costs, wide=wide)
+            taken = "taken" if planned == "hierarchical" and not eager else "no"
             lines.append(
-                f"  nested: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
-                f"{1e6 * nested:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
+                f"  hierarchical: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
+                f"{1e6 * hierarchical:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
             )
         if line := LINES.get(collective):
             lines.append(f"  {line} = {getattr(self.engine.limits, line)} ({why[line]})")

@@ -83,8 +83,8 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
     cdef int rank = e.c.circle.rank, size = e.c.circle.size
     cdef Program first
     cdef dict domains = {}
-    if e.nest is not None:
-        domains = {"nest": e.nest, "costs": e.thresholds.costs, "wide": wide}
+    if e.hierarchy is not None:
+        domains = {"hierarchy": e.hierarchy, "costs": e.thresholds.costs, "wide": wide}
     shares = None
     if e.team is not None and isinstance(nbytes, int):
         shares = cut(name, size, nbytes, e.team.nthreads(), e.team.split_nbytes)
@@ -104,7 +104,7 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
     cdef Program program
     cdef int wide = 1, word
     key = (name, nbytes, x.itemsize, root)
-    if e.nest is not None:
+    if e.hierarchy is not None:
         word = signature >> 50 & 255
         wide = WIDENINGS[word]
         key = (name, nbytes, x.itemsize, root, wide)
@@ -145,7 +145,7 @@ cdef Program barrier(Engine e, request_t *request):
     cdef array_t nothing
     cdef Program program
     memset(&nothing, 0, sizeof(array_t))
-    if e.nests_barriers:
+    if e.hierarchical_barriers:
         program = plan_execution(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, request)
         request.execution.kind = KIND_NONE      # no arrays to ask about
         return program

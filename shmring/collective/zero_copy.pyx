@@ -274,7 +274,7 @@ cdef Program mapped_program(Engine e, Program staged, execution_t *j, int kind, 
     found = e.programs.get(key)
     if found is None:
         plan = choose(staged.plan.kind, e.c.circle.rank, e.c.circle.size, j.nbytes, j.itemsize, root=max(root, 0),
-                      limits=e.limits, mapped=True, one_result=way == ONE_RESULT)
+                      limits=e.limits, shared_arrays=True, one_result=way == ONE_RESULT)
         found = e.remember(key, Program(entered(plan), e.limits))
     return found
 

@@ -18,9 +18,9 @@ cdef class Program:
         self.plan = plan
         self.blocks = []
         self.code.rounds = plan.rounds
-        self.code.places, self.code.place_nbytes = places_in_slot(plan.said_nbytes, limits.slot_nbytes, plan.size)
+        self.code.places, self.code.place_nbytes = places_in_slot(plan.used_nbytes, limits.slot_nbytes, plan.size)
         self.gathers_all = plan.kind == "barrier"
-        self.learns = plan.size > 1 and not plan.mapped and plan.said_nbytes > 0
+        self.learns = plan.size > 1 and not plan.zero_copy and plan.used_nbytes > 0
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.code.nloops = len(loops)
         self.code.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
@@ -52,16 +52,16 @@ cdef class Program:
         return 0
 
 
-def places_in_slot(said_nbytes, slot_nbytes, size):
+def places_in_slot(used_nbytes, slot_nbytes, size):
     """How many places in a slot take turns to hold what is said in a round, a power of two, and their distance.
 
     To rewrite a line that another core's own cache still holds takes an exchange with that core. So small rounds, too,
     go round much of the outboxes, which together are larger than a core's own caches: what is written again has left
     them for the cache that the cores share. With more ranks each needs to go round less for that.
     """
-    said_nbytes = max(-(-said_nbytes // LINE), 1) * LINE
+    used_nbytes = max(-(-used_nbytes // LINE), 1) * LINE
     places = 1
-    while 2 * places * said_nbytes * max(size, 2) <= 2 * slot_nbytes:
+    while 2 * places * used_nbytes * max(size, 2) <= 2 * slot_nbytes:
         places *= 2
     return places, slot_nbytes // places // LINE * LINE
 

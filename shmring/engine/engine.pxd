@@ -26,8 +26,8 @@ cdef class Engine:
     cdef size_t eager_limit            # what fits in a talk; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
-    cdef readonly object nest            # the domains that plans go by (shmring.plan.hierarchy), or None
-    cdef bint nests_barriers             # barriers go by them, too
+    cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
+    cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # where the limits come from (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # its shared arrays (shmring.collective.zero_copy.Sharing); None until there were some

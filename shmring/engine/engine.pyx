@@ -35,7 +35,7 @@ from shmring.sync.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient,
 
 from shmring.engine.abort_errors import Record, diagnose
 from shmring.errors import ClosedError, PeerLostError, SegmentError
-from shmring.plan.hierarchical_cost import nests_barriers
+from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 from shmring.placement.cpus import usable_processors
 from shmring.memory.segment import sweep_after
@@ -211,8 +211,10 @@ cdef class Engine:
         self.thresholds = thresholds
         self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
-        self.nest = thresholds.nest
-        self.nests_barriers = self.nest is not None and nests_barriers(self.nest, self.limits)
+        self.hierarchy = thresholds.hierarchy
+        self.hierarchical_barriers = (
+            self.hierarchy is not None and use_hierarchical_barrier(self.hierarchy, self.limits)
+        )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
@@ -374,7 +376,7 @@ cdef class Engine:
             "threads": 1 if self.team is None else self.team.nthreads(),
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
-            "mapped_calls": 0 if self.sharing is None else self.sharing.nmapped,
+            "zero_copy_calls": 0 if self.sharing is None else self.sharing.nmapped,
             "programs": programs,
             **self.thresholds.report(),
         }

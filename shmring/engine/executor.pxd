@@ -20,10 +20,10 @@ ctypedef struct execution_t:
     size_t nbytes                  # what the plan counts: a vector or one block of it
     char *in_base
     char *out_base
-    char **ins                     # by rank: the others' buffers as they lie here; read by mapped plans only
+    char **ins                     # by rank: the others' buffers as they lie here; read by zero-copy plans only
     char **outs
     reduce_kernel kernel
-    const carrier_t *carrier       # read by nested plans only
+    const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
     bint out_streaming
     bint outbox_streaming

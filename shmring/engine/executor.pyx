@@ -18,7 +18,7 @@ cdef inline char *address(engine_t *e, execution_t *j, operand_t *o) noexcept no
         round = j.base + <uint64_t> (o.round + j.iteration * o.round_step)
         return (e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes
                 + (round >> e.nslots_bits & (j.places - 1)) * j.place_nbytes + offset)
-    if o.rank != e.circle.rank:     # in a mapped plan
+    if o.rank != e.circle.rank:     # in a zero-copy plan
         return (j.ins if o.space == IN else j.outs)[o.rank] + offset
     return (j.in_base if o.space == IN else j.out_base) + offset
 

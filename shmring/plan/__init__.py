@@ -9,7 +9,7 @@
 `movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
 `mapped`        the same on shared arrays, without staging
 `shares`        a collective cut into shares for the threads of each rank
-`nest`          ranks in domains: caches, nodes, packages
+`hierarchy`          ranks in domains: caches, nodes, packages
 `relay`         pieces that go from rank to rank, a hop a round
 `nested`        collectives that know of domains: little goes across links
 `crossing`      whether that pays

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     show.add_argument("--itemsize", type=int, default=4)
     show.add_argument("--root", type=int, default=0)
     show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
-    show.add_argument("--mapped", action="store_true", help="on shared arrays")
+    show.add_argument("--shared-arrays", action="store_true", help="on shared arrays")
     commands.add_parser("costs", help="the tables of docs/algorithms.md")
     guess = commands.add_parser("predict", help="times on machines with several domains, flat against nested")
     guess.add_argument("--size", type=int, default=64, help="number of ranks")
@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
     if not (0 <= a.rank < a.size and 0 <= a.root < a.size):
         parser.error(f"rank and root must lie in 0..{a.size - 1}")
     limits = Limits(slot_nbytes=a.slot_nbytes)
-    plan = choose(a.kind, a.rank, a.size, a.nbytes, a.itemsize, root=a.root, limits=limits, mapped=a.mapped)
+    plan = choose(
+        a.kind, a.rank, a.size, a.nbytes, a.itemsize, root=a.root, limits=limits, shared_arrays=a.shared_arrays
+    )
     c = cost(plan)
     print(plan)
     print(

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import data_movement as movement
-from . import hierarchical as nested
-from . import reduction
-from . import zero_copy as mapped
-from .hierarchical_cost import FOLDING, nest_for
-from .hierarchy import Nest
+from . import data_movement, hierarchical, reduction, zero_copy
+from .hierarchical_cost import FOLDING, hierarchy_for
+from .hierarchy import Hierarchy
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
 from .steps import Plan
 from .two_shot import slice_capacity
@@ -24,26 +21,26 @@ Builder = Callable[..., Plan]
 BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_reduce", "one_shot"): reduction.all_reduce_one_shot,
     ("all_reduce", "two_shot"): reduction.all_reduce_two_shot,
-    ("all_reduce", "mapped"): mapped.all_reduce,
-    ("all_reduce", "mapped_shared"): mapped.all_reduce_shared,
+    ("all_reduce", "zero_copy"): zero_copy.all_reduce,
+    ("all_reduce", "zero_copy_shared"): zero_copy.all_reduce_shared,
     ("reduce", "flat"): reduction.reduce_flat,
     ("reduce", "sliced"): reduction.reduce_sliced,
-    ("reduce", "mapped"): mapped.reduce,
+    ("reduce", "zero_copy"): zero_copy.reduce,
     ("reduce_scatter", "staged"): reduction.reduce_scatter,
-    ("reduce_scatter", "mapped"): mapped.reduce_scatter,
+    ("reduce_scatter", "zero_copy"): zero_copy.reduce_scatter,
     ("scan", "staged"): reduction.scan,
     ("exscan", "staged"): reduction.exscan,
-    ("broadcast", "staged"): movement.broadcast,
-    ("broadcast", "mapped"): mapped.broadcast,
-    ("all_gather", "staged"): movement.all_gather,
-    ("all_gather", "mapped"): mapped.all_gather,
-    ("all_gather", "mapped_shared"): mapped.all_gather_shared,
-    ("gather", "staged"): movement.gather,
-    ("gather", "mapped"): mapped.gather,
-    ("scatter", "staged"): movement.scatter,
-    ("scatter", "mapped"): mapped.scatter,
-    ("all_to_all", "staged"): movement.all_to_all,
-    ("all_to_all", "mapped"): mapped.all_to_all,
+    ("broadcast", "staged"): data_movement.broadcast,
+    ("broadcast", "zero_copy"): zero_copy.broadcast,
+    ("all_gather", "staged"): data_movement.all_gather,
+    ("all_gather", "zero_copy"): zero_copy.all_gather,
+    ("all_gather", "zero_copy_shared"): zero_copy.all_gather_shared,
+    ("gather", "staged"): data_movement.gather,
+    ("gather", "zero_copy"): zero_copy.gather,
+    ("scatter", "staged"): data_movement.scatter,
+    ("scatter", "zero_copy"): zero_copy.scatter,
+    ("all_to_all", "staged"): data_movement.all_to_all,
+    ("all_to_all", "zero_copy"): zero_copy.all_to_all,
 }
 KINDS = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))
 ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
@@ -66,12 +63,12 @@ def flat_reduce_limit(size: int, costs: Costs) -> float:
 
 
 # Those on private buffers that know of domains, by kind.
-NESTED_BUILDERS: dict[str, Builder] = {
-    "all_reduce": nested.all_reduce,
-    "reduce": nested.reduce,
-    "reduce_scatter": nested.reduce_scatter,
-    "all_gather": nested.all_gather,
-    "broadcast": nested.broadcast,
+HIERARCHICAL_BUILDERS: dict[str, Builder] = {
+    "all_reduce": hierarchical.all_reduce,
+    "reduce": hierarchical.reduce,
+    "reduce_scatter": hierarchical.reduce_scatter,
+    "all_gather": hierarchical.all_gather,
+    "broadcast": hierarchical.broadcast,
 }
 
 
@@ -82,16 +79,16 @@ def algorithm(
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
     *,
-    mapped: bool = False,
+    shared_arrays: bool = False,
     in_place: bool = False,
     one_result: bool = False,
 ) -> str:
     """The name of the algorithm that `choose` takes."""
     if kind not in KINDS:
         raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
-    # Blocks of an all-to-all in place swap under their readers, and prefixes have no mapped form.
-    if mapped and (kind, "mapped") in BUILDERS and not (kind == "all_to_all" and in_place):
-        return "mapped_shared" if one_result else "mapped"
+    # Blocks of an all-to-all in place swap under their readers, and prefixes have no zero-copy form.
+    if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
+        return "zero_copy_shared" if one_result else "zero_copy"
     if kind not in ("all_reduce", "reduce"):
         return "staged"
     if not isinstance(nbytes, int):
@@ -115,10 +112,10 @@ def choose(
     root: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
-    mapped: bool = False,
+    shared_arrays: bool = False,
     in_place: bool = False,
     one_result: bool = False,
-    nest: Nest | None = None,
+    hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
     """The plan of one rank for a collective.
@@ -126,7 +123,7 @@ def choose(
     Parameters
     ----------
     kind : str
-        One of `KINDS`, or ``"barrier"`` with a ``nest``.
+        One of `KINDS`, or ``"barrier"`` with a ``hierarchy``.
     rank, size : int
     nbytes : int, or a sequence for blocks of different sizes
         Of the vector (all_reduce, reduce, scan, exscan, broadcast), of one block (reduce_scatter, all_gather, gather,
@@ -135,30 +132,32 @@ def choose(
         Bytes of an element; divides 64.
     root : int
     limits, costs : Limits, Costs
-    mapped : bool
+    shared_arrays : bool
         Whether all buffers are shared arrays that every rank maps.
     in_place : bool
         Whether the ranks work in place. Matters to all_to_all on shared arrays only; equal on all ranks.
     one_result : bool
-        Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``mapped``.
-    nest : Nest, optional
+        Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``shared_arrays``.
+    hierarchy : Hierarchy, optional
         The domains that the ranks live in, if there are several. Blocks of different sizes and shared arrays take plans
         that do not care.
     wide : int
         How many times the bytes of an operand a prefix of its fold takes (`shmring.dtypes.widening`).
     """
     if kind == "barrier":
-        if nest is None:
+        if hierarchy is None:
             raise ValueError("a barrier has a plan only where ranks live in several domains")
-        return nested.barrier(rank, nest)
-    if not mapped and isinstance(nbytes, int):
+        return hierarchical.barrier(rank, hierarchy)
+    if not shared_arrays and isinstance(nbytes, int):
         whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
-        if (domains := nest_for(kind, nest, whole, limits, costs, wide=wide)) is not None:
+        if (domains := hierarchy_for(kind, hierarchy, whole, limits, costs, wide=wide)) is not None:
             options = {"root": root} if kind in ROOTED else {}
             if kind in FOLDING:
                 options["wide"] = wide
-            return NESTED_BUILDERS[kind](rank, domains, nbytes, limits, costs, **options)
-    name = algorithm(kind, size, nbytes, limits, costs, mapped=mapped, in_place=in_place, one_result=one_result)
+            return HIERARCHICAL_BUILDERS[kind](rank, domains, nbytes, limits, costs, **options)
+    name = algorithm(
+        kind, size, nbytes, limits, costs, shared_arrays=shared_arrays, in_place=in_place, one_result=one_result
+    )
     if kind in ROOTED:
         return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)
     return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)

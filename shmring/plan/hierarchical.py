@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import isqrt
 
-from .hierarchy import Nest
+from .hierarchy import Hierarchy
 from .hops import FETCHED, FOLDED, SAID, Act, Relay, Role, cut_blocks, cut_vector, relayed
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from .pipeline import alone, awaiting
@@ -29,7 +29,7 @@ LEAST_PIECE = 1024  # bytes; smaller ones cost more in steps than shorter rounds
 
 def all_reduce(
     rank: int,
-    nest: Nest,
+    hierarchy: Hierarchy,
     nbytes: int,
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
@@ -37,13 +37,13 @@ def all_reduce(
     wide: int = 1,
 ) -> Plan:
     """A chain, then a spread: (q-1)s bytes across links each, ``wide`` times that in the chain."""
-    kind, size = "all_reduce", nest.size
+    kind, size = "all_reduce", hierarchy.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, folds=True)
-    blocks = _slices(nest)
-    chain = _Chain(nest.runs, blocks, wide)
+    blocks = _slices(hierarchy)
+    chain = _Chain(hierarchy.runs, blocks, wide)
     ends = [chain.owner(-1, b) for b in range(blocks)]
-    spread = _Spread(nest, nest.domain_of[ends[0]])
+    spread = _Spread(hierarchy, hierarchy.domain_of[ends[0]])
     acts: list[Act] = []
     for b, end in enumerate(ends):
         acts += chain.acts(rank, b, stages=True, keeps=True)
@@ -51,17 +51,17 @@ def all_reduce(
 
     def place(r: int, block: int, role: Role) -> int:
         if role is FETCHED:
-            return chain.places + block // len(nest.domains[nest.domain_of[r]])
+            return chain.places + block // len(hierarchy.domains[hierarchy.domain_of[r]])
         return chain.place(r, block, role)
 
-    relay = Relay(acts, place, chain.places + _share(nest, blocks), chain.delay + spread.hops, wide)
+    relay = Relay(acts, place, chain.places + _share(hierarchy, blocks), chain.delay + spread.hops, wide)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 5))
-    return relayed(kind, "nested", rank, size, relay, cut)
+    return relayed(kind, "hierarchical", rank, size, relay, cut)
 
 
 def reduce(
     rank: int,
-    nest: Nest,
+    hierarchy: Hierarchy,
     nbytes: int,
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
@@ -72,23 +72,23 @@ def reduce(
     """A chain, from whose end the root collects: ``wide`` times (q-1)s bytes across links, and s if the root is not in
     the last domain.
     """
-    kind, size = "reduce", nest.size
+    kind, size = "reduce", hierarchy.size
     in_place = 0 if rank == root else None
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
-    blocks = _slices(nest)
-    chain = _Chain(nest.runs, blocks, wide)
+    blocks = _slices(hierarchy)
+    chain = _Chain(hierarchy.runs, blocks, wide)
     acts: list[Act] = []
     for b in range(blocks):
         acts += chain.to(root, rank, b)
     relay = Relay(acts, chain.place, chain.places, chain.delay, wide)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 4))
-    return relayed(kind, "nested", rank, size, relay, cut, in_place)
+    return relayed(kind, "hierarchical", rank, size, relay, cut, in_place)
 
 
 def reduce_scatter(
     rank: int,
-    nest: Nest,
+    hierarchy: Hierarchy,
     nbytes: int,
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
@@ -96,55 +96,55 @@ def reduce_scatter(
     wide: int = 1,
 ) -> Plan:
     """A chain for every block, from whose end its rank collects: across links ``wide`` times (q-1)s, and (1-1/q)s."""
-    kind, size = "reduce_scatter", nest.size
+    kind, size = "reduce_scatter", hierarchy.size
     in_place = -rank * nbytes
     if size == 1 or not nbytes:
         return alone(kind, rank, size, size * nbytes, in_place, folds=True)
-    chain = _Chain(nest.runs, size, wide, nest.place_of)
+    chain = _Chain(hierarchy.runs, size, wide, hierarchy.place_of)
     acts: list[Act] = []
     for b in range(size):
         acts += chain.to(b, rank, b)
     relay = Relay(acts, chain.place, chain.places, chain.delay, wide)
     cut = cut_blocks(nbytes, [b * nbytes for b in range(size)], [0] * size, _most(nbytes, relay, limits, costs, 3))
-    return relayed(kind, "nested", rank, size, relay, cut, in_place)
+    return relayed(kind, "hierarchical", rank, size, relay, cut, in_place)
 
 
 def all_gather(
-    rank: int, nest: Nest, nbytes: int, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
+    rank: int, hierarchy: Hierarchy, nbytes: int, limits: Limits = DEFAULT_LIMITS, costs: Costs = DEFAULT_COSTS
 ) -> Plan:
     """A spread of every block: (q-1)pm bytes across links."""
-    kind, size = "all_gather", nest.size
+    kind, size = "all_gather", hierarchy.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, rank * nbytes)
     acts = [Act(0, rank, SAID, ((rank, SAID),), stages=True, keeps=True)]
-    spreads = [_Spread(nest, start) for start in range(len(nest.domains))]
-    for spread, ranks in zip(spreads, nest.domains, strict=True):
+    spreads = [_Spread(hierarchy, start) for start in range(len(hierarchy.domains))]
+    for spread, ranks in zip(spreads, hierarchy.domains, strict=True):
         for b in ranks:
-            acts += spread.acts(rank, b, b, SAID, 0, nest.place_of[b])
-    fetched = _fetched(nest)
+            acts += spread.acts(rank, b, b, SAID, 0, hierarchy.place_of[b])
+    fetched = _fetched(hierarchy)
 
     def place(r: int, block: int, role: Role) -> int:
-        return 1 + fetched[nest.domain_of[r]][block] if role is FETCHED else 0
+        return 1 + fetched[hierarchy.domain_of[r]][block] if role is FETCHED else 0
 
     relay = Relay(acts, place, 1 + _most_fetched(fetched), max(spread.hops for spread in spreads))
     places = [b * nbytes for b in range(size)]
     cut = cut_blocks(nbytes, [0] * size, places, _most(nbytes, relay, limits, costs, 4))
-    return relayed(kind, "nested", rank, size, relay, cut, rank * nbytes)
+    return relayed(kind, "hierarchical", rank, size, relay, cut, rank * nbytes)
 
 
 def broadcast(
     rank: int,
-    nest: Nest,
+    hierarchy: Hierarchy,
     nbytes: int,
     limits: Limits = DEFAULT_LIMITS,
     costs: Costs = DEFAULT_COSTS,
     root: int = 0,
 ) -> Plan:
     """A spread in slices, which the ranks of a domain fetch for one another: (q-1)s bytes across links."""
-    kind, size = "broadcast", nest.size
+    kind, size = "broadcast", hierarchy.size
     if size == 1 or not nbytes:
         return alone(kind, rank, size, 0)
-    blocks, spread = _slices(nest), _Spread(nest, nest.domain_of[root])
+    blocks, spread = _slices(hierarchy), _Spread(hierarchy, hierarchy.domain_of[root])
     acts: list[Act] = []
     for b in range(blocks):
         if rank == root:
@@ -152,16 +152,16 @@ def broadcast(
         acts += spread.acts(rank, b, root, SAID, 0)
     relay = Relay(acts, _as_numbered, blocks, spread.hops)
     cut = cut_vector(nbytes, blocks, _most(nbytes // blocks, relay, limits, costs, 2))
-    return relayed(kind, "nested", rank, size, relay, cut)
+    return relayed(kind, "hierarchical", rank, size, relay, cut)
 
 
-def barrier(rank: int, nest: Nest) -> Plan:
+def barrier(rank: int, hierarchy: Hierarchy) -> Plan:
     """Up and down a tree, without data: the first rank of every domain hears the others of it, the first of these
     domains' first ranks those, and so on; and back. Two rounds, whatever the depth: everyone says one thing each way.
     """
     heard: list[tuple[int, ...]] = []
-    parent, heads = None, tuple(range(nest.size))
-    for level in (*nest.levels, (0,) * nest.size):
+    parent, heads = None, tuple(range(hierarchy.size))
+    for level in (*hierarchy.levels, (0,) * hierarchy.size):
         mine = tuple(r for r in heads if level[r] == level[rank])
         if rank != mine[0]:
             parent = mine[0]
@@ -172,12 +172,12 @@ def barrier(rank: int, nest: Nest) -> Plan:
             firsts.setdefault(level[r], r)
         heads = tuple(firsts.values())
     up, down = Affine(0), Affine(1)
-    steps: list[Step] = [step for ranks in heard for step in awaiting(up, ranks, nest.size)]
+    steps: list[Step] = [step for ranks in heard for step in awaiting(up, ranks, hierarchy.size)]
     if parent is not None:
-        steps += [Claim(up), Publish(up), *awaiting(down, (parent,), nest.size)]
+        steps += [Claim(up), Publish(up), *awaiting(down, (parent,), hierarchy.size)]
     if any(heard):
         steps += [Claim(down), Publish(down)]
-    return Plan("barrier", "nested", rank, nest.size, 2, 0, (Loop(1, tuple(steps)),))
+    return Plan("barrier", "hierarchical", rank, hierarchy.size, 2, 0, (Loop(1, tuple(steps)),))
 
 
 class _Chain:
@@ -236,9 +236,9 @@ class _Chain:
 class _Spread:
     """A result on its way from one rank of the domain ``start`` to all, through every other domain once."""
 
-    def __init__(self, nest: Nest, start: int) -> None:
-        self.nest, self.start = nest, start
-        self.routes = nest.hops(start)
+    def __init__(self, hierarchy: Hierarchy, start: int) -> None:
+        self.hierarchy, self.start = hierarchy, start
+        self.routes = hierarchy.routes(start)
         self.hops = max(route.hops for route in self.routes)
         self.parents = {route.parent for d, route in enumerate(self.routes) if d != start}
 
@@ -248,13 +248,13 @@ class _Spread:
         """
         if r == source:
             return
-        here = self.nest.domain_of[r]
-        ranks, route = self.nest.domains[here], self.routes[here]
+        here = self.hierarchy.domain_of[r]
+        ranks, route = self.hierarchy.domains[here], self.routes[here]
 
         def said(domain: int) -> tuple[tuple[int, Role], ...]:
             if domain == self.start:
                 return ((source, role),)
-            others = self.nest.domains[domain]
+            others = self.hierarchy.domains[domain]
             return ((others[(block if place is None else place) % len(others)], FETCHED),)
 
         if here == self.start or r != said(here)[0][0]:
@@ -269,25 +269,25 @@ def _as_numbered(r: int, block: int, role: Role) -> int:
     return block
 
 
-def _slices(nest: Nest) -> int:
+def _slices(hierarchy: Hierarchy) -> int:
     """Into how many slices a chunk is cut: one for every rank of the largest domain."""
-    return max(map(len, nest.domains))
+    return max(map(len, hierarchy.domains))
 
 
-def _share(nest: Nest, blocks: int) -> int:
+def _share(hierarchy: Hierarchy, blocks: int) -> int:
     """How many of a chunk's slices a rank of the smallest domain fetches."""
-    return -(-blocks // min(map(len, nest.domains)))
+    return -(-blocks // min(map(len, hierarchy.domains)))
 
 
-def _fetched(nest: Nest) -> list[dict[int, int]]:
+def _fetched(hierarchy: Hierarchy) -> list[dict[int, int]]:
     """Each domain's number of every block that one of its ranks fetches for it: the how manieth of that rank."""
     found = []
-    for here, ranks in enumerate(nest.domains):
+    for here, ranks in enumerate(hierarchy.domains):
         numbers: Counter[int] = Counter()
         of_domain = {}
-        for b in range(nest.size):
-            if nest.domain_of[b] != here:
-                fetcher = nest.place_of[b] % len(ranks)
+        for b in range(hierarchy.size):
+            if hierarchy.domain_of[b] != here:
+                fetcher = hierarchy.place_of[b] % len(ranks)
                 of_domain[b] = numbers[fetcher]
                 numbers[fetcher] += 1
         found.append(of_domain)
@@ -315,23 +315,23 @@ def chunks_for(seconds: float, delay: int, costs: Costs) -> int:
     return max(isqrt(int(delay * seconds / max(costs.latency, 1e-9))), 1)
 
 
-def fits(kind: str, nest: Nest, limits: Limits, wide: int = 1) -> bool:
+def fits(kind: str, hierarchy: Hierarchy, limits: Limits, wide: int = 1) -> bool:
     """Whether a line of every piece that a rank says in a round fits a slot."""
-    return _staged(kind, nest, wide) * LINE <= limits.capacity
+    return _staged(kind, hierarchy, wide) * LINE <= limits.capacity
 
 
-def _staged(kind: str, nest: Nest, wide: int) -> int:
+def _staged(kind: str, hierarchy: Hierarchy, wide: int) -> int:
     """How many pieces that is."""
-    slices = _slices(nest)
+    slices = _slices(hierarchy)
     match kind:
         case "all_reduce":
-            return _Chain(nest.runs, slices, wide).places + _share(nest, slices)
+            return _Chain(hierarchy.runs, slices, wide).places + _share(hierarchy, slices)
         case "reduce":
-            return _Chain(nest.runs, slices, wide).places
+            return _Chain(hierarchy.runs, slices, wide).places
         case "reduce_scatter":
-            return _Chain(nest.runs, nest.size, wide, nest.place_of).places
+            return _Chain(hierarchy.runs, hierarchy.size, wide, hierarchy.place_of).places
         case "all_gather":
-            return 1 + _most_fetched(_fetched(nest))
+            return 1 + _most_fetched(_fetched(hierarchy))
         case "broadcast":
             return slices
     raise ValueError(kind)

@@ -2,7 +2,7 @@
 
 The most loaded link of a level carries what the ranks of one domain load from all others, or others from it. A flat
 plan hides its synchronisations in its pipeline but for one or two; a nested one passes more stations, so chunks are
-made small enough for the stations to overlap (`nested.chunks_for`).
+made small enough for the stations to overlap (`hierarchical.chunks_for`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from .hierarchical import chunks_for, fits
-from .hierarchy import Level, Nest
+from .hierarchy import Hierarchy, Level
 from .limits import Costs, Limits
 
 # Those whose operands are folded.
@@ -20,12 +20,12 @@ FOLDING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 # A word within a domain and between two, in seconds, and how many such loads a processor has under way at a time: of
 # the order of what is measured on servers. They decide about barriers only.
 NEAR_S, FAR_S, LOOKS = 6e-8, 1.4e-7, 4
-NESTED = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
+HIERARCHICAL_KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
-def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
+def flat_seconds(kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs) -> float:
     """What the best flat plan takes; ``nbytes``: of the vector, or of all blocks."""
-    p = nest.size
+    p = hierarchy.size
     # (bytes touched by the busiest rank, bytes over the fullest link, synchronisations), in vectors.
     touched, syncs = {
         "all_reduce": (5 - 2 / p, 2),
@@ -34,25 +34,25 @@ def flat_seconds(kind: str, nest: Nest, nbytes: int, costs: Costs) -> float:
         "all_gather": (2.0, 1),
         "broadcast": (2.0, 1),
     }[kind]
-    ways = [(touched, _fullest(nest.levels, lambda m: _over(kind, p, m)), syncs)]
+    ways = [(touched, _fullest(hierarchy.levels, lambda m: _over(kind, p, m)), syncs)]
     if kind == "all_reduce":
-        ways.append((p + 3, _fullest(nest.levels, lambda m: m * (p - m)), 1))
+        ways.append((p + 3, _fullest(hierarchy.levels, lambda m: m * (p - m)), 1))
     if kind == "reduce":
-        ways.append((p + 1, _fullest(nest.levels, lambda m: p - m), 1))
+        ways.append((p + 1, _fullest(hierarchy.levels, lambda m: p - m), 1))
     return min(
         nbytes * (touched / costs.bytes_per_second + across / costs.link_bytes_per_second) + syncs * costs.latency
         for touched, across, syncs in ways
     )
 
 
-def nested_seconds(
-    kind: str, nest: Nest, nbytes: int, costs: Costs, *, wide: int = 1, within: Sequence[Level] = ()
+def hierarchical_seconds(
+    kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs, *, wide: int = 1, within: Sequence[Level] = ()
 ) -> float:
     """What the nested plan takes. ``within``: finer levels, of which it does not know."""
-    p, m = nest.size, min(map(len, nest.domains))
-    fan = max(_siblings(nest))  # domains that get something from one and the same
-    stations = len(nest.runs)
-    hops = len(nest.levels)
+    p, m = hierarchy.size, min(map(len, hierarchy.domains))
+    fan = max(_siblings(hierarchy))  # domains that get something from one and the same
+    stations = len(hierarchy.runs)
+    hops = len(hierarchy.levels)
     more = 2 * (wide - 1) * (stations - 1) / p  # the rest of a prefix that is stored and loaded
     touched = {
         "all_reduce": 5 + 2 / m + more,
@@ -62,7 +62,7 @@ def nested_seconds(
         "broadcast": 2 + 2 / m,
     }
     # The prefix comes over a link and the result, which goes out as often as there are siblings.
-    prefix = wide * _visits(nest)
+    prefix = wide * _visits(hierarchy)
     over = {
         "all_reduce": max(prefix + 1, fan),
         "reduce": prefix,
@@ -73,7 +73,7 @@ def nested_seconds(
     across: float = over[kind]
     if within:
         # Inside a domain it does as a flat plan does among that many ranks.
-        ranks = max(map(len, nest.domains))
+        ranks = max(map(len, hierarchy.domains))
         across = max(across, _fullest(within, lambda m: _over(kind, ranks, m)))
     seconds = nbytes * (touched[kind] / costs.bytes_per_second + across / costs.link_bytes_per_second)
     delay = (stations if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
@@ -81,27 +81,29 @@ def nested_seconds(
     return (chunks + delay) * (seconds / chunks + costs.latency)
 
 
-def nests_barriers(nest: Nest, limits: Limits) -> bool:
+def use_hierarchical_barrier(hierarchy: Hierarchy, limits: Limits) -> bool:
     """Whether a barrier goes by the domains: more waits, and looks at fewer ranks, most of them near."""
-    if limits.nested_nbytes is not None:
-        return limits.nested_nbytes == 0
-    p, q, m = nest.size, len(nest.domains), max(map(len, nest.domains))
+    if limits.hierarchical_nbytes is not None:
+        return limits.hierarchical_nbytes == 0
+    p, q, m = hierarchy.size, len(hierarchy.domains), max(map(len, hierarchy.domains))
     flat = FAR_S + (m * NEAR_S + (p - m) * FAR_S) / LOOKS
-    return 2 * (NEAR_S + len(nest.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
+    return 2 * (NEAR_S + len(hierarchy.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
 
 
-def nest_for(kind: str, nest: Nest | None, nbytes: int, limits: Limits, costs: Costs, *, wide: int = 1) -> Nest | None:
+def hierarchy_for(
+    kind: str, hierarchy: Hierarchy | None, nbytes: int, limits: Limits, costs: Costs, *, wide: int = 1
+) -> Hierarchy | None:
     """The domains by which a collective should go, of all levels or of the coarser ones; None if by none."""
-    if nest is None or kind not in NESTED:
+    if hierarchy is None or kind not in HIERARCHICAL_KINDS:
         return None
-    if limits.nested_nbytes is not None and nbytes <= limits.nested_nbytes:
+    if limits.hierarchical_nbytes is not None and nbytes <= limits.hierarchical_nbytes:
         return None
     found = None
-    least = float("inf") if limits.nested_nbytes is not None else flat_seconds(kind, nest, nbytes, costs)
-    for k in range(len(nest.levels)):
-        coarser = Nest(nest.levels[k:])
+    least = float("inf") if limits.hierarchical_nbytes is not None else flat_seconds(kind, hierarchy, nbytes, costs)
+    for k in range(len(hierarchy.levels)):
+        coarser = Hierarchy(hierarchy.levels[k:])
         if fits(kind, coarser, limits, wide):
-            seconds = nested_seconds(kind, coarser, nbytes, costs, wide=wide, within=nest.levels[:k])
+            seconds = hierarchical_seconds(kind, coarser, nbytes, costs, wide=wide, within=hierarchy.levels[:k])
             if seconds < least:
                 found, least = coarser, seconds
     return found
@@ -119,20 +121,20 @@ def _fullest(levels: Sequence[Level], over: Callable[[int], float]) -> float:
     return max(over(level.count(number)) for level in levels for number in set(level))
 
 
-def _visits(nest: Nest) -> int:
+def _visits(hierarchy: Hierarchy) -> int:
     """How often a fold in rank order comes to one and the same domain from another one: once, if ranks that live
     together are neighbours by number.
     """
     return max(
         max(Counter(here for before, here in pairwise(level) if here != before).values(), default=0)
-        for level in nest.levels
+        for level in hierarchy.levels
     )
 
 
-def _siblings(nest: Nest) -> list[int]:
+def _siblings(hierarchy: Hierarchy) -> list[int]:
     """Of each level, how many domains get what enters the larger domain from the first of them."""
-    outer = (*nest.levels[1:], (0,) * nest.size)
+    outer = (*hierarchy.levels[1:], (0,) * hierarchy.size)
     return [
         max(len({i for i, o in zip(inner, around, strict=True) if o == number}) for number in set(around)) - 1
-        for inner, around in zip(nest.levels, outer, strict=True)
+        for inner, around in zip(hierarchy.levels, outer, strict=True)
     ]

@@ -13,14 +13,14 @@ from typing import NamedTuple
 Level = tuple[int, ...]
 
 
-class Hop(NamedTuple):
+class Route(NamedTuple):
     """How a domain gets what starts in another: from the domain ``parent``, after ``hops`` links."""
 
     parent: int
     hops: int
 
 
-class Nest:
+class Hierarchy:
     """Ranks divided into domains, each level inside the next one.
 
     Parameters
@@ -39,13 +39,13 @@ class Nest:
                 raise ValueError(f"domains {inner!r} are not inside domains {outer!r}")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nest) and self.levels == other.levels
+        return isinstance(other, Hierarchy) and self.levels == other.levels
 
     def __hash__(self) -> int:
         return hash(self.levels)
 
     def __repr__(self) -> str:
-        return f"Nest({self.levels!r})"
+        return f"Hierarchy({self.levels!r})"
 
     @property
     def size(self) -> int:
@@ -81,7 +81,7 @@ class Nest:
                 found.append([r])
         return tuple(map(tuple, found))
 
-    def hops(self, start: int) -> tuple[Hop, ...]:
+    def routes(self, start: int) -> tuple[Route, ...]:
         """How every domain gets what starts in domain ``start``: at each level one domain fetches it for the others.
 
         So every byte crosses the links between q domains of a level q - 1 times.
@@ -93,11 +93,11 @@ class Nest:
             inside = [d for d, path in enumerate(paths) if path[: len(prefix)] == prefix]
             return start if start in inside else inside[0]
 
-        found = [Hop(start, 0)] * len(paths)
+        found = [Route(start, 0)] * len(paths)
         for d, path in sorted(enumerate(paths), key=lambda item: (len(self._own(gate, *item)), item)):
             if d != start:
                 parent = gate(self._own(gate, d, path)[:-1])
-                found[d] = Hop(parent, found[parent].hops + 1)
+                found[d] = Route(parent, found[parent].hops + 1)
         return tuple(found)
 
     @staticmethod

@@ -22,7 +22,7 @@ class Limits:
         Largest all_reduce done in one shot; None to derive it from `Costs`.
     flat_reduce_nbytes : int or None
         Largest reduce done by the root alone; None to derive it.
-    nested_nbytes : int or None
+    hierarchical_nbytes : int or None
         Where ranks live in several domains: largest collective (vector, or all blocks) whose plan does not care; None
         to derive it.
     """
@@ -32,7 +32,7 @@ class Limits:
     round_nbytes: int | None = None
     one_shot_nbytes: int | None = None
     flat_reduce_nbytes: int | None = None
-    nested_nbytes: int | None = None
+    hierarchical_nbytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no plan fits into."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-from .hierarchy import Nest
+from .hierarchy import Hierarchy
 from .limits import DEFAULT_LIMITS, Limits
 from .steps import ALL, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
@@ -51,10 +51,10 @@ class Host:
 
     Attributes
     ----------
-    nest : Nest
+    hierarchy : Hierarchy
         Which ranks live together.
     borders : sequence of Border
-        For each level of the nest.
+        For each level of the hierarchy.
     core_bytes_per_second : float
         What a core loads and stores as long as it stays within its domain.
     latency : float
@@ -63,7 +63,7 @@ class Host:
         Seconds that a step costs beside its bytes.
     """
 
-    nest: Nest
+    hierarchy: Hierarchy
     borders: tuple[Border, ...]
     core_bytes_per_second: float = 2.0e10
     latency: float = 6e-8
@@ -71,7 +71,7 @@ class Host:
 
     def between(self, a: int, b: int) -> int:
         """How many borders lie between two ranks: those of the first so many levels."""
-        return sum(level[a] != level[b] for level in self.nest.levels)
+        return sum(level[a] != level[b] for level in self.hierarchy.levels)
 
     def seen_after(self, a: int, b: int) -> float:
         """Seconds until one rank sees another's store."""
@@ -268,7 +268,7 @@ class _Tally:
             pace = host.borders[crossed - 1].core_bytes_per_second if crossed else host.core_bytes_per_second
             self.seconds += nbytes / pace
             for level in range(crossed):
-                numbers = host.nest.levels[level]
+                numbers = host.hierarchy.levels[level]
                 for lane in ((level, 2 * numbers[source.rank]), (level, 2 * numbers[self.rank] + 1)):  # out of, into
                     self.lanes[lane] = self.lanes.get(lane, 0) + nbytes
 
@@ -290,14 +290,16 @@ def _at(operand: Operand) -> int:
 
 def two_sockets(size: int = 64) -> Host:
     """Two packages, each with one last-level cache for all its cores."""
-    nest = Nest([tuple(2 * r // size for r in range(size))])
-    return Host(nest, (Border(5e10, 1.0e10, 1.4e-7),))
+    hierarchy = Hierarchy([tuple(2 * r // size for r in range(size))])
+    return Host(hierarchy, (Border(5e10, 1.0e10, 1.4e-7),))
 
 
 def two_sockets_of_caches(size: int = 64, caches: int = 4) -> Host:
     """Two packages, whose cores share last-level caches in clusters, ``caches`` a package."""
-    nest = Nest([tuple(2 * caches * r // size for r in range(size)), tuple(2 * r // size for r in range(size))])
-    return Host(nest, (Border(5e10, 1.4e10, 1.1e-7), Border(5e10, 1.0e10, 2.0e-7)))
+    hierarchy = Hierarchy(
+        [tuple(2 * caches * r // size for r in range(size)), tuple(2 * r // size for r in range(size))]
+    )
+    return Host(hierarchy, (Border(5e10, 1.4e10, 1.1e-7), Border(5e10, 1.0e10, 2.0e-7)))
 
 
 HOSTS = {"two-sockets": two_sockets, "two-sockets-of-caches": two_sockets_of_caches}

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .choose import NESTED_BUILDERS, choose
-from .hierarchical_cost import FOLDING, nest_for
+from .choose import HIERARCHICAL_BUILDERS, choose
+from .hierarchical_cost import FOLDING, hierarchy_for
 from .limits import DEFAULT_LIMITS, Costs
 from .predict import HOSTS, Host, predict
 
@@ -24,7 +24,7 @@ class Prediction(NamedTuple):
     size: int
     nbytes: int
     flat_us: float
-    nested_us: float
+    hierarchical_us: float
     chosen: str
 
 
@@ -40,16 +40,19 @@ def prediction(name: str, kind: str, size: int, nbytes: int, wide: int = 1) -> P
     costs = costs_of(host)
     part = nbytes // size if kind in OF_BLOCKS else nbytes
     form = {"wide": wide} if kind in FOLDING else {}
-    nest = nest_for(kind, host.nest, nbytes, DEFAULT_LIMITS, costs, **form)
+    hierarchy = hierarchy_for(kind, host.hierarchy, nbytes, DEFAULT_LIMITS, costs, **form)
     flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
-    nested = [NESTED_BUILDERS[kind](r, nest or host.nest, part, DEFAULT_LIMITS, costs, **form) for r in range(size)]
-    flat_us, nested_us = (1e6 * predict(plans, host) for plans in (flat, nested))
-    return Prediction(name, kind, size, nbytes, flat_us, nested_us, "nested" if nest else "flat")
+    nested = [
+        HIERARCHICAL_BUILDERS[kind](r, hierarchy or host.hierarchy, part, DEFAULT_LIMITS, costs, **form)
+        for r in range(size)
+    ]
+    flat_us, hierarchical_us = (1e6 * predict(plans, host) for plans in (flat, nested))
+    return Prediction(name, kind, size, nbytes, flat_us, hierarchical_us, "hierarchical" if hierarchy else "flat")
 
 
 def predictions(size: int, sizes: Sequence[int] = SIZES, wide: int = 1) -> list[Prediction]:
     """All of them; of the folds only if they have prefixes of their own width."""
-    kinds = [kind for kind in NESTED_BUILDERS if wide == 1 or kind in FOLDING]
+    kinds = [kind for kind in HIERARCHICAL_BUILDERS if wide == 1 or kind in FOLDING]
     return [prediction(name, kind, size, n, wide) for name in HOSTS for kind in kinds for n in sizes]
 
 
@@ -80,7 +83,7 @@ def plot(found: Sequence[Prediction], file: str) -> None:
             sizes = [p.nbytes for p in own]
             style = {"color": f"C{number}", "marker": "o", "markersize": 3}
             panel.plot(sizes, [p.flat_us for p in own], linestyle=":", **style)
-            panel.plot(sizes, [p.nested_us for p in own], label=kind, **style)
+            panel.plot(sizes, [p.hierarchical_us for p in own], label=kind, **style)
         ticks = sorted({p.nbytes for p in found})
         panel.set(title=f"predicted: {host}, {found[0].size} ranks", ylabel="microseconds; dotted: flat", yscale="log")
         panel.set_xscale("log", base=2)
@@ -92,8 +95,8 @@ def plot(found: Sequence[Prediction], file: str) -> None:
 
 
 def _cell(p: Prediction) -> str:
-    flat, nested = (f"{us:.3g}" if us < 1000 else f"{us:.0f}" for us in (p.flat_us, p.nested_us))
-    return f"{flat} / **{nested}**" if p.chosen == "nested" else f"**{flat}** / {nested}"
+    flat, nested = (f"{us:.3g}" if us < 1000 else f"{us:.0f}" for us in (p.flat_us, p.hierarchical_us))
+    return f"{flat} / **{nested}**" if p.chosen == "hierarchical" else f"**{flat}** / {nested}"
 
 
 def _size(nbytes: int) -> str:

@@ -208,8 +208,8 @@ class Machine:
             plan = plans[rank]
             if (plan.rounds, plan.kind, plan.size) != (plans[0].rounds, plans[0].kind, self.size):
                 raise Misuse(f"ranks disagree: {plan.kind}, {plan.rounds} rounds against {plans[0].rounds}")
-            if plan.said_nbytes != plans[0].said_nbytes:
-                raise Misuse(f"ranks disagree: {plan.kind}, {plan.said_nbytes} bytes against {plans[0].said_nbytes}")
+            if plan.used_nbytes != plans[0].used_nbytes:
+                raise Misuse(f"ranks disagree: {plan.kind}, {plan.used_nbytes} bytes against {plans[0].used_nbytes}")
             self._user(rank, buffers[rank])
             for loop in plan.loops:
                 for i in range(loop.times):
@@ -331,8 +331,8 @@ class Machine:
             round, at = first + dst.round.at(i), dst.offset.at(i)
             if dst.rank != rank:
                 raise Misuse(f"rank {rank} writes into the outbox of rank {dst.rank}")
-            if at + len(value) > plan.said_nbytes:
-                raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, past its {plan.said_nbytes}")
+            if at + len(value) > plan.used_nbytes:
+                raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, past its {plan.used_nbytes}")
             if self.claimed[rank] < round or self.published[rank].value > round:
                 state = f"claimed to {self.claimed[rank]}, published {self.published[rank].value}"
                 raise Misuse(f"rank {rank} writes round {round}: {state}")
@@ -348,7 +348,7 @@ class Machine:
         return self.poison.integers(0, 256, nbytes, np.uint8)
 
     def _check_private(self, plan: Plan, operand: Operand) -> None:
-        if operand.rank != plan.rank and not plan.mapped:
+        if operand.rank != plan.rank and not plan.zero_copy:
             raise Misuse(f"a private plan of rank {plan.rank} touches a buffer of rank {operand.rank}")
 
     def _no_overlap(

@@ -164,14 +164,14 @@ class Plan(NamedTuple):
         Whose schedule this is, among how many.
     rounds : int
         How many rounds the collective takes, the same on all ranks.
-    said_nbytes : int
+    used_nbytes : int
         How much of a slot the ranks use at most, the same on all ranks.
     loops : tuple of Loop
         Run one after the other.
     in_place : int or None
         The address of IN minus the address of OUT when the caller works in place; None if there is no such form
         (for instance because only one of the two buffers exists on this rank).
-    mapped : bool
+    zero_copy : bool
         Whether the plan addresses buffers of other ranks (shared arrays), not only their slots.
     """
 
@@ -180,10 +180,10 @@ class Plan(NamedTuple):
     rank: int
     size: int
     rounds: int
-    said_nbytes: int
+    used_nbytes: int
     loops: tuple[Loop, ...]
     in_place: int | None = 0
-    mapped: bool = False
+    zero_copy: bool = False
 
     def __str__(self) -> str:
         return describe(self)

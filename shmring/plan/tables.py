@@ -27,26 +27,26 @@ class Formula(NamedTuple):
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_reduce", "one_shot"): Formula("p(p+3)s", lambda p: p * (p + 3)),
     ("all_reduce", "two_shot"): Formula("(5p-2)s", lambda p: 5 * p - 2),
-    ("all_reduce", "mapped"): Formula("2ps", lambda p: 2 * p),
-    ("all_reduce", "mapped_shared"): Formula("(p+1)s", lambda p: p + 1),
+    ("all_reduce", "zero_copy"): Formula("2ps", lambda p: 2 * p),
+    ("all_reduce", "zero_copy_shared"): Formula("(p+1)s", lambda p: p + 1),
     ("reduce", "flat"): Formula("(3p-1)s", lambda p: 3 * p - 1),
     ("reduce", "sliced"): Formula("(3p+1)s", lambda p: 3 * p + 1),
-    ("reduce", "mapped"): Formula("(p+1)s", lambda p: p + 1),
+    ("reduce", "zero_copy"): Formula("(p+1)s", lambda p: p + 1),
     ("reduce_scatter", "staged"): Formula("(3p-1)s", lambda p: 3 * p - 1),
-    ("reduce_scatter", "mapped"): Formula("(p+1)s", lambda p: p + 1),
+    ("reduce_scatter", "zero_copy"): Formula("(p+1)s", lambda p: p + 1),
     ("scan", "staged"): Formula("(p²+7p-4)s/2", lambda p: (p * p + 7 * p - 4) // 2),
     ("exscan", "staged"): Formula("(p²+5p-6)s/2", lambda p: (p * p + 5 * p - 6) // 2),
     ("broadcast", "staged"): Formula("2ps", lambda p: 2 * p),
-    ("broadcast", "mapped"): Formula("2(p-1)s", lambda p: 2 * (p - 1)),
+    ("broadcast", "zero_copy"): Formula("2(p-1)s", lambda p: 2 * (p - 1)),
     ("all_gather", "staged"): Formula("2p²m", lambda p: 2 * p * p),
-    ("all_gather", "mapped"): Formula("2p(p-1)m", lambda p: 2 * p * (p - 1)),
-    ("all_gather", "mapped_shared"): Formula("2pm", lambda p: 2 * p),
+    ("all_gather", "zero_copy"): Formula("2p(p-1)m", lambda p: 2 * p * (p - 1)),
+    ("all_gather", "zero_copy_shared"): Formula("2pm", lambda p: 2 * p),
     ("gather", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),
-    ("gather", "mapped"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
+    ("gather", "zero_copy"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
     ("scatter", "staged"): Formula("4(p-1)m", lambda p: 4 * (p - 1)),
-    ("scatter", "mapped"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
+    ("scatter", "zero_copy"): Formula("2(p-1)m", lambda p: 2 * (p - 1)),
     ("all_to_all", "staged"): Formula("4p(p-1)m", lambda p: 4 * p * (p - 1)),
-    ("all_to_all", "mapped"): Formula("2p²m (out of place)", lambda p: 2 * p * p),
+    ("all_to_all", "zero_copy"): Formula("2p²m (out of place)", lambda p: 2 * p * p),
 }
 
 
@@ -71,7 +71,7 @@ class Example(NamedTuple):
     @property
     def in_place(self) -> bool:
         """Whether it is counted in place: always, if there is such a form."""
-        return (self.kind, self.algorithm) != ("all_to_all", "mapped")
+        return (self.kind, self.algorithm) != ("all_to_all", "zero_copy")
 
     def plan(self, rank: int) -> Plan:
         """One rank's plan; the root, if any, is rank 0."""

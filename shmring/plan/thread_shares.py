@@ -22,7 +22,7 @@ from .pipeline import up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
 
 # A strand's outbox unless configured smaller (SHMRING_STRAND_SLOT_NBYTES in _c/layout.h).
-STRAND_LIMITS = Limits(slot_nbytes=65536)
+SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 # Where the blocks of all ranks lie packed, one behind the other; elsewhere lies a vector, or one block.
 BLOCKS: dict[str, tuple[Space, ...]] = {
@@ -64,7 +64,7 @@ def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFA
     """
     shares = cut(kind, size, nbytes, threads, 0)
     part = nbytes if shares is None else shares.nbytes
-    limits = Limits() if shares is None else STRAND_LIMITS
+    limits = Limits() if shares is None else SHARE_LIMITS
     plans = [choose(kind, rank, size, part, limits=limits) for rank in range(size)]
     touched = max(cost(plan).touched_nbytes for plan in plans)
     exposed = (2 if plans[0].algorithm in ("two_shot", "sliced") else 1) * costs.latency

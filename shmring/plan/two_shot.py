@@ -30,7 +30,7 @@ def two_shot(
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
     part = _Part(rank, size, nbytes, limits, owners, rank in audience)
-    return Plan(kind, algorithm, rank, size, 2 * part.chunks, part.said_nbytes, part.loops(), in_place)
+    return Plan(kind, algorithm, rank, size, 2 * part.chunks, part.used_nbytes, part.loops(), in_place)
 
 
 def slice_capacity(said: int, limits: Limits) -> int:
@@ -55,7 +55,7 @@ class _Part:
         lines = -(-nbytes // LINE)
         chunks = -(-lines * LINE // (n * slice_nbytes))
         slice_nbytes = -(-lines // (n * chunks)) * LINE  # as many chunks, but equal ones
-        self.said_nbytes = said * slice_nbytes
+        self.used_nbytes = said * slice_nbytes
         self.chunk_nbytes = n * slice_nbytes
         self.full = nbytes // self.chunk_nbytes
         tail = nbytes - self.full * self.chunk_nbytes

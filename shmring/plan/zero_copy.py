@@ -29,7 +29,7 @@ def all_reduce_shared(
 ) -> Plan:
     """All-reduce with one result for all, in the OUT of ``root``, where everyone reads it: (p+1)s bytes."""
     plan = _by_slices("all_reduce", rank, size, nbytes, outputs=(root,), in_place=0 if rank == root else None)
-    return plan._replace(algorithm="mapped_shared" if plan.mapped else plan.algorithm)
+    return plan._replace(algorithm="zero_copy_shared" if plan.zero_copy else plan.algorithm)
 
 
 def reduce(
@@ -104,7 +104,7 @@ def all_gather_shared(
     own: list[Step] = []
     if sizes[rank]:
         own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
-    return _framed(kind, rank, size, own, None)._replace(algorithm="mapped_shared")
+    return _framed(kind, rank, size, own, None)._replace(algorithm="zero_copy_shared")
 
 
 def gather(
@@ -171,7 +171,7 @@ def all_to_all(
 
 def entered(plan: Plan) -> Plan:
     """The same plan for ranks that have all just heard from one another: the exit round alone is left."""
-    if not plan.mapped:
+    if not plan.zero_copy:
         return plan
     steps = [s for loop in plan.loops for s in loop.steps if not (isinstance(s, (Publish, Await)) and s.round == ENTRY)]
     moved = [s if isinstance(s, (Copy, Reduce)) else s._replace(round=ENTRY) for s in steps]
@@ -191,17 +191,17 @@ def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int,
 
 def _framed(kind: str, rank: int, size: int, work: Sequence[Step], in_place: int | None) -> Plan:
     """Work on everyone's buffers, which everyone keeps still from entry to exit."""
-    return _mapped(kind, rank, size, [Publish(ENTRY), Await(ENTRY), *work, Publish(EXIT), Await(EXIT)], in_place)
+    return _plan(kind, rank, size, [Publish(ENTRY), Await(ENTRY), *work, Publish(EXIT), Await(EXIT)], in_place)
 
 
 def _with_root(kind: str, rank: int, size: int, root: int, work: Sequence[Step], in_place: int | None = 0) -> Plan:
     """Work on the root's buffers: it waits at the exit for everyone, the others at the entry for it."""
     if rank == root:
-        return _mapped(kind, rank, size, [Publish(ENTRY), *work, Await(EXIT)], in_place)
-    return _mapped(kind, rank, size, [Await(ENTRY, (root,)), *work, Publish(EXIT)], in_place)
+        return _plan(kind, rank, size, [Publish(ENTRY), *work, Await(EXIT)], in_place)
+    return _plan(kind, rank, size, [Await(ENTRY, (root,)), *work, Publish(EXIT)], in_place)
 
 
-def _mapped(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
+def _plan(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
     # Nothing is written into slots, but the rule holds for every round: claim before you publish. It keeps a rank from
     # getting so far ahead that it says a round over one that a slow peer has yet to look at.
-    return Plan(kind, "mapped", rank, size, 2, 0, (Loop(1, (Claim(EXIT), *steps)),), in_place, mapped=True)
+    return Plan(kind, "zero_copy", rank, size, 2, 0, (Loop(1, (Claim(EXIT), *steps)),), in_place, zero_copy=True)

@@ -164,13 +164,13 @@ def test_ranks_know_their_nodes_and_distances(ranks):
     assert found[0].distances == tuple(node.distances for node in discover().nodes)
 
 
-def two_on_a_node(rank, session, nested_nbytes):
+def two_on_a_node(rank, session, hierarchical_nbytes):
     """Two ranks on each node, neighbours by number; sums of three sizes, how they were made, and their digest."""
     import shmring
 
     size = 2 * len(NODES)
     os.sched_setaffinity(0, HOMES[NODES[rank // 2]])
-    settings = {"nested_nbytes": nested_nbytes, "eager_nbytes": 0, "nearness": 0}
+    settings = {"hierarchical_nbytes": hierarchical_nbytes, "eager_nbytes": 0, "nearness": 0}
     with shmring.init(rank=rank, size=size, session=session, **settings) as comm:
         digest = hashlib.sha256()
         for n in (1000, 100_003, N):
@@ -187,14 +187,14 @@ def two_on_a_node(rank, session, nested_nbytes):
 
 
 def test_plans_by_domains_and_flat_ones_give_the_same_bits(run_processes):
-    def run(nested_nbytes):
-        session = f"numa-{os.getpid()}-bits-{nested_nbytes}"
-        return run_processes(2 * len(NODES), two_on_a_node, session, nested_nbytes, timeout=200)
+    def run(hierarchical_nbytes):
+        session = f"numa-{os.getpid()}-bits-{hierarchical_nbytes}"
+        return run_processes(2 * len(NODES), two_on_a_node, session, hierarchical_nbytes, timeout=200)
 
     nested, flat = run(0), run(1 << 40)
     assert len({digest for digest, _, _ in nested + flat}) == 1
-    assert all("nested" in way for _, ways, _ in nested for way in ways)
-    assert not any("nested" in way for _, ways, _ in flat for way in ways)
+    assert all("hierarchical" in way for _, ways, _ in nested for way in ways)
+    assert not any("hierarchical" in way for _, ways, _ in flat for way in ways)
     assert {levels for _, _, levels in nested} == {(tuple(r // 2 for r in range(2 * len(NODES))),)}
 
 

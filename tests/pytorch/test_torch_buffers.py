@@ -26,7 +26,7 @@ def asked(count, dtype=torch.float32):
 
 
 def nmapped():
-    return dist.group.WORLD.comm.stats()["mapped_calls"]
+    return dist.group.WORLD.comm.stats()["zero_copy_calls"]
 
 
 # ---- pieces of one array ---------------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ def train_sharded(rank, shape):
     gloo = init_device_mesh("cpu", shape, mesh_dim_names=names, backend_override=dict.fromkeys(names, "gloo"))
     comm = mesh.get_group("shard").comm
     for policy in (MixedPrecisionPolicy(), MixedPrecisionPolicy(torch.bfloat16, torch.float32)):
-        before = comm.stats()["mapped_calls"]
+        before = comm.stats()["zero_copy_calls"]
         staged = sharded_training(mesh, False, policy)
-        assert comm.stats()["mapped_calls"] == before
+        assert comm.stats()["zero_copy_calls"] == before
         found = sharded_training(mesh, True, policy)
         # In each step each of three layers is gathered for the forward and for the backward pass, but for the last one,
         # which is still there; and its gradients are reduced.
-        assert comm.stats()["mapped_calls"] - before >= 3 * (3 + 2 + 3)
+        assert comm.stats()["zero_copy_calls"] - before >= 3 * (3 + 2 + 3)
         wanted = sharded_training(gloo, False, policy)
         for a, b, c in zip(found, staged, wanted, strict=True):
             assert torch.equal(a, b)

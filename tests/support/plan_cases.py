@@ -5,12 +5,12 @@ from shmring.plan.limits import Limits
 from shmring.plan.model import Call
 
 # Every builder by name, but for the one whose result is not where a `Call` looks for it.
-ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "mapped_shared")
+ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "zero_copy_shared")
 BLOCKS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
 PLACES = ("out of place", "in place")
 # (kind, algorithm, place): every builder in every form it has.
 FORMS = tuple(
-    (*b, place) for b in ALL_BUILDERS for place in PLACES if (*b, place) != ("all_to_all", "mapped", "in place")
+    (*b, place) for b in ALL_BUILDERS for place in PLACES if (*b, place) != ("all_to_all", "zero_copy", "in place")
 )
 
 

@@ -40,7 +40,7 @@ def operand(rank, count, dtype):
 
 
 def calls(comm):
-    """Every collective with a nested plan, on every dtype: digests of results, and the algorithms that made them."""
+    """Every collective with a hierarchical plan, on every dtype: digests of results, and the algorithms used."""
     p, results = comm.size, []
     for dtype in DTYPES:
         for count in COUNTS:
@@ -60,13 +60,13 @@ def calls(comm):
 
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
 def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name):
-    nested = run_ranks(size, calls, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_NESTED_NBYTES": "0"})
-    flat = run_ranks(size, calls, env={"SHMRING_NESTED_NBYTES": str(1 << 40)})
+    nested = run_ranks(size, calls, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
+    flat = run_ranks(size, calls, env={"SHMRING_HIERARCHICAL_NBYTES": str(1 << 40)})
     for (mine, made), (others, made_flat) in zip(nested, flat, strict=True):
         assert mine == others
-        assert {(kind, "nested") for kind in KINDS} <= made
-        assert {way for kind, way in made if kind in KINDS} == {"nested"}
-        assert not any(way == "nested" for _, way in made_flat)
+        assert {(kind, "hierarchical") for kind in KINDS} <= made
+        assert {way for kind, way in made if kind in KINDS} == {"hierarchical"}
+        assert not any(way == "hierarchical" for _, way in made_flat)
 
 
 def split_among_threads(comm):
@@ -81,12 +81,12 @@ def split_among_threads(comm):
 
 
 def test_threads_make_nested_collectives_of_their_shares(run_ranks, tmp_path):
-    env = forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_NESTED_NBYTES": "0"}
+    env = forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"}
     nested = run_ranks(4, split_among_threads, env=env, init={"threads": 2, "split_nbytes": 0})
     flat = run_ranks(4, split_among_threads, init={"threads": 1})
     for (mine, made), (others, _) in zip(nested, flat, strict=True):
         assert mine == others
-        assert made == {(2, "nested")}
+        assert made == {(2, "hierarchical")}
 
 
 def explained(comm):
@@ -98,22 +98,22 @@ def explained(comm):
 
 
 def us_nested(text):
-    """What the model has a nested plan take, as explained."""
-    return float(re.search(r"nested: .* domains: ([\d.e+]+) us", text)[1])
+    """What the model has a hierarchical plan take, as explained."""
+    return float(re.search(r"hierarchical: .* domains: ([\d.e+]+) us", text)[1])
 
 
 def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
     env = forced(tmp_path, LEVELS["two nodes"])
-    for text, wider, other, domains in run_ranks(4, explained, env=env | {"SHMRING_NESTED_NBYTES": "0"}):
+    for text, wider, other, domains in run_ranks(4, explained, env=env | {"SHMRING_HIERARCHICAL_NBYTES": "0"}):
         assert domains == ((0, 0, 1, 1),)
-        assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: nested\n")
-        assert "  nested: taken, 2 domains: " in text
+        assert text.startswith("all_reduce of 1048576 bytes among 4 ranks: hierarchical\n")
+        assert "  hierarchical: taken, 2 domains: " in text
         assert us_nested(wider) > us_nested(text)
-        assert "nested" not in other
+        assert "hierarchical" not in other
 
 
 def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
-    found = run_ranks(5, measured, init={"nearness": 1, "nested_nbytes": 0})
+    found = run_ranks(5, measured, init={"nearness": 1, "hierarchical_nbytes": 0})
     assert len(set(found)) == 1
 
 
@@ -133,7 +133,7 @@ def come_late(comm):
 
 def test_nobody_leaves_a_nested_barrier_before_the_last_has_come(run_ranks, tmp_path):
     for name in ("two nodes", "four nodes in two packages"):
-        found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_NESTED_NBYTES": "0"})
+        found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
         assert all("barrier" in kinds for _, kinds in found)
         for k in range(20):
             assert max(times[k][0] for times, _ in found) <= min(times[k][1] for times, _ in found)

@@ -7,17 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmring.plan import hierarchical as nested
-from shmring.plan.choose import NESTED_BUILDERS, ROOTED, choose
+from shmring.plan import hierarchical
+from shmring.plan.choose import HIERARCHICAL_BUILDERS, ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.hierarchical_cost import FOLDING, flat_seconds, nest_for, nested_seconds, nests_barriers
-from shmring.plan.hierarchy import Hop, Nest
+from shmring.plan.hierarchical_cost import (
+    FOLDING,
+    flat_seconds,
+    hierarchical_seconds,
+    hierarchy_for,
+    use_hierarchical_barrier,
+)
+from shmring.plan.hierarchy import Hierarchy, Route
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.model import Call, verify
 from shmring.plan.simulate import Buffers, Machine, Memory, at_random, delaying, highest, in_turn, lowest, rushing
 from shmring.plan.steps import Await, Reduce
 
-KINDS = tuple(NESTED_BUILDERS)
+KINDS = tuple(HIERARCHICAL_BUILDERS)
 PAIRS, UNEVEN, MIXED, LONE = (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3)
 NESTS = {
     "pairs": [PAIRS],
@@ -33,12 +39,12 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize(("kind", "wide"), [(k, w) for w in (1, 2) for k in KINDS if w == 1 or k in FOLDING])
 
 
-def planner(nest, limits):
+def planner(hierarchy, limits):
     def plan(call, rank):
         options = {"root": call.root} if call.kind in ROOTED else {}
         if call.kind in FOLDING:
             options["wide"] = call.wide
-        return NESTED_BUILDERS[call.kind](rank, nest, call.nbytes, limits, **options)
+        return HIERARCHICAL_BUILDERS[call.kind](rank, hierarchy, call.nbytes, limits, **options)
 
     return plan
 
@@ -57,15 +63,15 @@ def item(wide):
 @pytest.mark.parametrize("name", NESTS)
 def test_every_nested_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
     rng = random.Random(f"{seed} {kind} {name}")
-    nest = Nest(NESTS[name])
-    size = nest.size
+    hierarchy = Hierarchy(NESTS[name])
+    size = hierarchy.size
     sizes = [8, 64, 200, 64 * size, 1000, 5000, 20_008]
     for nbytes in sizes if long_run else rng.sample(sizes, 2):
         for in_place in (False, True):
             limits = roomy(size, rng.choice((4, 8)))
             schedule = rng.choice([lowest, highest, in_turn(), at_random(seed), rushing(0), delaying(size - 1)])
             call = Call(kind, size, nbytes, item(wide), rng.randrange(size), in_place, wide)
-            verify([call] * 2, planner(nest, limits), limits, schedule, seed)
+            verify([call] * 2, planner(hierarchy, limits), limits, schedule, seed)
 
 
 @st.composite
@@ -78,22 +84,24 @@ def nests(draw):
         number = {n: draw(st.integers(0, 1)) for n in sorted(set(level))}
         level = tuple(number[n] for n in level)
         levels.append(level)
-    return Nest(levels)
+    return Hierarchy(levels)
 
 
 @settings(max_examples=60)
 @given(nests(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
-def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(nest, kind, wide, items, data):
-    limits = Limits(data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * nest.size, 5 * nest.size)))
-    root = data.draw(st.integers(0, nest.size - 1))
-    call = Call(kind, nest.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
-    verify([call], planner(nest, limits), limits, at_random(items))
+def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(hierarchy, kind, wide, items, data):
+    limits = Limits(
+        data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * hierarchy.size, 5 * hierarchy.size))
+    )
+    root = data.draw(st.integers(0, hierarchy.size - 1))
+    call = Call(kind, hierarchy.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
+    verify([call], planner(hierarchy, limits), limits, at_random(items))
 
 
 @pytest.mark.parametrize("wide", [1, 2])
 def test_a_prefix_is_folded_whole_only_at_its_end(wide):
-    nest = Nest([PAIRS])
-    plans = [nested.all_reduce(r, nest, 4096, wide=wide) for r in range(4)]
+    hierarchy = Hierarchy([PAIRS])
+    plans = [hierarchical.all_reduce(r, hierarchy, 4096, wide=wide) for r in range(4)]
     folds = {r: [s for loop in plans[r].loops for s in loop.steps if isinstance(s, Reduce)] for r in range(4)}
     assert all(s.opens and not s.closes for r in (0, 1) for s in folds[r])
     assert all(s.closes and not s.opens for r in (2, 3) for s in folds[r])
@@ -119,9 +127,9 @@ def empty(size):
 
 @pytest.mark.parametrize("name", NESTS)
 def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
-    nest = Nest(NESTS[name])
-    size = nest.size
-    plans = [nested.barrier(r, nest) for r in range(size)]
+    hierarchy = Hierarchy(NESTS[name])
+    size = hierarchy.size
+    plans = [hierarchical.barrier(r, hierarchy) for r in range(size)]
     for schedule in (lowest, highest, in_turn(), rushing(0), delaying(0), delaying(size - 1)):
         machine = Machine([(plans, empty(size))], Limits(4), 8)
         machine.run(schedule)
@@ -132,40 +140,45 @@ def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
 
 @pytest.mark.parametrize("name", NESTS)
 def test_no_wait_of_a_barrier_is_superfluous(name):
-    nest = Nest(NESTS[name])
-    plans = [nested.barrier(r, nest) for r in range(nest.size)]
+    hierarchy = Hierarchy(NESTS[name])
+    plans = [hierarchical.barrier(r, hierarchy) for r in range(hierarchy.size)]
     for rank, plan in enumerate(plans):
         (loop,) = plan.loops
         for k, step in enumerate(loop.steps):
             if isinstance(step, Await):
                 broken = plan._replace(loops=(loop._replace(steps=loop.steps[:k] + loop.steps[k + 1 :]),))
-                machine = Machine([([*plans[:rank], broken, *plans[rank + 1 :]], empty(nest.size))], Limits(4), 8)
+                machine = Machine([([*plans[:rank], broken, *plans[rank + 1 :]], empty(hierarchy.size))], Limits(4), 8)
                 machine.run(rushing(rank))
                 assert not (machine.clock >= 1).all()
 
 
 def test_barriers_of_many_ranks_go_by_domains():
-    assert [nests_barriers(equal_domains(p, 2), Limits()) for p in (4, 8, 32, 64)] == [False, False, True, True]
-    assert nests_barriers(Nest([PAIRS]), Limits(nested_nbytes=0))
-    assert not nests_barriers(equal_domains(64, 2), Limits(nested_nbytes=1))
+    assert [use_hierarchical_barrier(equal_domains(p, 2), Limits()) for p in (4, 8, 32, 64)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert use_hierarchical_barrier(Hierarchy([PAIRS]), Limits(hierarchical_nbytes=0))
+    assert not use_hierarchical_barrier(equal_domains(64, 2), Limits(hierarchical_nbytes=1))
 
 
 # ---- costs ----
 
 
 def equal_domains(size, domains):
-    return Nest([tuple(r * domains // size for r in range(size))])
+    return Hierarchy([tuple(r * domains // size for r in range(size))])
 
 
-def counted(kind, nest, nbytes, wide=1):
+def counted(kind, hierarchy, nbytes, wide=1):
     """What all ranks together do: ranks of a domain do alike, but for the root."""
-    plan = planner(nest, Limits(8, 1 << 26))
-    call = Call(kind, nest.size, nbytes, item(wide), nest.size - 1, wide=wide)
+    plan = planner(hierarchy, Limits(8, 1 << 26))
+    call = Call(kind, hierarchy.size, nbytes, item(wide), hierarchy.size - 1, wide=wide)
     sums = [0] * len(Cost._fields)
-    for ranks in nest.domains:
+    for ranks in hierarchy.domains:
         some = [ranks[0]] * (len(ranks) - 1) + [ranks[-1]]
         for rank in set(some):
-            c = cost(plan(call, rank), in_place=True, domains=nest.levels[0])
+            c = cost(plan(call, rank), in_place=True, domains=hierarchy.levels[0])
             sums = [s + some.count(rank) * n for s, n in zip(sums, c, strict=True)]
     return Cost(*sums)
 
@@ -196,7 +209,7 @@ def test_an_all_reduce_sends_2q_minus_2_vectors_across_links_and_a_flat_one_2p_o
 @pytest.mark.parametrize(("size", "domains"), MANY)
 def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
     p, q = size, domains
-    nest = equal_domains(size, domains)
+    hierarchy = equal_domains(size, domains)
     expected = {
         # The root is in the last domain, where the chain ends.
         "reduce": (q - 1, 3 * p + 1 - 2 * q / p),
@@ -206,7 +219,7 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
     }
     for kind, (crossed, touched) in expected.items():
         nbytes, s = example(kind, size, domains)
-        c = counted(kind, nest, nbytes)
+        c = counted(kind, hierarchy, nbytes)
         assert c.crossed_nbytes == crossed * s, kind
         assert c.touched_nbytes == pytest.approx(touched * s, rel=1e-12), kind
 
@@ -214,11 +227,11 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
 @pytest.mark.parametrize(("size", "domains"), MANY)
 def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_nothing_else_does(size, domains):
     p, q = size, domains
-    nest = equal_domains(size, domains)
+    hierarchy = equal_domains(size, domains)
     expected = {"all_reduce": 3 * (q - 1), "reduce": 2 * (q - 1), "reduce_scatter": 2 * (q - 1) + (q - 1) / q}
     for kind, crossed in expected.items():
         nbytes, s = example(kind, size, domains)
-        narrow, c = (counted(kind, nest, nbytes, wide) for wide in (1, 2))
+        narrow, c = (counted(kind, hierarchy, nbytes, wide) for wide in (1, 2))
         assert c.crossed_nbytes == crossed * s, kind
         assert c.touched_nbytes == narrow.touched_nbytes + 2 * (q - 1) * s, kind
         assert c[4:] == narrow[4:], kind
@@ -229,21 +242,21 @@ def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_no
 def test_counting_one_rank_of_a_domain_for_all_counts_all():
     for kind in KINDS:
         for name in ("pairs", "two levels"):
-            nest = Nest(NESTS[name][:1])
-            nbytes, _ = example(kind, nest.size, len(nest.domains))
-            plan = planner(nest, Limits(8, 1 << 26))
-            call = Call(kind, nest.size, nbytes, 8, nest.size - 1)
-            plans = [plan(call, r) for r in range(nest.size)]
-            assert total(plans, in_place=True, domains=nest.levels[0]) == counted(kind, nest, nbytes)
+            hierarchy = Hierarchy(NESTS[name][:1])
+            nbytes, _ = example(kind, hierarchy.size, len(hierarchy.domains))
+            plan = planner(hierarchy, Limits(8, 1 << 26))
+            call = Call(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1)
+            plans = [plan(call, r) for r in range(hierarchy.size)]
+            assert total(plans, in_place=True, domains=hierarchy.levels[0]) == counted(kind, hierarchy, nbytes)
 
 
 @each_kind
 def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
-    nest = Nest(NESTS["three levels"])
-    nbytes, s = LINE * 2 * 3, LINE * 2 * 3 * (nest.size if kind in ("reduce_scatter", "all_gather") else 1)
-    plan = planner(nest, Limits(8, 1 << 20))
-    plans = [plan(Call(kind, nest.size, nbytes, 8, nest.size - 1), r) for r in range(nest.size)]
-    for level in nest.levels:
+    hierarchy = Hierarchy(NESTS["three levels"])
+    nbytes, s = LINE * 2 * 3, LINE * 2 * 3 * (hierarchy.size if kind in ("reduce_scatter", "all_gather") else 1)
+    plan = planner(hierarchy, Limits(8, 1 << 20))
+    plans = [plan(Call(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1), r) for r in range(hierarchy.size)]
+    for level in hierarchy.levels:
         q = len(set(level))
         crossed = total(plans, domains=level).crossed_nbytes
         assert crossed <= {"all_reduce": 2 * (q - 1), "reduce_scatter": q}.get(kind, q - 1) * s
@@ -251,8 +264,8 @@ def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
 
 @each_way
 def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
-    nest = equal_domains(16, 4)
-    plan = planner(nest, Limits())
+    hierarchy = equal_domains(16, 4)
+    plan = planner(hierarchy, Limits())
 
     def steps(nbytes):
         call = Call(kind, 16, nbytes, wide=wide)
@@ -267,76 +280,78 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
 def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
     sockets = equal_domains(64, 2)
     for kind in KINDS:
-        chosen = [nest_for(kind, sockets, 1 << bits, Limits(), Costs()) is not None for bits in range(8, 31)]
+        chosen = [hierarchy_for(kind, sockets, 1 << bits, Limits(), Costs()) is not None for bits in range(8, 31)]
         assert chosen == sorted(chosen)
         assert chosen[-1]
         for bits in range(8, 31):
-            assert nest_for(kind, None, 1 << bits, Limits(), Costs()) is None
+            assert hierarchy_for(kind, None, 1 << bits, Limits(), Costs()) is None
 
 
 @each_way
 def test_what_is_chosen_is_predicted_to_be_quicker(kind, wide):
     costs, sockets = Costs(), equal_domains(64, 2)
     for bits in range(8, 28):
-        found = nest_for(kind, sockets, 1 << bits, Limits(), costs, wide=wide)
-        deep = nested_seconds(kind, sockets, 1 << bits, costs, wide=wide)
+        found = hierarchy_for(kind, sockets, 1 << bits, Limits(), costs, wide=wide)
+        deep = hierarchical_seconds(kind, sockets, 1 << bits, costs, wide=wide)
         assert (found is not None) == (deep < flat_seconds(kind, sockets, 1 << bits, costs))
 
 
 def test_wide_prefixes_are_chosen_later_and_ranks_that_alternate_between_domains_hardly():
-    def first(nest, wide):
+    def first(hierarchy, wide):
         sizes = (1 << bits for bits in range(8, 31))
-        return next((n for n in sizes if nest_for("all_reduce", nest, n, Limits(), Costs(), wide=wide)), 1 << 31)
+        return next(
+            (n for n in sizes if hierarchy_for("all_reduce", hierarchy, n, Limits(), Costs(), wide=wide)), 1 << 31
+        )
 
     sockets = equal_domains(64, 2)
     assert first(sockets, 1) <= first(sockets, 2) < 1 << 20
     # Where every rank's neighbour lives in the other domain, a fold in rank order crosses the link at every rank.
-    assert first(Nest([tuple(r % 2 for r in range(64))]), 1) > first(sockets, 1)
+    assert first(Hierarchy([tuple(r % 2 for r in range(64))]), 1) > first(sockets, 1)
 
 
 def test_the_limit_can_be_set():
-    pairs = Nest([PAIRS])
+    pairs = Hierarchy([PAIRS])
     for nbytes, limit, expected in ((1000, 1000, False), (1001, 1000, True), (8, 0, True), (1 << 30, 1 << 40, False)):
-        found = nest_for("all_reduce", pairs, nbytes, Limits(nested_nbytes=limit), Costs())
+        found = hierarchy_for("all_reduce", pairs, nbytes, Limits(hierarchical_nbytes=limit), Costs())
         assert (found is not None) == expected
 
 
 def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
-    options = {"nest": Nest([PAIRS]), "limits": Limits(4, 128, nested_nbytes=0)}
-    assert choose("all_reduce", 0, 4, 5000, **options).algorithm != "nested"
-    options["limits"] = Limits(nested_nbytes=0)
-    assert choose("all_gather", 0, 4, 5000, **options).algorithm == "nested"
+    options = {"hierarchy": Hierarchy([PAIRS]), "limits": Limits(4, 128, hierarchical_nbytes=0)}
+    assert choose("all_reduce", 0, 4, 5000, **options).algorithm != "hierarchical"
+    options["limits"] = Limits(hierarchical_nbytes=0)
+    assert choose("all_gather", 0, 4, 5000, **options).algorithm == "hierarchical"
     assert choose("all_gather", 0, 4, [5000, 1, 2, 3], **options).algorithm == "staged"
 
 
 @each_way
 def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
     for levels in NESTS.values():
-        nest = Nest(levels)
+        hierarchy = Hierarchy(levels)
         for nbytes in (8, 5000, 1 << 20, 1 << 26):
-            options = {"limits": Limits(nested_nbytes=0), "nest": nest, "wide": wide}
-            plans = [choose(kind, r, nest.size, nbytes, 4, **options) for r in range(nest.size)]
-            assert len({(p.algorithm, p.rounds, p.said_nbytes) for p in plans}) == 1
+            options = {"limits": Limits(hierarchical_nbytes=0), "hierarchy": hierarchy, "wide": wide}
+            plans = [choose(kind, r, hierarchy.size, nbytes, 4, **options) for r in range(hierarchy.size)]
+            assert len({(p.algorithm, p.rounds, p.used_nbytes) for p in plans}) == 1
 
 
 # ---- domains ----
 
 
 def test_a_nest_knows_its_domains_and_the_runs_of_neighbours_in_them():
-    nest = Nest([MIXED])
-    assert nest.domains == ((0, 2), (1, 3))
-    assert nest.runs == ((0,), (1,), (2,), (3,))
-    assert nest.place_of == (0, 0, 1, 1)
-    assert Nest([PAIRS]).runs == ((0, 1), (2, 3))
+    hierarchy = Hierarchy([MIXED])
+    assert hierarchy.domains == ((0, 2), (1, 3))
+    assert hierarchy.runs == ((0,), (1,), (2,), (3,))
+    assert hierarchy.place_of == (0, 0, 1, 1)
+    assert Hierarchy([PAIRS]).runs == ((0, 1), (2, 3))
 
 
 def test_every_domain_is_reached_through_one_of_the_larger_domain_it_is_in():
-    nest = Nest(NESTS["two levels"])
-    assert nest.hops(0) == (Hop(0, 0), Hop(0, 1), Hop(0, 1), Hop(2, 2))
-    assert nest.hops(3) == (Hop(3, 1), Hop(0, 2), Hop(3, 1), Hop(3, 0))
+    hierarchy = Hierarchy(NESTS["two levels"])
+    assert hierarchy.routes(0) == (Route(0, 0), Route(0, 1), Route(0, 1), Route(2, 2))
+    assert hierarchy.routes(3) == (Route(3, 1), Route(0, 2), Route(3, 1), Route(3, 0))
 
 
 @pytest.mark.parametrize("levels", [[], [(0, 1), (0,)], [(0, 0, 1, 1), (0, 1, 1, 1)]])
 def test_levels_that_are_none_are_refused(levels):
     with pytest.raises(ValueError, match=r"levels|not inside"):
-        Nest(levels)
+        Hierarchy(levels)

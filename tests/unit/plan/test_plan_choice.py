@@ -13,10 +13,12 @@ from shmring.plan.tables import Example
 def test_all_ranks_choose_the_same_algorithm_and_number_of_rounds(kind):
     for size in (1, 2, 3, 5, 8):
         for nbytes in (0, 4, 1000, 100_000, 3_000_000):
-            for mapped in (False, True):
+            for shared_arrays in (False, True):
                 for root in roots_of(kind, size):
-                    plans = [choose(kind, r, size, nbytes, 4, root=root, mapped=mapped) for r in range(size)]
-                    assert len({(p.algorithm, p.rounds, p.mapped) for p in plans}) == 1
+                    plans = [
+                        choose(kind, r, size, nbytes, 4, root=root, shared_arrays=shared_arrays) for r in range(size)
+                    ]
+                    assert len({(p.algorithm, p.rounds, p.zero_copy) for p in plans}) == 1
                     assert [p.rank for p in plans] == list(range(size))
                     assert plans[0].kind == kind
 
@@ -74,24 +76,27 @@ def test_outboxes_too_small_for_slices_fall_back_to_whole_vectors():
     assert algorithm("reduce", 9, 1 << 30, limits) == "flat"
 
 
-def test_shared_arrays_take_mapped_plans_where_there_are_some():
+def test_shared_arrays_take_zero_copy_plans_where_there_are_some():
     for kind in KINDS:
-        expected = "mapped" if (kind, "mapped") in BUILDERS else "staged"
-        assert algorithm(kind, 4, 1 << 20, mapped=True) == expected
-        assert choose(kind, 0, 4, 1 << 20, 4, mapped=True).mapped == (expected == "mapped")
+        expected = "zero_copy" if (kind, "zero_copy") in BUILDERS else "staged"
+        assert algorithm(kind, 4, 1 << 20, shared_arrays=True) == expected
+        assert choose(kind, 0, 4, 1 << 20, 4, shared_arrays=True).zero_copy == (expected == "zero_copy")
 
 
 def test_all_to_all_in_place_is_staged_even_on_shared_arrays():
-    assert algorithm("all_to_all", 4, 100, mapped=True, in_place=True) == "staged"
+    assert algorithm("all_to_all", 4, 100, shared_arrays=True, in_place=True) == "staged"
 
 
 def test_nothing_is_asked_of_the_peers_when_there_are_none_or_nothing_to_move():
     for kind in KINDS:
         for size, nbytes in ((1, 100), (1, 0), (4, 0)):
-            for mapped in (False, True):
-                plan = choose(kind, 0, size, nbytes, mapped=mapped)
+            for shared_arrays in (False, True):
+                plan = choose(kind, 0, size, nbytes, shared_arrays=shared_arrays)
                 c = cost(plan)
-                assert (c.awaits, c.claims, c.staged_nbytes) == (0, 0, 0) or (kind, mapped) == ("all_to_all", True)
+                assert (c.awaits, c.claims, c.staged_nbytes) == (0, 0, 0) or (kind, shared_arrays) == (
+                    "all_to_all",
+                    True,
+                )
 
 
 def test_unknown_collectives_and_sizes_that_make_no_sense_are_refused():

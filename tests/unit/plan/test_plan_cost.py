@@ -33,7 +33,7 @@ def test_every_builder_has_a_formula():
 
 @each
 def test_the_ranks_touch_what_the_formula_says_whatever_the_size_and_the_slots(kind, algorithm):
-    in_place = (kind, algorithm) != ("all_to_all", "mapped")
+    in_place = (kind, algorithm) != ("all_to_all", "zero_copy")
     for size in (2, 3, 4, 5, 8, 13):
         for limits in (Limits(), small(size), small(size, lines=7)):
             for nbytes in (8, 1000, 4096 * size, 100_008):
@@ -68,14 +68,14 @@ def test_all_512_ranks_of_a_two_shot_all_reduce_counted_one_by_one_touch_5p_minu
 @pytest.mark.parametrize("kind", PRIVATE_BOUNDS)
 def test_some_algorithm_on_private_buffers_reaches_the_bound(kind):
     for size in (2, 3, 8, 100, 1024):
-        best = min(f.units(size) for (k, a), f in FORMULAS.items() if k == kind and not a.startswith("mapped"))
+        best = min(f.units(size) for (k, a), f in FORMULAS.items() if k == kind and not a.startswith("zero_copy"))
         assert best == PRIVATE_BOUNDS[kind](size)
 
 
 @pytest.mark.parametrize("kind", MAPPED_BOUNDS)
 def test_the_algorithm_on_shared_arrays_reaches_the_bound(kind):
     for size in (2, 3, 8, 100, 1024):
-        assert FORMULAS[kind, "mapped"].units(size) == MAPPED_BOUNDS[kind](size)
+        assert FORMULAS[kind, "zero_copy"].units(size) == MAPPED_BOUNDS[kind](size)
 
 
 def test_reduce_by_slices_costs_two_vectors_more_and_no_rank_touches_more_than_four():
@@ -101,9 +101,9 @@ def test_two_shot_stages_one_vector_per_rank_and_never_the_own_slice():
         assert (c.awaits, c.claims, c.publishes) == (2, 1, 2)
 
 
-def test_mapped_plans_stage_nothing():
+def test_zero_copy_plans_stage_nothing():
     for kind, algorithm in FORMULAS:
-        if algorithm.startswith("mapped"):
+        if algorithm.startswith("zero_copy"):
             example = Example(kind, algorithm, 8)
             assert example.whole().staged_nbytes == 0
 
@@ -120,7 +120,15 @@ def test_bytes_that_cross_between_domains_are_counted():
 
 
 def test_synchronisations_that_depend_on_one_another_are_one_or_two():
-    expected = {"one_shot": 1, "flat": 1, "staged": 1, "two_shot": 2, "sliced": 2, "mapped": 2, "mapped_shared": 2}
+    expected = {
+        "one_shot": 1,
+        "flat": 1,
+        "staged": 1,
+        "two_shot": 2,
+        "sliced": 2,
+        "zero_copy": 2,
+        "zero_copy_shared": 2,
+    }
     for kind, algorithm in FORMULAS:
         example = Example(kind, algorithm, 5)
         assert dependent_syncs([example.plan(r) for r in range(5)]) == expected[algorithm]

@@ -8,14 +8,14 @@ import pytest
 from shmring.plan.__main__ import main
 from shmring.plan.choose import choose
 from shmring.plan.hierarchical import all_reduce
-from shmring.plan.hierarchy import Nest
+from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import Limits
 from shmring.plan.predict import Border, Host, predict, two_sockets
 from shmring.plan.predictions import prediction
 from shmring.plan.steps import Await, Loop
 
-ONE = Nest([(0, 0, 0, 0)])
-TWO = Nest([(0, 0, 1, 1)])
+ONE = Hierarchy([(0, 0, 0, 0)])
+TWO = Hierarchy([(0, 0, 1, 1)])
 NO_BORDER = (Border(1e9, 1e9, 0.0),)
 
 
@@ -51,14 +51,14 @@ def test_nested_plans_need_less_of_a_slow_link():
     host = Host(TWO, (Border(1e8, 1e10, 1e-7),), core_bytes_per_second=1e10)
     nested = [all_reduce(r, TWO, 1 << 22) for r in range(4)]
     ratio = predict(flat(4, 1 << 22), host) / predict(nested, host)
-    # Each way over the link goes 2s flat, s nested.
+    # Each way over the link goes 2s flat, s hierarchical.
     assert ratio == pytest.approx(2, rel=0.3)
 
 
 def test_the_model_and_the_prediction_agree_on_large_messages():
     found = prediction("two-sockets", "all_reduce", 16, 1 << 22)
-    assert found.chosen == "nested"
-    assert found.nested_us < found.flat_us
+    assert found.chosen == "hierarchical"
+    assert found.hierarchical_us < found.flat_us
 
 
 def test_plans_that_deadlock_are_an_error():

@@ -110,15 +110,15 @@ def test_collectives_of_all_kinds_follow_one_another_in_the_same_slots(seed, lon
     for _ in range(300 if long_run else 25):
         size = rng.randrange(2, 6)
         limits = small(size, rng.choice((4, 8)), rng.randrange(2))
-        calls, mapped = [], {}
+        calls, shared = [], {}
         for _ in range(6):
             kind = rng.choice(KINDS)
             place, root = rng.choice(PLACES), rng.choice(roots_of(kind, size))
             call = call_of(kind, size, 8 * rng.choice((0, 1, 7, 40, 200)), place, root)
             calls.append(call)
-            mapped[call] = rng.random() < 0.3
+            shared[call] = rng.random() < 0.3
 
-        def plan(call, rank, limits=limits, mapped=mapped):
+        def plan(call, rank, limits=limits, shared=shared):
             return choose(
                 call.kind,
                 rank,
@@ -127,7 +127,7 @@ def test_collectives_of_all_kinds_follow_one_another_in_the_same_slots(seed, lon
                 call.itemsize,
                 root=call.root,
                 limits=limits,
-                mapped=mapped[call],
+                shared_arrays=shared[call],
                 in_place=call.in_place,
             )
 

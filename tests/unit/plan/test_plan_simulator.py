@@ -3,8 +3,7 @@
 import pytest
 from support.plan_cases import ALL_BUILDERS, call_of, planner
 
-from shmring.plan import reduction
-from shmring.plan import zero_copy as mapped
+from shmring.plan import reduction, zero_copy
 from shmring.plan.limits import Limits
 from shmring.plan.model import verify
 from shmring.plan.simulate import Deadlock, Misuse, Race, delaying, highest, in_turn, lowest, rushing
@@ -103,12 +102,12 @@ def test_a_race_is_found_whatever_order_the_run_took(schedule):
 
     for edit in (no_exit, no_entry):
         with pytest.raises(Race):
-            check("all_reduce", "mapped", edit, victim=0, schedule=schedule)
+            check("all_reduce", "zero_copy", edit, victim=0, schedule=schedule)
 
 
 def test_an_all_to_all_in_place_on_shared_arrays_is_a_race():
     def plan(call, rank):
-        return mapped.all_to_all(rank, SIZE, NBYTES)._replace(in_place=0)
+        return zero_copy.all_to_all(rank, SIZE, NBYTES)._replace(in_place=0)
 
     with pytest.raises(Race):
         verify([call_of("all_to_all", SIZE, NBYTES, "in place")], plan)

@@ -81,8 +81,9 @@ def test_no_two_shares_write_the_same_byte(kind, seed):
     written = [np.zeros(call.out_nbytes(r), int) for r in range(size)]
     for t in range(threads):
         touched, _ = run_shares(call, threads, limits, seed, only=t)
-        untouched, _ = _prepare(call, [choose(kind, r, size, 1048, root=1) for r in range(size)],
-                                np.random.default_rng(seed))[1:]
+        untouched, _ = _prepare(
+            call, [choose(kind, r, size, 1048, root=1) for r in range(size)], np.random.default_rng(seed)
+        )[1:]
         for r in range(size):
             written[r] += touched[r].out_memory.data != untouched[r].out_memory.data
             assert (touched[r].in_memory.data == untouched[r].in_memory.data).all()
@@ -124,7 +125,7 @@ def test_shares_are_whole_lines_but_for_the_last_and_make_up_the_whole(kind):
         for nbytes in (1, 64, 64 * threads, 64 * threads + 1, 1000 * threads - 8, 1 << 20, (1 << 20) - 4):
             shares = cut(kind, 4, nbytes, threads, 0)
             if shares is None:
-                assert nbytes < 64 * threads * threads      # too few lines to give every thread some
+                assert nbytes < 64 * threads * threads  # too few lines to give every thread some
                 continue
             assert shares.nbytes % 64 == 0
             assert 0 < shares.last_nbytes <= shares.nbytes

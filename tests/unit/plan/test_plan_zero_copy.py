@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.plan_cases import FORMS, call_of, planner, roots_of, small
 
-from shmring.plan import zero_copy as mapped
+from shmring.plan import zero_copy
 from shmring.plan.choose import choose
 from shmring.plan.model import Call, _prepare, verify
 from shmring.plan.simulate import Buffers, Machine, Memory, Race, at_random, delaying, highest, in_turn, lowest, rushing
@@ -15,13 +15,13 @@ from shmring.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
 from shmring.plan.tables import FORMULAS
 from shmring.plan.zero_copy import entered
 
-MAPPED_FORMS = [form for form in FORMS if form[1] == "mapped"]
+ZERO_COPY_FORMS = [form for form in FORMS if form[1] == "zero_copy"]
 SCHEDULES = [lowest, highest, in_turn(), rushing(0), delaying(1), at_random(1)]
 
 
 def after_talk(plan):
     """What the engine does in all: a round in which everyone hears everyone, then the plan without its entry."""
-    if not plan.mapped:
+    if not plan.zero_copy:
         return plan
     moved = [
         step if isinstance(step, (Copy, Reduce)) else step._replace(round=Affine(1))
@@ -32,7 +32,7 @@ def after_talk(plan):
     return plan._replace(rounds=2, loops=(Loop(1, (*talk, *moved)),))
 
 
-@pytest.mark.parametrize(("kind", "algorithm", "place"), MAPPED_FORMS)
+@pytest.mark.parametrize(("kind", "algorithm", "place"), ZERO_COPY_FORMS)
 def test_after_a_talk_no_plan_needs_its_entry_round(kind, algorithm, place, seed):
     rng = random.Random(f"{seed} {kind} {place}")
     for size in (1, 2, 3, 5):
@@ -46,20 +46,20 @@ def test_after_a_talk_no_plan_needs_its_entry_round(kind, algorithm, place, seed
 
 def test_without_a_talk_it_is_needed(seed):
     limits = small(3)
-    plan = planner("mapped", limits)
+    plan = planner("zero_copy", limits)
     with pytest.raises(Race):
         verify([call_of("all_reduce", 3, 3000)] * 2, lambda c, r: entered(plan(c, r)), limits, rushing(0), seed)
 
 
 def test_a_plan_that_maps_nothing_stays_as_it_is():
-    alone = choose("all_reduce", 0, 1, 1000, 8, mapped=True)
+    alone = choose("all_reduce", 0, 1, 1000, 8, shared_arrays=True)
     assert entered(alone) is alone
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
 @pytest.mark.parametrize("root", [0, 2])
 def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
-    build = {"all_reduce": mapped.all_reduce_shared, "all_gather": mapped.all_gather_shared}[kind]
+    build = {"all_reduce": zero_copy.all_reduce_shared, "all_gather": zero_copy.all_gather_shared}[kind]
     size, nbytes = 3, 1000
     for schedule in SCHEDULES:
         for frame in (lambda plan: plan, after_talk):
@@ -68,9 +68,7 @@ def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
             _, buffers, expected = _prepare(call, plans, np.random.default_rng(seed))
             # The outputs of the other ranks are not touched; all would read the root's.
             nobodys = [Memory(f"unused {r}", buffers[r].out_memory.data.copy(), size) for r in range(size)]
-            own = [
-                Buffers(b.in_memory, 0, b.out_memory if r == root else nobodys[r], 0) for r, b in enumerate(buffers)
-            ]
+            own = [Buffers(b.in_memory, 0, b.out_memory if r == root else nobodys[r], 0) for r, b in enumerate(buffers)]
             Machine([(plans, own)], small(size), 8, seed).run(schedule)
             assert (own[root].out_memory.data == expected[root][1]).all()
             for r in range(size):
@@ -85,15 +83,15 @@ def test_the_page_on_shared_arrays_says_what_the_plans_cost():
     for kind, shared, private_text, shared_text, *ratios in rows:
         kind = kind.strip("`")
         (private,) = [f for (k, _), f in FORMULAS.items() if k == kind and f.text == private_text]
-        algorithm = "mapped_shared" if "one shared result" in shared else "mapped"
+        algorithm = "zero_copy_shared" if "one shared result" in shared else "zero_copy"
         formula = FORMULAS[kind, algorithm]
         assert formula.text.startswith(shared_text)
         assert ratios == [f"{formula.units(p) / private.units(p):.2f}" for p in (2, 8)]
         seen.add((kind, algorithm))
-    assert seen == {name for name in FORMULAS if name[1].startswith("mapped")}
+    assert seen == {name for name in FORMULAS if name[1].startswith("zero_copy")}
 
 
 def test_choose_takes_the_plan_of_one_result_where_there_is_one():
     for kind in ("all_reduce", "all_gather"):
-        assert choose(kind, 0, 4, 4096, mapped=True, one_result=True).algorithm == "mapped_shared"
-        assert choose(kind, 0, 4, 4096, mapped=True).algorithm == "mapped"
+        assert choose(kind, 0, 4, 4096, shared_arrays=True, one_result=True).algorithm == "zero_copy_shared"
+        assert choose(kind, 0, 4, 4096, shared_arrays=True).algorithm == "zero_copy"
