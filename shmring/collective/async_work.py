@@ -11,9 +11,7 @@ follow from the program alone, and not from how quick a thread was. Three rules 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import threading
 import weakref
 from _thread import allocate_lock
@@ -24,6 +22,7 @@ from threading import get_ident
 from typing import Any
 
 from shmring._runtime import report_unraisable
+from shmring.engine.lifecycle import Stage, in_child, track
 from shmring.engine.signature import explain
 from shmring.errors import ClosedError
 
@@ -220,7 +219,7 @@ class Progress:
         self._ended = False
         self._thread: threading.Thread | None = None
         self._runner: int | None = None  # the thread that does an item: ours, or one that would wait for it
-        _all.add(self)
+        track(self, Stage.PROGRESS)
 
     # ---- any thread ----
 
@@ -281,7 +280,7 @@ class Progress:
         if engine is not None and self._busy and not (self.is_inherited or engine.is_closed or engine.is_broken):
             engine.abort(reason)
 
-    def leave(self) -> None:
+    def leave_at_exit(self) -> None:
         """At the end of the interpreter: a program that did not wait for its work cannot be waited for.
 
         Soon the interpreter ends this thread wherever it is, be it with the lock in its hands. So it is to end by
@@ -440,23 +439,10 @@ def _call_back(fn: Callable[[Work], Any], work: Work) -> None:
         report_unraisable(error, fn)
 
 
-# ---- fork and the end of the interpreter -------------------------------------------------------------------------
-
-_all: weakref.WeakSet[Progress] = weakref.WeakSet()
 _making = threading.Lock()
 
 
-def _disown_all() -> None:
+@in_child
+def _renew_lock() -> None:
     global _making
     _making = threading.Lock()
-    for progress in list(_all):
-        progress.disown()
-
-
-def _leave_all() -> None:
-    for progress in list(_all):
-        progress.leave()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-atexit.register(_leave_all)  # after the engine's, hence run before it

@@ -6,6 +6,7 @@ from shmring.engine.compiled_plan cimport Program
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.eager cimport eager_t
 from shmring.engine.thread_team cimport Team
+from shmring.engine.turn cimport turn_t
 
 
 # Where pair queues and strands lie in an outbox segment (layout.h), counted from its start.
@@ -38,11 +39,9 @@ cdef class Engine:
     cdef bint is_inherited               # through fork: this process is not the rank, its parent is
     cdef public bint has_backlog         # asynchronous work is to be done before any call made from now on
     cdef public object progress          # who does it (shmring.collective.async_work); None until there was some
-    cdef bint is_busy
-    cdef unsigned long holder            # the thread in a call
-    cdef int nwaiting
+    cdef turn_t turn                     # of the thread in a call
+    cdef object turn_queue
     cdef int nvisitors                   # threads in calls that take turns of their own (p2p/progress.pyx)
-    cdef object turn
     cdef object __weakref__
 
     cdef int enter(self) except -1

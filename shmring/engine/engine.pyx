@@ -4,13 +4,10 @@ It owns the process's view of all outboxes, sees that one thread at a time is in
 turns what goes wrong into one error that every later call raises again. What a call means is decided above.
 """
 
-import atexit
 import copy
 import functools
 import os
-import sys
 import time
-import weakref
 from queue import SimpleQueue
 
 cimport cython
@@ -30,10 +27,12 @@ from shmring.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, life_sta
 from shmring.memory.mapping cimport Mapping
 from shmring.arrays.store_tuning cimport ON_TRIAL, hear_costs, next_call, note, tell_costs, tries_for
 from shmring.engine.eager cimport advance_eager, start_eager
+from shmring.engine.turn cimport give_turn, take_turn
 from shmring.sync.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
                            patience_t, report_trouble, rouse_everyone)
 
 from shmring.engine.abort_errors import Record, diagnose
+from shmring.engine.lifecycle import Stage, exit_reason, track
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
@@ -161,9 +160,7 @@ cdef class Engine:
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
-        # A queue in the place of a semaphore: threading's is Python code, in which a signal handler may raise and leave
-        # it locked for ever.
-        self.turn = SimpleQueue()
+        self.turn_queue = SimpleQueue()
         c.circle.rank = rank
         c.circle.size = size
         c.circle.first = &c.circle
@@ -197,7 +194,7 @@ cdef class Engine:
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
         c.output_streaming_nbytes = UINT64_MAX
-        _engines.add(self)
+        track(self, Stage.ENGINE)
 
     def spin_among(self, double processors):
         """Wait as suits so many ranks on so many processors."""
@@ -231,24 +228,13 @@ cdef class Engine:
             self.progress.let_pass()
         if self.is_closed or self.trouble is not None or self.is_inherited:
             self.refuse()
-        while self.is_busy:     # read and written with the GIL held
-            if self.holder == PyThread_get_thread_ident():
-                raise RuntimeError(f"{self.name}: a signal handler or callback made a call inside a call of its thread")
-            self.nwaiting += 1
-            try:
-                self.turn.get()
-            finally:
-                self.nwaiting -= 1
-            if self.is_closed or self.trouble is not None:
-                self.refuse()
-        self.is_busy = True
-        self.holder = PyThread_get_thread_ident()
+        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or self.trouble is not None):
+            self.leave()      # the next waiting thread is to find that, too
+            self.refuse()
         return 0
 
     cdef void leave(self) noexcept:
-        self.is_busy = False
-        if self.nwaiting > 0:
-            self.turn.put(None)
+        give_turn(&self.turn, self.turn_queue)
 
     def refuse(self):
         if self.is_inherited:
@@ -475,14 +461,12 @@ cdef class Engine:
         """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
         if self.is_closed:
             return
-        if self.is_busy and not self.is_inherited:
-            if self.holder == PyThread_get_thread_ident():
+        if self.turn.is_taken and not self.is_inherited:
+            if self.turn.holder == PyThread_get_thread_ident():
                 raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
             self.abort("closed while another thread was in a call")
-            while self.is_busy:
-                self.nwaiting += 1
-                self.turn.get()
-                self.nwaiting -= 1
+            take_turn(&self.turn, self.turn_queue, self.name)
+            self.leave()      # the threads that wait for the turn find that this communicator has ended
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")
             while self.nvisitors:      # they look up at every tick of their sleep
@@ -500,29 +484,13 @@ cdef class Engine:
         if dead:      # they may have been about to make groups or arrays of which nobody left knows the names
             sweep_after(self.name.partition("/")[0], dead)
 
+    def leave_at_exit(self):
+        """At exit: close, after an abort if an uncaught exception ended the interpreter (`shmring.engine.lifecycle`)."""
+        reason = exit_reason()
+        if reason is not None and not self.is_closed and not self.is_broken:
+            self.abort(reason)
+        self.close()
+
     def disown(self):
-        """After fork, in the child: forget that there is anything to close."""
+        """In a forked child: this process is not the rank and has nothing to close (`shmring.engine.lifecycle`)."""
         self.is_inherited = True
-
-
-# ---- fork and the end of the interpreter -----------------------------------------------------------------------------
-
-_engines = weakref.WeakSet()
-
-
-def _disown_all():
-    for engine in list(_engines):
-        engine.disown()
-
-
-def _leave_all():
-    """Peers that still wait for this process hear that it left, and why if an exception ended it."""
-    failure = getattr(sys, "last_value", None)     # set where an uncaught exception was printed
-    for engine in list(_engines):
-        if failure is not None and not engine.is_closed and not engine.is_broken:
-            engine.abort(f"exited with {type(failure).__name__}: {failure}")
-        engine.close()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-atexit.register(_leave_all)

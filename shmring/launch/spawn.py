@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from shmring.bootstrap.environment import rank_variables
+from shmring.engine.lifecycle import in_child
 from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import describe_signal, die_with_parent
@@ -251,8 +252,13 @@ def _first_failure(ranks: Sequence[_Rank]) -> BaseException | None:
 
 
 _export_lock = threading.Lock()
-# A child made by fork finds it held, by the thread that made the child.
-os.register_at_fork(after_in_child=lambda: globals().update(_export_lock=threading.Lock()))
+
+
+@in_child
+def _renew_lock() -> None:
+    # A forked child inherits it locked, by the thread that made the child.
+    global _export_lock
+    _export_lock = threading.Lock()
 
 
 @contextlib.contextmanager

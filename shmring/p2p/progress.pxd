@@ -3,15 +3,14 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
 from shmring._c.layout cimport shmring_cell
+from shmring.engine.turn cimport turn_t
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.requests cimport Message, Request
 
 
 cdef class PointToPoint(Matching):
-    cdef bint is_busy
-    cdef unsigned long holder
-    cdef int nwaiting
-    cdef object turn
+    cdef turn_t turn
+    cdef object turn_queue
     cdef int nfollowers            # threads that wait for what the one that dozes will find
     cdef object news
     cdef bint is_told              # what this rank sleeps for stands in its outbox
@@ -24,8 +23,6 @@ cdef class PointToPoint(Matching):
     cdef Request irecv(self, object x, int peer, int tag)
     cdef Message probe(self, int peer, int tag, int64_t timeout_ns)
 
-    cdef int take_turn(self) except -1
-    cdef void give_turn(self) noexcept
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1
     cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1

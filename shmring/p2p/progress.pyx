@@ -9,13 +9,13 @@ from queue import Empty, SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t, fast_array, give_back, source_array, target_array
 from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine, pair_queue_offset
+from shmring.engine.turn cimport give_turn, take_turn
 from shmring._c.faults cimport fault_point
 from shmring.p2p.pair_queue cimport (doze, has_lost_somebody, next_cell, send_queue_t, pull, pump, push, rouse_self, spin,
                             start_message, take_message, takes_whole)
@@ -45,7 +45,7 @@ cdef class PointToPoint(Matching):
     """
 
     def __cinit__(self, Engine engine):
-        self.turn = SimpleQueue()      # as in engine/engine.pyx: no semaphores
+        self.turn_queue = SimpleQueue()
         self.news = SimpleQueue()
 
     def stats(self):
@@ -73,9 +73,9 @@ cdef class PointToPoint(Matching):
             e.refuse()
         e.nvisitors += 1
         try:
-            self.take_turn()
+            take_turn(&self.turn, self.turn_queue, self.engine.name)
             if e.trouble is not None:
-                self.give_turn()
+                give_turn(&self.turn, self.turn_queue)
                 e.refuse()
         except BaseException:
             e.nvisitors -= 1
@@ -87,28 +87,10 @@ cdef class PointToPoint(Matching):
             self.is_told = False
             if not self.engine.is_closed:      # by a signal handler
                 store_relaxed_u64(&self.engine.c.own.awaiting, 0)
-        self.give_turn()
+        give_turn(&self.turn, self.turn_queue)
         self.engine.nvisitors -= 1
         if self.finished:
             run_callbacks(self)
-
-    cdef int take_turn(self) except -1:
-        while self.is_busy:     # read and written with the GIL held
-            if self.holder == PyThread_get_thread_ident():
-                raise RuntimeError(f"{self.engine.name}: a call inside a point-to-point call of the same thread")
-            self.nwaiting += 1
-            try:
-                self.turn.get()
-            finally:
-                self.nwaiting -= 1
-        self.is_busy = True
-        self.holder = PyThread_get_thread_ident()
-        return 0
-
-    cdef void give_turn(self) noexcept:
-        self.is_busy = False
-        if self.nwaiting > 0:
-            self.turn.put(None)
 
     # ---- calls ----
 
@@ -402,13 +384,13 @@ cdef class PointToPoint(Matching):
         try:
             if leads:
                 self.is_awaited = True
-                self.give_turn()
+                give_turn(&self.turn, self.turn_queue)
                 with nogil:
                     doze(&self.l, tick_ns, changes)
             else:
                 rouse_self(&self.l)      # it sleeps for less than what is awaited by now
                 self.nfollowers += 1
-                self.give_turn()
+                give_turn(&self.turn, self.turn_queue)
                 try:
                     self.news.get(timeout=1e-9 * max(0, tick_ns))
                 except Empty:
@@ -433,7 +415,7 @@ cdef class PointToPoint(Matching):
         raised = None
         while True:
             try:
-                self.take_turn()
+                take_turn(&self.turn, self.turn_queue, self.engine.name)
                 break
             except BaseException as error:
                 raised = error

@@ -11,11 +11,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
-import os
 import pickle
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,6 +23,7 @@ import torch.distributed as dist
 
 import shmring
 from shmring.config import Config
+from shmring.engine import lifecycle
 from shmring.errors import (
     AbortedError,
     BrokenError,
@@ -85,7 +83,7 @@ class NodeLife:
         self._trouble: ShmringError | None = None
         own_word = local.zeros(WORD_NBYTES, np.uint8)
         self._words = [local.shared_view(own_word, seat) for seat in range(local.size)]
-        _all.add(self)
+        lifecycle.track(self, lifecycle.Stage.MULTINODE)
 
     def place(self, rank: int) -> tuple[int, int]:
         """The node of a rank, and its number there."""
@@ -223,15 +221,15 @@ class NodeLife:
         if self.progress is not None:
             self.progress.retire()
 
-    def leave(self) -> None:
+    def leave_at_exit(self) -> None:
         """At the end of the interpreter: peers hear that this rank has left, and why if an exception ended it."""
         if self.is_closed:
             return
-        failure = getattr(sys, "last_value", None)  # set where an uncaught exception was printed
-        if failure is not None and not (self.is_inherited or self.is_broken):
-            self.abort(f"exited with {type(failure).__name__}: {failure}")
+        reason = lifecycle.exit_reason()
+        if reason is not None and not (self.is_inherited or self.is_broken):
+            self.abort(reason)
         if self.progress is not None:
-            self.progress.leave()
+            self.progress.leave_at_exit()
         self._part()
 
     def disown(self) -> None:
@@ -272,20 +270,5 @@ def _connecting(timeout_s: float | None) -> timedelta:
     return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)
 
 
-# ---- fork and the end of the interpreter -----------------------------------------------------------------------------
-
-_all: weakref.WeakSet[NodeLife] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for life in list(_all):
-        life.disown()
-
-
-def _leave_all() -> None:
-    for life in list(_all):
-        life.leave()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-atexit.register(_leave_all)  # after the engine's and that of asynchronous work, hence run before them
+# A second time, as this module is imported after torch: these leave before torch's own exit handlers run.
+atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)

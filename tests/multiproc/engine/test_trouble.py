@@ -327,6 +327,32 @@ def test_threads_of_a_rank_take_turns():
     run_ranks(2, share_between_threads)
 
 
+def abort_while_threads_wait(comm):
+    # Rank 1 makes no call, so one thread of rank 0 stays in a call and the others wait for their turn.
+    if comm.rank == 1:
+        time.sleep(0.3)
+        comm.abort("enough")
+        return None
+    raised = []
+
+    def call():
+        try:
+            comm.barrier()
+        except AbortedError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return len(raised)
+
+
+def test_all_threads_that_wait_for_their_turn_learn_of_an_abort():
+    assert run_ranks(2, abort_while_threads_wait)[0] == 4
+
+
 class EnoughError(Exception):
     pass
 
