@@ -31,8 +31,8 @@ from shmring.errors import (
     SegmentError,
     ShmringError,
 )
-from shmring.memory import names
 from shmring.memory.header import HEADER_NBYTES, KIND_NAMES, REGRETS
+from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
 from shmring.placement.numa_policy import Place
 
@@ -339,7 +339,7 @@ class _Rendezvous:
 
     def lack_of_memory(self, r: int) -> OutOfSharedMemoryError:
         """Why rank ``r`` left, as an error."""
-        needed, available = self.own.nbytes - self.sparse_nbytes, names.free_nbytes()
+        needed, available = self.own.nbytes - self.sparse_nbytes, free_nbytes()
         return OutOfSharedMemoryError(
             f"the ranks of {self.session!r} cannot meet: rank {r} left for lack of memory; each rank needs {needed} "
             f"bytes of shared memory, which has {max(available, 0)} free now",

@@ -22,7 +22,7 @@ from shmring.bootstrap.tuning import derive
 from shmring.channels.inspect import ChannelLook, channels
 from shmring.config import configure
 from shmring.memory import names
-from shmring.memory.segment import Leftover, leftovers
+from shmring.memory.sweep import Leftover, leftovers
 from shmring.placement.topology import last_level_nbytes, second_level_nbytes
 from shmring.placement.topology_file import dump
 from shmring.placement.topology_file import topology as look_at_machine

@@ -17,7 +17,7 @@ import numpy as np
 
 from shmring.bootstrap.connect import assemble
 from shmring.errors import BrokenError, RendezvousError, RendezvousTimeoutError, PeerLostError
-from shmring.memory.segment import DEATH_GRACE_S, sweep_after
+from shmring.memory.sweep import DEATH_GRACE_S, sweep_after
 
 if TYPE_CHECKING:
     from shmring.config import Config

@@ -21,7 +21,8 @@ import numpy as np
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
-from shmring.memory.segment import ARRAY, DEATH_GRACE_S, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.memory.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.memory.sweep import DEATH_GRACE_S
 from shmring.placement.numa_policy import in_slices, place_by
 from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even

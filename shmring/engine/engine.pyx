@@ -37,7 +37,7 @@ from shmring.errors import ClosedError, PeerLostError, SegmentError
 from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 from shmring.placement.cpus import usable_processors
-from shmring.memory.segment import sweep_after
+from shmring.memory.sweep import sweep_after
 
 
 cdef extern from "<semaphore.h>" nogil:

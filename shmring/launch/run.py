@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shmring.bootstrap.environment import rank_variables
 from shmring.launch.processes import adopting_orphans, children, describe_status, die_with_parent
-from shmring.memory.segment import sweep
+from shmring.memory.sweep import sweep
 from shmring.placement.cpu_binding import masks
 from shmring.placement.topology import discover
 

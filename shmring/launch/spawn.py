@@ -22,7 +22,7 @@ from shmring.engine.lifecycle import in_child
 from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import describe_signal, die_with_parent
-from shmring.memory.segment import sweep
+from shmring.memory.sweep import sweep
 
 
 def spawn(

@@ -1,87 +1,60 @@
-"""Names in shared memory, and who holds them. The only user of posix_ipc.
+"""Names in shared memory, and which process holds them. The only user of posix_ipc.
 
-The creator of a segment opens its name exclusively and holds a lock on it for as long as the name stands. The kernel
-lets go of the lock when the creator dies, so a name whose lock nobody holds is *stale*, whatever else it says. Two
-bytes of every segment serve as locks (as positions, their contents are not touched):
+The creator of a segment opens its name exclusively and holds a lock on the file for as long as the name stands. The
+kernel releases the lock when the creator dies, so a name whose lock is free is *stale*, whatever the file contains.
+Two bytes of every segment serve as locks (`shmring.memory.ofd_locks`):
 
 ``LIFE``
-    Held by the creator, and by nobody else, from creation until the name is gone.
-    Of a name that many share (a channel's, by which a restarted end finds it again) all that are attached hold it, for
-    reading, and who lets go last takes the name away.
+    Held by the creator from creation until the name is gone. For a name that several processes share (a channel's, so
+    that a restarted end can find it), all of them hold it shared, and the last one to release it unlinks the name.
 ``NAME``
-    Held for microseconds by whoever is about to change what the name means: the creator while it takes ``LIFE``,
-    anyone while he unlinks. Under it, "the name refers to this file" stays true until acted upon.
+    Held for microseconds by a process about to change what the name refers to: the creator while it takes ``LIFE``,
+    any process while it unlinks. Under it, "the name refers to this file" stays true until acted upon.
 
-They are open-file-description locks. Like ``flock`` they belong to the open file, so threads exclude each other and
-closing another descriptor of the same file loses nothing (POSIX record locks fail both). Unlike ``flock`` they can be
-asked about without being taken, and there can be two. Like ``flock`` they survive in a forked child, so a child closes
-what it inherited (`_close_inherited`).
+A forked child shares its parent's locks, so it closes the descriptors that it inherited (`_close_inherited`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import stat
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import posix_ipc
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError
 from shmring.memory import header as headers
+from shmring.memory import ofd_locks
 from shmring.memory.mapping import Mapping
+from shmring.memory.syscalls import call, refusals
 
 # Where shm_open keeps its names on Linux, in glibc as in musl. Used to look at names, never to open them.
 SHM_DIRECTORY = "/dev/shm"
 
 LIFE, NAME = 0, 1
 
-# An empty file whose LIFE is free is either being born (opened, not locked yet) or its creator died in between. Only
-# watching tells. A creator that pauses for longer finds its name gone once it has the lock, and starts again.
+# An empty file whose LIFE is free is either new (opened, not locked yet) or its creator died in between; only waiting
+# tells them apart. A creator that pauses for longer finds its name gone once it has the lock, and starts again.
 BIRTH_GRACE_S = 0.1
 
-# How long to wait for NAME. It is held for microseconds, so running out of patience means that its holder is stopped.
+# How long to wait for NAME. It is held for microseconds, so a timeout means that its holder is stopped.
 NAME_PATIENCE_S = 1.0
 
-# How long to unlink what others unlink as well: whoever is stopped with the name in his hands was about to.
+# The same when unlinking: a holder that is stopped was about to unlink the name as well.
 UNLINK_PATIENCE_S = 0.2
 
-# How long to try to get a name while others keep taking it away.
+# How long to try to create a name that other processes keep creating and unlinking.
 CLAIM_PATIENCE_S = 5.0
-
-# Fault injection: if set, called with the name of each system call of this module and memory/segment.py before it is made.
-fault: Callable[[str], None] | None = None
-
-
-def call(name: str, function: Callable, *args: Any) -> Any:
-    """Make the system call ``name``: all pass here, so that a test can make each of them fail."""
-    if fault is not None:
-        fault(name)
-    return function(*args)
 
 
 class NameHeldError(SegmentError):
-    """A name is in the hands of a process that has stopped while it was creating or unlinking it."""
-
-
-@contextmanager
-def refusals(task: str) -> Iterator[None]:
-    """Turn what the kernel refuses, and nobody has a better word for, into a `SegmentError`."""
-    try:
-        yield
-    except ShmringError:
-        raise
-    except OSError as error:
-        raise SegmentError(error.errno or errno.EIO, f"cannot {task}: {error.strerror or error}") from error
+    """The ``NAME`` lock is held by a process that is stopped."""
 
 
 # -- spelling ---------------------------------------------------------------------------------------------------------
@@ -94,12 +67,12 @@ def _slug(key: str) -> str:
 
 
 def user_prefix() -> str:
-    """What all names of this user's segments start with."""
+    """The start of all names of this user's segments."""
     return f"/shmring-{os.geteuid()}-"
 
 
 def session_prefix(session: str) -> str:
-    """What all names of a session and its sub-sessions start with."""
+    """The start of all names of a session and its sub-sessions."""
     return f"{user_prefix()}{_slug(session.partition('/')[0])}-"
 
 
@@ -109,7 +82,7 @@ def segment_name(session: str, part: str | int) -> str:
     Parameters
     ----------
     session : str
-        Any text. What follows a first ``/`` names a sub-session, which `sweep` counts to its session.
+        Any text. The part after a first ``/`` names a sub-session, which `sweep` counts to its session.
     part : str or int
         Which segment: 1 to 64 letters, digits, ``_``, ``.``, ``-``.
     """
@@ -138,14 +111,14 @@ def _open_new(name: str) -> int | None:
 
 
 def _open(name: str) -> int | None:
-    """Open ``name``; None if there is no such name. What is not a private file of this user is a `SegmentError`."""
+    """Open ``name``; None if there is no such name; `SegmentError` if it is not a private file of this user."""
     try:
         fd = call("shm_open", posix_ipc.SharedMemory, name).fd
     except posix_ipc.ExistentialError:
         return None
     except posix_ipc.PermissionsError:
         raise SegmentError(errno.EACCES, f"{name} may not be opened: it is {_look(name)}") from None
-    except ValueError:  # posix_ipc's word for EINVAL, which is shm_open's word for a directory
+    except ValueError:  # posix_ipc raises it for EINVAL, which shm_open returns for a directory
         raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
@@ -169,7 +142,7 @@ def _open(name: str) -> int | None:
 def opened(name: str) -> Iterator[int | None]:
     """A descriptor of ``name`` for the length of a block; None if there is no such name.
 
-    Raises `SegmentError` if it is not a regular file, not this user's, or open to others; links are not followed.
+    Raises `SegmentError` if it is not a regular file, not this user's, or accessible to others; links are not followed.
     """
     fd = _open(name)
     try:
@@ -180,15 +153,15 @@ def opened(name: str) -> Iterator[int | None]:
 
 
 def reopen(name: str, fd: int) -> int:
-    """Another descriptor of the file behind ``fd``, which still has ``name``.
+    """Another descriptor of the file of ``fd``, opened by its ``name``.
 
-    Not a duplicate: it has none of the locks of ``fd``, so whoever inherits it keeps nobody alive.
+    Not a duplicate: it shares no lock with ``fd``, so a process that inherits it does not keep the name alive.
     """
     another = _open(name)
     if another is None or inode_of(os.fstat(another)) != inode_of(os.fstat(fd)):
         if another is not None:
             os.close(another)
-        raise SegmentError(errno.ESTALE, f"{name} was taken away while it was created")
+        raise SegmentError(errno.ESTALE, f"{name} was unlinked while it was being created")
     return another
 
 
@@ -196,7 +169,7 @@ _KINDS = {stat.S_IFREG: "a file", stat.S_IFLNK: "a symbolic link", stat.S_IFDIR:
 
 
 def _look(name: str) -> str:
-    """What stands under ``name``, in words, links not followed."""
+    """A description of the file ``name``, links not followed."""
     try:
         status = os.lstat(SHM_DIRECTORY + name)
     except OSError as error:
@@ -206,62 +179,34 @@ def _look(name: str) -> str:
 
 
 def inode_of(status: os.stat_result) -> tuple[int, int]:
-    """What tells files apart, whatever their names."""
+    """The identity of a file: device and inode."""
     return status.st_dev, status.st_ino
 
 
 def refers_to(name: str, inode: tuple[int, int]) -> bool:
-    """Whether ``name`` refers to this very file now."""
+    """Whether ``name`` refers to this file now."""
     try:
         return inode_of(call("lstat", os.lstat, SHM_DIRECTORY + name)) == inode
     except FileNotFoundError:
         return False
 
 
-def free_nbytes() -> int:
-    """Bytes free for shared memory; -1 if unknown (a tmpfs without limit has 0 blocks in all)."""
-    try:
-        status = call("statvfs", os.statvfs, SHM_DIRECTORY)
-    except OSError:
-        return -1
-    return status.f_bavail * status.f_frsize if status.f_blocks else -1
-
-
 # -- locks ------------------------------------------------------------------------------------------------------------
-
-# struct flock of 64-bit Linux: type, whence, start, length, pid (0 for these locks), padding.
-_FLOCK = struct.Struct("hhqqi0q")
-
-
-def _flock(fd: int, command: int, kind: int, byte: int) -> int:
-    return _FLOCK.unpack(call("fcntl", fcntl.fcntl, fd, command, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)))[0]
-
-
-def _lock(fd: int, byte: int, kind: int = fcntl.F_WRLCK) -> bool:
-    """Take a lock; False if another open file holds it."""
-    try:
-        _flock(fd, fcntl.F_OFD_SETLK, kind, byte)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def is_alive(fd: int) -> bool:
-    """Whether the creator of an open file lives and its name stands. Asking takes nothing and disturbs nobody."""
-    return _flock(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, LIFE) != fcntl.F_UNLCK
+    """Whether the creator of an open file lives and its name stands. Takes no lock."""
+    return ofd_locks.is_locked(fd, LIFE)
 
 
 @contextmanager
 def _name_locked(name: str, fd: int, patience_s: float) -> Iterator[None]:
-    deadline = time.monotonic() + patience_s
-    while not _lock(fd, NAME):
-        if time.monotonic() > deadline:
-            raise NameHeldError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
-        time.sleep(0.0002)
+    if not ofd_locks.lock(fd, NAME, patience_s=patience_s):
+        raise NameHeldError(errno.EBUSY, f"another process stopped while it was creating or unlinking {name}")
     try:
         yield
     finally:
-        _flock(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, NAME)
+        ofd_locks.unlock(fd, NAME)
 
 
 def remove(name: str, inode: tuple[int, int]) -> None:
@@ -274,23 +219,23 @@ def remove(name: str, inode: tuple[int, int]) -> None:
 
 
 def remove_stale(name: str) -> bool:
-    """Unlink ``name`` if its creator is dead; whether that was so."""
+    """Unlink ``name`` if its creator is dead; return whether it was."""
     with opened(name) as fd:
         return fd is not None and not is_alive(fd) and _unlink(name, fd, inode_of(os.fstat(fd)), only_stale=True)
 
 
 def _unlink(name: str, fd: int, inode: tuple[int, int], *, only_stale: bool = False) -> bool:
     with _name_locked(name, fd, NAME_PATIENCE_S if only_stale else UNLINK_PATIENCE_S):
-        # Under the lock nobody comes alive here, and nobody else takes the name away and reuses it.
+        # While NAME is held, LIFE cannot be taken, and no other process can unlink the name and reuse it.
         if (only_stale and is_alive(fd)) or not refers_to(name, inode):
             return False
-        with suppress(posix_ipc.ExistentialError):  # somebody who knows no locks, such as rm
+        with suppress(posix_ipc.ExistentialError):  # unlinked without the lock, for example by rm
             call("shm_unlink", posix_ipc.unlink_shared_memory, name)
         return True
 
 
 def pid_of(fd: int) -> int:
-    """The creator's pid, in its own PID namespace, from the header of an open file; 0 if it does not say."""
+    """The creator's pid, in its own PID namespace, from the header of an open file; 0 if unknown."""
     with suppress(OSError, ValueError, ShmringError):
         page = call("mmap", Mapping, fd, headers.HEADER_NBYTES)
         try:
@@ -301,7 +246,7 @@ def pid_of(fd: int) -> int:
     return 0
 
 
-# -- the creator's hold on a name -------------------------------------------------------------------------------------
+# -- claims -----------------------------------------------------------------------------------------------------------
 
 
 class Claim:
@@ -315,51 +260,47 @@ class Claim:
         self._pid = os.getpid()
 
     def release(self) -> None:
-        """Unlink the name if it is still ours (alone, if it is shared), then let the lock go.
+        """Unlink the name if it still refers to this file (a shared one: if no other process holds it), then unlock.
 
-        A second call, or one in a fork, does nothing.
-
-        If the kernel refuses, or a process has stopped with the name in its hands (`NameHeldError`), the claim stands
-        and `release` may be called again.
+        A second call, or one in a forked child, does nothing. If the kernel refuses, or another process is stopped
+        while it holds ``NAME`` (`NameHeldError`), the claim stands and `release` may be called again.
         """
         if self.fd < 0 or self._pid != os.getpid():
             return
         with refusals(f"unlink {self.name}"):
             if not self.is_shared:
                 _unlink(self.name, self.fd, self.inode)
-            # Said aloud: closing alone would leave the lock to a child forked behind Python's back.
-            _flock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, LIFE)
+            # Closing alone would leave the lock to a child that was forked by C code and still has the descriptor.
+            ofd_locks.unlock(self.fd, LIFE)
             if self.is_shared:
                 _unlink(self.name, self.fd, self.inode, only_stale=True)
-            fd, self.fd = self.fd, -1
-            _claims.discard(self)
-            os.close(fd)
+            self.abandon()
 
     def abandon(self) -> None:
-        """Hold nothing any more; the name stays as it is."""
+        """Close the descriptor, and with it the locks; the name stays as it is."""
         fd, self.fd = self.fd, -1
         _claims.discard(self)
         os.close(fd)
 
     def share(self) -> None:
-        """Let others `join`."""
-        _flock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, LIFE)
+        """Let other processes `join`."""
+        ofd_locks.lock(self.fd, LIFE, shared=True)
         self.is_shared = True
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which no other holder of this name is in one; for microseconds, as it holds ``NAME``."""
+    def alone(self) -> AbstractContextManager[None]:
+        """A block that one holder of this name executes at a time; for microseconds, as it holds ``NAME``."""
         return _name_locked(self.name, self.fd, NAME_PATIENCE_S)
 
 
 _claims: set[Claim] = set()
 
-# Held while a descriptor is on its way into _claims, and over fork: no child inherits one it does not know of.
-# Reentrant, so that a signal handler which forks meanwhile does not wait for itself.
+# Held while a descriptor is opened and added to _claims, and over fork, so that a child finds all it inherits there.
+# Reentrant: a signal handler may fork meanwhile.
 _claiming = threading.RLock()
 
 
 def _close_inherited() -> None:
-    """In a forked child: close what holds the parent's locks, or they would live as long as the child does."""
+    """In a forked child: close the descriptors with the parent's locks, which the child would keep locked otherwise."""
     for held in _claims:
         os.close(held.fd)
         held.fd = -1
@@ -371,14 +312,14 @@ os.register_at_fork(before=_claiming.acquire, after_in_parent=_claiming.release,
 
 
 def claim(name: str) -> Claim:
-    """Create ``name``, in place of a stale one if need be, and hold it.
+    """Create ``name``, replacing a stale one, and lock it.
 
     Raises
     ------
     SegmentError
-        Somebody alive holds it (the message has the pid), or it is not ours to take, or the kernel refuses.
+        A live process holds it (the message has the pid), it belongs to another user, or the kernel refuses.
     OutOfSharedMemoryError
-        Not even room for a name.
+        There is no room even for an empty file.
     """
     deadline = time.monotonic() + CLAIM_PATIENCE_S
     first_seen: dict[tuple[int, int], float] = {}
@@ -400,16 +341,16 @@ def claim(name: str) -> Claim:
     except BaseException:
         if claimed is not None:
             claimed.release()
-        # An interrupt may have fallen between the kernel's answer and our knowing of it. What is left then is empty and
-        # unlocked; if it is somebody else's after all, he finds it gone and starts again.
+        # An interrupt may have come after the kernel created the file and before `claimed` was set. That file is empty
+        # and unlocked. If it is another process's after all, that process finds its name gone and starts again.
         with suppress(OSError, ShmringError):
             remove_stale(name)
         raise
-    raise SegmentError(errno.EBUSY, f"cannot get {name}: it comes and goes in {SHM_DIRECTORY}")
+    raise SegmentError(errno.EBUSY, f"cannot create {name}: other processes keep creating and unlinking it")
 
 
 def join(name: str) -> Claim | None:
-    """Hold ``name`` together with all others that do; None if nobody does (yet: its creator has not shared it).
+    """Lock ``name`` together with the processes that share it; None if there are none (its creator has not shared it).
 
     Raises `SegmentError` if the name is not a segment of this user's, or the kernel refuses.
     """
@@ -421,7 +362,7 @@ def join(name: str) -> Claim | None:
         _claims.add(claimed)
         try:
             with claimed.alone():
-                if is_alive(fd) and refers_to(name, claimed.inode) and _lock(fd, LIFE, fcntl.F_RDLCK):
+                if is_alive(fd) and refers_to(name, claimed.inode) and ofd_locks.lock(fd, LIFE, shared=True):
                     return claimed
         except BaseException:
             claimed.abandon()
@@ -431,22 +372,22 @@ def join(name: str) -> Claim | None:
 
 
 def _come_alive(claimed: Claim) -> bool:
-    """Take ``LIFE``; False if the newborn was taken for stale meanwhile and its name is gone."""
+    """Take ``LIFE``; False if another process took the new file for stale meanwhile and unlinked its name."""
     with _name_locked(claimed.name, claimed.fd, NAME_PATIENCE_S):
-        return _lock(claimed.fd, LIFE) and refers_to(claimed.name, claimed.inode)
+        return ofd_locks.lock(claimed.fd, LIFE) and refers_to(claimed.name, claimed.inode)
 
 
 def _make_room(name: str, first_seen: dict[tuple[int, int], float]) -> None:
-    """Remove ``name`` if it is stale; return to be asked again while that is not known; raise if it is alive."""
+    """Unlink ``name`` if it is stale; raise if its creator is alive; return, for another try, if that is unknown yet."""
     with opened(name) as fd:
         if fd is None:
             return
         status = call("fstat", os.fstat, fd)
         alive, pid = is_alive(fd), pid_of(fd)
         now = time.monotonic()
-        is_newborn = now < first_seen.setdefault(inode_of(status), now) + BIRTH_GRACE_S
-        # A newborn may yet take its lock, or write down its pid, which makes for a better message.
-        if is_newborn and (not pid if alive else status.st_size == 0):
+        is_new = now < first_seen.setdefault(inode_of(status), now) + BIRTH_GRACE_S
+        # The creator of a new file may still take its lock, or store its pid, which the message below reports.
+        if is_new and (not pid if alive else status.st_size == 0):
             time.sleep(0.001)
             return
     if alive:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError
-from shmring.memory.names import free_nbytes
+from shmring.memory.reserve import free_nbytes
 
 SMALL_NBYTES = 4096  # travels as eager messages, from whatever memory
 ALIGNMENT = 128

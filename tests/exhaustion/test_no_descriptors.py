@@ -11,7 +11,7 @@ from test_no_memory import SMALL, works
 
 import shmring
 from shmring.errors import RendezvousError, OutOfSharedMemoryError, PeerLostError, SegmentError
-from shmring.memory import names
+from shmring.memory import syscalls
 
 REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)
 
@@ -50,11 +50,11 @@ class Refusal:
         self.hit = False
 
     def __enter__(self):
-        names.fault = self._fault
+        syscalls.fault = self._fault
         return self
 
     def __exit__(self, *exc):
-        names.fault = None
+        syscalls.fault = None
 
     def _fault(self, name):
         self.left -= 1

@@ -1,6 +1,6 @@
 """Too little memory: wherever the kernel refuses it, an error says so on every rank, and nothing else is lost.
 
-Refusals come from the hook of `shmring.memory.names` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
+Refusals come from `shmring.memory.syscalls.fault` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
 """
 
 import errno
@@ -16,7 +16,7 @@ from support.namespaces import enter, needs_mount, room
 
 import shmring
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
-from shmring.memory import names
+from shmring.memory import syscalls
 
 SMALL = {"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096}
 
@@ -33,7 +33,7 @@ def refuse(call, error, at=1):
             refused.append(name)
             raise OSError(error, os.strerror(error))
 
-    names.fault = fault
+    syscalls.fault = fault
     return refused
 
 
@@ -59,7 +59,7 @@ def meet_with_a_refusal(rank, session, size, victim, number):
     except OutOfSharedMemoryError as error:
         return error.needed, str(error)
     finally:
-        names.fault = None
+        syscalls.fault = None
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM])
@@ -76,7 +76,7 @@ def test_a_rank_without_memory_for_its_outbox_is_named_by_all_at_once(size, numb
 
 def meet_without_room_for_a_word(rank, session):
     if rank == 1:
-        names.fault = lambda call: refuse_all(call)
+        syscalls.fault = lambda call: refuse_all(call)
     with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5, **SMALL):
         pass
 
@@ -102,7 +102,7 @@ def make_with_a_refusal(comm, what, victim):
         outcome = "made"
     except OutOfSharedMemoryError as error:
         outcome = str(error)
-    names.fault = None
+    syscalls.fault = None
     assert works(comm)
     return outcome, make(comm)
 
@@ -151,7 +151,7 @@ def make_result_with_a_refusal(comm, root):
         refuse("posix_fallocate", errno.ENOSPC)
     with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
         comm.shared_result(1000, root=root)
-    names.fault = None
+    syscalls.fault = None
     result = comm.shared_result(1000, root=root)
     comm.all_reduce(np.ones(1000), result)
     return float(result.sum())
@@ -171,7 +171,7 @@ def send_with_a_refusal(comm, count, call):
                 getattr(comm, call)(x, 1)
             assert caught.value.needed > 0
             refuse("posix_fallocate", errno.ENOSPC)
-        names.fault = None
+        syscalls.fault = None
     else:
         with pytest.raises(MessageTimeoutError):
             comm.recv(np.empty_like(x), 0, timeout=0.2)

@@ -18,7 +18,7 @@ from support.harness import say
 
 import shmring
 from shmring.errors import BrokenError, RendezvousError, MessageTimeoutError
-from shmring.memory import names
+from shmring.memory import syscalls
 
 WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps
 
@@ -83,7 +83,7 @@ def fail(comm, case, number):
         signal.signal(signal.SIGALRM, unless_packing(stamped))
         signal.setitimer(signal.ITIMER_REAL, 0.015)
     elif point in ("kernel", "shm_unlink"):
-        names.fault = at_call(point, int(count), stamped)
+        syscalls.fault = at_call(point, int(count), stamped)
     elif count:
         arm(case)
     for _ in call:
@@ -110,7 +110,7 @@ def unless_packing(act):
 
 
 def at_call(point, count, act):
-    """A fault for `names.fault`: acts at that many system calls from now, of any name if the point is ``kernel``."""
+    """A fault for `syscalls.fault`: acts at that many system calls from now, of any name if the point is ``kernel``."""
     left = count
 
     def fault(call):
@@ -136,7 +136,7 @@ def arm(case):
 def disarm():
     """No fault from here on."""
     os.environ.pop("SHMRING_FAULT", None)
-    names.fault = None
+    syscalls.fault = None
 
 
 # ---- the others -----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import shmring
 from shmring.errors import RendezvousTimeoutError, PeerLostError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names
+from shmring.memory import ofd_locks
 from shmring.memory.segment import segment_name
 
 
@@ -157,7 +158,7 @@ class Squatter:
         self.fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         os.write(self.fd, contents)
         if locked:
-            assert names._lock(self.fd, names.LIFE)
+            assert ofd_locks.lock(self.fd, names.LIFE)
         os.fchmod(self.fd, mode)
         if uid is not None:
             os.fchown(self.fd, uid, -1)

@@ -39,7 +39,7 @@ from support.inputs import NUMPY_DTYPES  # noqa: E402
 
 import shmring  # noqa: E402
 from shmring.errors import RendezvousError, PeerLostError  # noqa: E402
-from shmring.memory.segment import leftovers, sweep  # noqa: E402
+from shmring.memory.sweep import leftovers, sweep  # noqa: E402
 
 OPERATIONS = 40
 WATCHDOG_S = 30.0

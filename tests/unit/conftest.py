@@ -7,6 +7,7 @@ import secrets
 import pytest
 
 from shmring.memory import names
+from shmring.memory import syscalls
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def session():
     prefix = names.session_prefix(key)[1:]
     held = set(names._claims)
     yield key
-    names.fault = None
+    syscalls.fault = None
     gc.collect()  # an error's traceback may hold a segment, in a cycle
     left = [entry for entry in os.listdir(names.SHM_DIRECTORY) if entry.startswith(prefix)]
     for entry in left:

@@ -20,6 +20,7 @@ from support.emulation import needs_marks
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
 from shmring.memory import segment
+from shmring.memory import sweep
 from shmring.ring.inspect import look
 
 
@@ -289,7 +290,7 @@ def test_a_stale_name_is_replaced():
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert status_of(in_child(child)) == -signal.SIGKILL
-    assert [x.status for x in segment.leftovers() if "/dev/shm" + x.name == path_of(name)] == ["stale"]
+    assert [x.status for x in sweep.leftovers() if "/dev/shm" + x.name == path_of(name)] == ["stale"]
     with shmring.open_channel(name, "receiver") as receiver:
         assert not receiver.poll()
     assert not os.path.exists(path_of(name))

@@ -10,7 +10,7 @@ from support.harness import PATIENCE
 
 import shmring
 from shmring.cli import COMMANDS, main
-from shmring.memory import segment
+from shmring.memory import sweep
 from shmring.placement.cpu_binding import UNITS, masks
 from shmring.placement.topology import discover
 
@@ -182,7 +182,7 @@ def test_info_shows_and_cleans_what_a_dead_job_left():
     key = f"left{os.getpid()}"
     subprocess.run([sys.executable, "-c", LEAVER], env={**os.environ, "KEY": key}, check=False)
     try:
-        names = {x.name for x in segment.leftovers() if key in x.name}
+        names = {x.name for x in sweep.leftovers() if key in x.name}
         assert len(names) == 1, "the dead job should have left one name"
         shown = shmring_command("info").stdout
         assert "stale" in shown
@@ -193,7 +193,7 @@ def test_info_shows_and_cleans_what_a_dead_job_left():
         assert names <= set(cleaned["removed"])
         assert not names & {x["name"] for x in cleaned["leftovers"]}
     finally:
-        segment.sweep(key)
+        sweep.sweep(key)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

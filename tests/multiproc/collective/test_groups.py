@@ -18,7 +18,7 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
 )
-from shmring.memory.segment import leftovers
+from shmring.memory.sweep import leftovers
 
 GROUPS = [2, 3, 4]
 SMALL = {"slot_nbytes": 4096, "nslots": 4}

@@ -17,7 +17,8 @@ from support.numpy_model import reduce_model
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import names
-from shmring.memory.segment import leftovers
+from shmring.memory import syscalls
+from shmring.memory.sweep import leftovers
 from shmring.plan.limits import LINE
 
 GROUPS = [n for n in RANKS if n > 1]
@@ -578,7 +579,7 @@ def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
 def die_while_making(comm, call):
     comm.barrier()
     if comm.rank == 1:
-        names.fault = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == call else None
+        syscalls.fault = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == call else None
     with pytest.raises(PeerLostError) as caught:
         comm.empty(1 << 16)
     assert caught.value.rank == 1
@@ -649,10 +650,10 @@ def be_refused(comm):
             if name == "posix_fallocate":
                 raise PermissionError(1, "no, says the test")
 
-        names.fault = refuse
+        syscalls.fault = refuse
     with pytest.raises(SegmentError, match="no, says the test"):
         comm.empty(1000)
-    names.fault = None
+    syscalls.fault = None
     return comm.zeros(1000).sum()
 
 
@@ -731,7 +732,7 @@ def die_over_a_group_of_oneself(comm):
             if call == "ftruncate":
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        names.fault = die
+        syscalls.fault = die
         comm.subgroup([1])
     with pytest.raises(PeerLostError):
         comm.barrier()

@@ -27,6 +27,7 @@ from shmring.errors import (
     PeerLostError,
 )
 from shmring.memory import names
+from shmring.memory import syscalls
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
@@ -841,11 +842,11 @@ def no_room_for_a_lane(comm):
         if call == "posix_fallocate":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    names.fault = full
+    syscalls.fault = full
     for call in (comm.send, comm.isend):
         with pytest.raises(OutOfSharedMemoryError, match="shm"):
             call(np.zeros(3), other)
-    names.fault = None
+    syscalls.fault = None
     comm.barrier()
     assert comm.iprobe() is None
     comm.barrier()

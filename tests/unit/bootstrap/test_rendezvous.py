@@ -14,7 +14,9 @@ from shmring.bootstrap import rendezvous as rendezvous
 from shmring.bootstrap.rendezvous import meet
 from shmring.errors import RendezvousError, RendezvousTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import names
-from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, sweep
+from shmring.memory import syscalls
+from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name
+from shmring.memory.sweep import sweep
 
 NBYTES = 16 << 10
 
@@ -258,7 +260,7 @@ def stop_while_unlinking(rank, session, count):
         nonlocal left
         left -= call == "shm_unlink"
         if left == 0:
-            names.fault = None
+            syscalls.fault = None
             signal.raise_signal(signal.SIGSTOP)
 
     def is_complete(self):
@@ -269,7 +271,7 @@ def stop_while_unlinking(rank, session, count):
 
     really_complete = rendezvous._Rendezvous.is_complete
     if rank == 2:
-        names.fault = fault
+        syscalls.fault = fault
     else:
         rendezvous._Rendezvous.is_complete = is_complete
     segments = meet(session=session, rank=rank, size=3, nbytes=NBYTES)
@@ -298,7 +300,7 @@ def fail_while_unlinking(rank, session):
 
     def fault(call):
         if call == "shm_unlink":
-            names.fault = None
+            syscalls.fault = None
             raise OSError(errno.EIO, "no luck")
 
     def is_complete(self):
@@ -309,7 +311,7 @@ def fail_while_unlinking(rank, session):
 
     really_complete = rendezvous._Rendezvous.is_complete
     if rank == 2:
-        names.fault = fault
+        syscalls.fault = fault
     else:
         rendezvous._Rendezvous.is_complete = is_complete
     meet(session=session, rank=rank, size=3, nbytes=NBYTES)
@@ -474,7 +476,7 @@ def attend_with_fault(rank, session, fail_at):
         if left == 0:
             raise OSError(errno.EIO, f"no luck with {call}")
 
-    names.fault = fault if rank == 1 else None
+    syscalls.fault = fault if rank == 1 else None
     try:
         attend(rank, session, 2, timeout=0.3)
     except (RendezvousError, PeerLostError):
@@ -482,7 +484,7 @@ def attend_with_fault(rank, session, fail_at):
     except SegmentError as error:
         return error.errno, left <= 0
     finally:
-        names.fault = None
+        syscalls.fault = None
     return "met", left <= 0
 
 

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import multiprocessing
 import os
-import re
 import resource
 import signal
 import struct
@@ -21,8 +20,12 @@ from support.namespaces import STRANGER, needs_stranger
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names
+from shmring.memory import ofd_locks
+from shmring.memory import syscalls
 from shmring.memory import segment as segments
-from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, leftovers, segment_name, sweep, try_attach
+from shmring.memory.reserve import free_nbytes
+from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
+from shmring.memory.sweep import leftovers, sweep
 
 FORK = multiprocessing.get_context("fork")
 NBYTES = 64 << 10
@@ -89,7 +92,7 @@ def squatted(name, contents=b"", mode=0o600, uid=None, *, locked=True):
     try:
         os.write(fd, contents)
         if locked:
-            assert names._lock(fd, names.LIFE)
+            assert ofd_locks.lock(fd, names.LIFE)
         os.fchmod(fd, mode)
         if uid is not None:
             os.fchown(fd, uid, -1)
@@ -120,29 +123,6 @@ def forged(**changes):
         struct.pack_into(f"={form}", page, offset, changes.get(field, value))
     struct.pack_into("=I", page, 128, 1)  # ready
     return bytes(page)
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
-def test_names_carry_uid_session_and_part_and_fit_whatever_the_session():
-    long = "x" * 10_000 + "/" + "é/ ☃" * 1000
-    name = segment_name(long, "p" * 64)
-    assert len(name.encode()) <= 255
-    assert re.fullmatch(rf"/shmring-{os.geteuid()}-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
-    assert segment_name("job", 7).startswith(f"/shmring-{os.geteuid()}-job.")
-    assert segment_name("job", 7).endswith("-7")
-
-
-def test_sessions_that_look_alike_have_different_names():
-    alike = ["a b", "a_b", "a-b", "a.b", "a/b", "a/b/c", "a", "a/", "A b"]
-    assert len({segment_name(session, 0) for session in alike}) == len(alike)
-
-
-@pytest.mark.parametrize("part", ["", "a/b", "x" * 65, "..\0", "é"])
-def test_a_part_that_cannot_be_in_a_name_is_a_value_error(part):
-    with pytest.raises(ValueError, match="part="):
-        segment_name("job", part)
 
 
 # -- the ordinary life ------------------------------------------------------------------------------------------------
@@ -192,7 +172,7 @@ def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkey
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with create(name, NBYTES + 4096, sparse_nbytes=4096, kind=RING) as mine:
-        monkeypatch.setattr(names, "fault", full)
+        monkeypatch.setattr(syscalls, "fault", full)
         with pytest.raises(OutOfSharedMemoryError):
             mine.reserve(NBYTES, 4096)
         monkeypatch.undo()
@@ -264,7 +244,10 @@ def test_a_segment_that_is_dropped_leaves_nothing(name, session):
 
 
 def test_a_process_that_exits_without_closing_leaves_nothing(name, session):
-    program = f"from shmring.memory.segment import *; s = create({name!r}, 8192, kind=OUTBOX); print(leftovers())"
+    program = (
+        "from shmring.memory.segment import *; from shmring.memory.sweep import leftovers; "
+        f"s = create({name!r}, 8192, kind=OUTBOX); print(leftovers())"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert name in done.stdout
     assert standing(session) == []
@@ -334,7 +317,7 @@ def test_a_newborn_without_its_lock_yet_is_given_time(name):
 
     def come_alive():
         time.sleep(names.BIRTH_GRACE_S / 4)
-        assert names._lock(fd, names.LIFE)
+        assert ofd_locks.lock(fd, names.LIFE)
 
     late = threading.Thread(target=come_alive)
     late.start()
@@ -352,10 +335,10 @@ def test_a_newborn_taken_for_stale_starts_again(name):
     def interfere(call):
         if call == "fcntl" and not lost:
             lost.append(os.stat(path_of(name)).st_ino)
-            names.fault = None
+            syscalls.fault = None
             assert names.remove_stale(name)
 
-    names.fault = interfere
+    syscalls.fault = interfere
     with create(name, NBYTES, kind=OUTBOX) as mine:
         assert os.stat(path_of(name)).st_ino != lost[0]
         assert mine.is_live()
@@ -454,7 +437,7 @@ def test_who_holds_the_right_to_change_a_name_and_stops_is_reported(name, monkey
     monkeypatch.setattr(names, "NAME_PATIENCE_S", 0.05)
     leave_stale(name)
     fd = os.open(path_of(name), os.O_RDWR)
-    assert names._lock(fd, names.NAME)
+    assert ofd_locks.lock(fd, names.NAME)
     with pytest.raises(SegmentError, match="another process stopped") as caught:
         create(name, NBYTES, kind=OUTBOX)
     assert caught.value.errno == errno.EBUSY
@@ -691,12 +674,12 @@ def test_the_first_page_that_finds_no_room_tells_how_much_was_needed(name, sessi
         if call == "posix_fallocate":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    names.fault = refuse
+    syscalls.fault = refuse
     try:
         with pytest.raises(OutOfSharedMemoryError, match=f"cannot reserve {NBYTES} bytes") as caught:
             create(name, NBYTES, kind=OUTBOX, place=place)
     finally:
-        names.fault = None
+        syscalls.fault = None
     assert caught.value.needed == NBYTES
     assert standing(session) == []
 
@@ -747,9 +730,9 @@ def test_each_system_call_of_a_segments_life_may_fail_and_nothing_is_left(name, 
     for fail_at in range(1, 1000):
         if stale:
             leave_stale(name, 8192)
-        names.fault = fault = FailOnce(fail_at, error())
+        syscalls.fault = fault = FailOnce(fail_at, error())
         caught = live_a_life(name)
-        names.fault = None
+        syscalls.fault = None
         if fault.failed is None:
             break
         failed.add(fault.failed)
@@ -785,12 +768,12 @@ def test_no_room_is_one_error_whatever_the_kernel_calls_it(name, session, number
         if call == "posix_fallocate":
             raise OSError(number, os.strerror(number))
 
-    names.fault = fault
+    syscalls.fault = fault
     with pytest.raises(OutOfSharedMemoryError, match="docker run --shm-size") as caught:
         create(name, NBYTES, kind=OUTBOX)
     assert isinstance(caught.value, MemoryError)
     assert caught.value.needed == NBYTES
-    assert caught.value.available == names.free_nbytes() > 0
+    assert caught.value.available == free_nbytes() > 0
     assert standing(session) == []
 
 
@@ -799,7 +782,7 @@ def test_a_killed_creator_leaves_at_most_a_stale_name_wherever_it_dies(name, ses
     for fail_at in range(1, 1000):
 
         def die(fail_at=fail_at):
-            names.fault = KillOnce(fail_at)
+            syscalls.fault = KillOnce(fail_at)
             with create(name, 8192, kind=OUTBOX) as segment:
                 segment.announce()
 
@@ -816,18 +799,6 @@ def test_a_killed_creator_leaves_at_most_a_stale_name_wherever_it_dies(name, ses
         create(name, 8192, kind=OUTBOX).close()
         assert standing(session) == []
     assert calls > 8
-
-
-def test_the_two_locks_are_independent_and_exclude_open_files_not_processes(name):
-    with squatted(name, locked=False):
-        one, two = (os.open(path_of(name), os.O_RDWR) for _ in range(2))
-        assert names._lock(one, names.LIFE)
-        assert not names._lock(two, names.LIFE)
-        assert names._lock(two, names.NAME)
-        assert names.is_alive(two)
-        os.close(one)
-        assert not names.is_alive(two)
-        os.close(two)
 
 
 def test_all_that_segment_exports_exists():

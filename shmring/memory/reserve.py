@@ -1,0 +1,67 @@
+"""The file behind a segment gets its size, its pages and its mapping; no room is an `OutOfSharedMemoryError`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shmring.errors import OutOfSharedMemoryError, SegmentError
+from shmring.memory.mapping import Mapping
+from shmring.memory.names import SHM_DIRECTORY
+from shmring.memory.syscalls import call
+
+# The kernel's answers when it has no room for a file's pages: file system, memory or its control group, quota,
+# RLIMIT_FSIZE.
+_NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG)
+
+
+def free_nbytes() -> int:
+    """Bytes free for shared memory; -1 if unknown (a tmpfs without limit has 0 blocks in all)."""
+    try:
+        status = call("statvfs", os.statvfs, SHM_DIRECTORY)
+    except OSError:
+        return -1
+    return status.f_bavail * status.f_frsize if status.f_blocks else -1
+
+
+@contextmanager
+def _room(name: str, nbytes: int) -> Iterator[None]:
+    """Turn the kernel's answers for "no room" into an `OutOfSharedMemoryError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        free = free_nbytes()
+        raise OutOfSharedMemoryError(
+            f"cannot reserve {nbytes} bytes of shared memory for {name}: {error.strerror}; {SHM_DIRECTORY} has "
+            f"{free if free >= 0 else 'an unknown number of'} bytes free. Enlarge it (docker run --shm-size=1g, "
+            "or mount -o remount,size=1g /dev/shm), use smaller or fewer slots, or remove leftovers (shmring info)",
+            nbytes,
+            free,
+        ) from error
+
+
+def extend(name: str, fd: int, nbytes: int) -> None:
+    """Set the size of the file; its new pages get no memory."""
+    with _room(name, nbytes):
+        call("ftruncate", os.ftruncate, fd, nbytes)
+
+
+def reserve(name: str, fd: int, offset: int, nbytes: int, *, needed: int = 0) -> None:
+    """Give a range of the file its memory now: without it, a later access would be a SIGBUS.
+
+    ``needed``, if given, is what the error reports: the bytes of this and of later reservations.
+    """
+    with _room(name, needed or nbytes):
+        call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
+
+
+def map_file(name: str, fd: int, nbytes: int) -> Mapping:
+    """Map the first ``nbytes`` bytes of the file."""
+    try:
+        return call("mmap", Mapping, fd, nbytes)
+    except ValueError as error:  # the file was truncated after its size was checked
+        raise SegmentError(f"cannot map {name}: {error}") from error

@@ -1,0 +1,105 @@
+"""Names that stand in shared memory: list them, and unlink those that dead processes left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from shmring.errors import SegmentError
+from shmring.memory import names
+from shmring.memory.syscalls import refusals
+
+# How long a death that was seen in one place may stay hidden in another: the kernel releases the liveness words of a
+# dying process one after the other within microseconds, and its locks on names a little later.
+DEATH_GRACE_S = 1.0
+
+
+class Leftover(NamedTuple):
+    """A name of this user's in shared memory: of a rendezvous in progress, or left by a killed process.
+
+    Attributes
+    ----------
+    name : str
+        With the leading slash.
+    nbytes : int
+        Size of the file.
+    status : str
+        ``"live"``: its creator lives; ``"stale"``: its creator is dead; else a description of what is not a segment.
+    pid : int
+        The creator's, in its own PID namespace; 0 if unknown.
+    """
+
+    name: str
+    nbytes: int
+    status: str
+    pid: int
+
+
+def leftovers(session: str | None = None) -> list[Leftover]:
+    """List the names of this user's segments, sorted. Segments whose ranks have all attached have none.
+
+    Parameters
+    ----------
+    session : str, optional
+        Only those of this session and its sub-sessions.
+
+    Returns
+    -------
+    list of Leftover
+    """
+    return list(_standing(names.user_prefix() if session is None else names.session_prefix(session)))
+
+
+def sweep(session: str) -> list[str]:
+    """Unlink the stale names of a session and its sub-sessions; names of live creators stay.
+
+    For launchers, once all processes of the session have ended.
+
+    Parameters
+    ----------
+    session : str
+        The key that its ranks used.
+
+    Returns
+    -------
+    list of str
+        The names that were unlinked.
+
+    Raises
+    ------
+    SegmentError
+        The kernel refuses, or a process has stopped while it was creating or unlinking one of the names.
+    """
+    stale = [leftover.name for leftover in _standing(names.session_prefix(session)) if leftover.status == "stale"]
+    with refusals(f"sweep session {session!r}"):
+        return [name for name in stale if names.remove_stale(name)]
+
+
+def sweep_after(session: str, pids: Iterable[int], patience_s: float = DEATH_GRACE_S) -> None:
+    """Unlink the names of a session that these dead processes left; for the surviving ranks.
+
+    The locks of a dying process are released a moment after its liveness word, so its names are polled until they are
+    stale, for at most ``patience_s``. So are names without a pid: their creator may be one of the dead.
+    """
+    awaited = {0, *pids}
+    deadline = time.monotonic() + patience_s
+    with suppress(SegmentError):
+        sweep(session)
+        while any(name.pid in awaited for name in leftovers(session)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            sweep(session)
+
+
+def _standing(prefix: str) -> Iterator[Leftover]:
+    entries = os.listdir(names.SHM_DIRECTORY) if os.path.isdir(names.SHM_DIRECTORY) else []
+    for name in sorted("/" + entry for entry in entries if ("/" + entry).startswith(prefix)):
+        try:
+            with names.opened(name) as fd:
+                if fd is not None:
+                    status = "live" if names.is_alive(fd) else "stale"
+                    yield Leftover(name, os.fstat(fd).st_size, status, names.pid_of(fd))
+        except SegmentError as error:
+            yield Leftover(name, 0, error.strerror or str(error), 0)

@@ -1,0 +1,188 @@
+"""Names: their spelling, and which process holds them; stopped, forked and dying holders."""
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import re
+import signal
+
+import pytest
+
+from shmring.errors import SegmentError
+from shmring.memory import names, ofd_locks
+from shmring.memory.names import NameHeldError, claim, join, segment_name
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def name(session):
+    """A name in this test's session."""
+    return segment_name(session, "r0")
+
+
+@contextlib.contextmanager
+def descriptor(name):
+    """Another open file of ``name``."""
+    fd = os.open(names.SHM_DIRECTORY + name, os.O_RDWR)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def stands(name):
+    return os.path.exists(names.SHM_DIRECTORY + name)
+
+
+# -- spelling ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_carry_uid_session_and_part_and_fit_whatever_the_session():
+    long = "x" * 10_000 + "/" + "é/ ☃" * 1000
+    name = segment_name(long, "p" * 64)
+    assert len(name.encode()) <= 255
+    assert re.fullmatch(rf"/shmring-{os.geteuid()}-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
+    assert segment_name("job", 7).startswith(f"/shmring-{os.geteuid()}-job.")
+    assert segment_name("job", 7).endswith("-7")
+
+
+def test_sessions_that_look_alike_have_different_names():
+    alike = ["a b", "a_b", "a-b", "a.b", "a/b", "a/b/c", "a", "a/", "A b"]
+    assert len({segment_name(session, 0) for session in alike}) == len(alike)
+
+
+@pytest.mark.parametrize("part", ["", "a/b", "x" * 65, "..\0", "é"])
+def test_a_part_that_cannot_be_in_a_name_is_a_value_error(part):
+    with pytest.raises(ValueError, match="part="):
+        segment_name("job", part)
+
+
+# -- claims -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_holds_the_name_until_it_is_released(name):
+    held = claim(name)
+    with descriptor(name) as fd:
+        assert names.is_alive(fd)
+        assert not names.remove_stale(name)
+        held.release()
+        assert not names.is_alive(fd)
+    assert not stands(name)
+    held.release()
+
+
+def test_an_abandoned_name_stays_and_is_stale(name):
+    claim(name).abandon()
+    with names.opened(name) as fd:
+        assert not names.is_alive(fd)
+    assert names.remove_stale(name)
+    assert not stands(name)
+
+
+def test_the_two_locks_of_a_name_are_independent_and_exclude_open_files_not_processes(name):
+    held = claim(name)
+    with descriptor(name) as one, descriptor(name) as two:
+        assert ofd_locks.lock(one, names.NAME)
+        assert not ofd_locks.lock(one, names.LIFE)
+        assert not ofd_locks.lock(two, names.NAME)
+        assert names.is_alive(two)
+    held.release()
+
+
+def test_a_reopened_descriptor_shares_no_lock_with_the_claim(name):
+    held = claim(name)
+    another = names.reopen(name, held.fd)
+    assert names.is_alive(another)
+    names.remove(name, held.inode)
+    with pytest.raises(SegmentError, match="unlinked while it was being created"):
+        names.reopen(name, held.fd)
+    held.release()
+    assert not names.is_alive(another)
+    os.close(another)
+
+
+def test_a_claim_waits_for_the_holder_of_the_name_lock_and_can_be_released_again(name, monkeypatch):
+    monkeypatch.setattr(names, "UNLINK_PATIENCE_S", 0.05)
+    held = claim(name)
+    with descriptor(name) as fd:
+        assert ofd_locks.lock(fd, names.NAME)
+        with pytest.raises(NameHeldError) as caught:
+            held.release()
+        assert caught.value.errno == errno.EBUSY
+        assert stands(name)
+        assert names.is_alive(fd)
+    held.release()
+    assert not stands(name)
+
+
+def test_the_last_holder_of_a_shared_name_unlinks_it(name):
+    first = claim(name)
+    assert join(name) is None  # not shared yet
+    first.share()
+    second, third = join(name), join(name)
+    for leaving in (first, third):
+        leaving.release()
+        with names.opened(name) as fd:
+            assert names.is_alive(fd)
+    second.release()
+    assert not stands(name)
+    assert join(name) is None
+
+
+def test_one_holder_of_a_shared_name_at_a_time_is_alone(name, monkeypatch):
+    monkeypatch.setattr(names, "NAME_PATIENCE_S", 0.05)
+    first = claim(name)
+    first.share()
+    second = join(name)
+    with first.alone(), pytest.raises(NameHeldError), second.alone():
+        pass
+    with second.alone():
+        pass
+    first.release()
+    second.release()
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+def in_child(function):
+    """The exit status of a forked child that runs ``function``."""
+    process = FORK.Process(target=function)
+    process.start()
+    process.join(30)
+    status = process.exitcode
+    process.close()
+    return status
+
+
+def test_a_forked_child_holds_no_claim_and_can_make_its_own(name, session):
+    held = claim(name)
+
+    def child():
+        assert held.fd == -1
+        assert not names._claims
+        held.release()  # does nothing
+        assert stands(name)
+        with descriptor(name) as fd:
+            assert names.is_alive(fd)  # the parent's
+        own = claim(segment_name(session, "child"))
+        own.release()
+
+    assert in_child(child) == 0
+    with descriptor(name) as fd:
+        assert names.is_alive(fd)
+    held.release()
+
+
+def test_a_dead_childs_claim_is_stale(name):
+    def child():
+        claim(name)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(child) == -signal.SIGKILL
+    with names.opened(name) as fd:
+        assert not names.is_alive(fd)
+    claim(name).release()  # replaces it
+    assert not stands(name)
