@@ -1,64 +1,44 @@
 """Python objects in collectives.
 
-Every call begins with one small collective of *labels*. A label says how the object was packed, how much of it is still
-to come, and holds the beginning of it: what is short is there at once. The rest follows in further collectives on
-bytes, of which all ranks know the sizes from the labels.
+Every call begins with one small collective of headers. A header says how many bytes the packed object has and contains
+the first bytes of its pickle stream, so a small object needs nothing more. The rest follows in collectives on bytes
+with a count per rank: first the pickle streams, then the out-of-band buffers (large arrays). All ranks know the counts
+from the headers, and no rank sends padding for another rank's longer object.
 
-A rank whose object cannot be packed takes part all the same: it sends a label that says so, and every rank raises
-`ObjectError`. So the ranks stay in step and the communicator usable. Objects are unpacked after the last byte has come,
-so what fails there disturbs nobody else either.
+A rank that cannot pickle its object takes part all the same: its header carries the error text, and every rank raises
+`ObjectError`. So the ranks stay in step and the communicator usable. Objects are unpickled after the last byte has
+arrived, so a failure there concerns only the receiving rank.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from shmring.arrays.pickle5 import Pickled, empty_buffers, pack, require_pickle, unpack
-from shmring.errors import MismatchError, ObjectError
-
-# Five lines of an eager. Most objects that are sent for their meaning, not their mass, fit.
-LABEL_NBYTES = 256
-
-# Bytes of one rank in one staged collective: they stay in the second-level cache from staging to copying out.
-PIECE_NBYTES = 256 << 10
-GRAIN_NBYTES = 4096
-
-
-class Call(IntEnum):
-    """Which call a label belongs to: the collectives under two of them may look the same to the engine."""
-
-    BROADCAST = 1
-    GATHER = 2
-    ALL_GATHER = 3
-    SCATTER = 4
-    ALL_TO_ALL = 5
-
-
-class Label(NamedTuple):
-    """What is sent ahead of an object. ``beginning`` is that of its letter, or an error's text if it is ``unfit``."""
-
-    call: Call
-    root: int
-    unfit: bool
-    letter_nbytes: int
-    rest_nbytes: int
-    """What follows the label: the rest of the letter, and the enclosures."""
-    longest: int
-    """The largest ``rest_nbytes`` of all labels that its sender sends."""
-    beginning: memoryview
-
-
-_HEAD = struct.Struct("<IHHqQQQ")
-_MAGIC = 0x4A624F73
-_BEGINNING_NBYTES = LABEL_NBYTES - _HEAD.size
+from shmring._runtime import timeout_ns
+from shmring.arrays.pickle5 import empty_buffers, pack, require_pickle
+from shmring.collective.object_transfer import (
+    INLINE_NBYTES,
+    NOTHING,
+    OBJECT_HEADER_NBYTES,
+    PIECE_NBYTES,
+    ObjectCall,
+    ObjectHeader,
+    PackedSize,
+    carry,
+    exceeds_header,
+    longest_of,
+    raise_failed,
+    read_headers,
+    size_of,
+    unpacked,
+    write_header,
+)
 
 
 class ObjectCalls:
@@ -85,8 +65,8 @@ class ObjectCalls:
             On the root: anything that can be pickled. Ignored on the others.
         root : int
         timeout : float, optional
-            Seconds to wait for peers that live, in each of the collectives that this call is made of; None for ever.
-            The communicator's own by default.
+            Seconds to wait for live peers in each collective that this call consists of; None: no limit. The
+            communicator's timeout by default.
 
         Returns
         -------
@@ -105,23 +85,35 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are not
-        copied into the pickle: each moves from its own memory into fresh memory of the receiver by a `broadcast`, and
-        arrives writable if it was. The object must not be changed meanwhile. **Unpickling runs what the peer sent.**
+        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are
+        not copied into the pickle: each moves from its own memory into new memory of the receiver by a `broadcast`, and
+        is writable there if it was on the root. Do not change the object meanwhile. **Unpickling runs code that the
+        sender chose.**
         """
-        self._admit(timeout)
+        self._check_call(timeout)
         root = self._checked_root(root)
-        labels, outgoing = self._address(Call.BROADCAST, [obj] if self.rank == root else [], root)
-        arrival = None
+        is_root = self.rank == root
+        own, packed, cause = self._pack_all(ObjectCall.BROADCAST, [obj] if is_root else [], root)
+        raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
+        stream: Any = None
+        buffers: Sequence = ()
         with self._turn():
-            raw = labels if self.rank == root else np.empty((1, LABEL_NBYTES), np.uint8)
             self.broadcast(raw, root=root, timeout=timeout)
-            (label,) = self._read(raw, [root], Call.BROADCAST, root)
-            if not label.unfit:
-                arrival = None if self.rank == root else Arrival(label)
-                self._broadcast_rest(outgoing, arrival, root, timeout)
-        self._refuse_unfit([label], [root], outgoing)
-        return obj if arrival is None else arrival.open(root)
+            (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
+            if not header.failed:
+                if is_root:
+                    stream, buffers = packed[0].stream, [np.frombuffer(b, np.uint8) for b in packed[0].buffers]
+                else:
+                    stream = header.inline
+                if header.nbytes.stream > INLINE_NBYTES:
+                    stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
+                    self.broadcast(stream, root=root, timeout=timeout)
+                if not is_root:
+                    buffers = empty_buffers(stream)
+                for buffer in buffers:
+                    self.broadcast(buffer, root=root, timeout=timeout)
+        raise_failed([header], [root], cause)
+        return obj if is_root else unpacked((stream, buffers), root)
 
     def gather_object(self, obj, root=0, *, timeout=...):
         """Collect the objects of all ranks, in rank order, on the root.
@@ -146,26 +138,26 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. Labels go to all ranks; what does not fit in them goes to the root by `gather` in pieces, as many as
-        the longest object needs: cheapest where sizes are alike.
+        Collective. Headers go to all ranks; the rest goes to the root by `gather` with counts, large arrays in pieces.
         """
-        self._admit(timeout)
+        self._check_call(timeout)
         root = self._checked_root(root)
-        labels, outgoing = self._address(Call.GATHER, [obj], root)
+        own, packed, cause = self._pack_all(ObjectCall.GATHER, [obj], root)
         everyone = range(self.size)
-        arrivals: list[Arrival | None] = []
+        received: list = []
+
+        def move(block, _sent, counts):
+            return self.gather(block, root=root, counts=counts, timeout=timeout)
+
         with self._turn():
-            said = self._read(self.all_gather(labels[0], timeout=timeout), everyone, Call.GATHER, root)
-            if not any(label.unfit for label in said):
-                if self.rank == root:
-                    arrivals = [None if r == root else Arrival(said[r]) for r in everyone]
-
-                def move(block):
-                    return self.gather(block[0], root=root, timeout=timeout)
-
-                _carry(_longest(said), outgoing, arrivals, move)
-        self._refuse_unfit(said, everyone, outgoing)
-        return _open_all(arrivals, obj) if self.rank == root else None
+            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
+            if not any(header.failed for header in headers):
+                sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
+                wanted = headers if self.rank == root else []
+                received = carry([packed[0] if self.rank != root else None], [sizes[self.rank]], wanted, sizes,
+                                  longest_of(sizes), move)  # fmt: skip
+        raise_failed(headers, everyone, cause)
+        return self._unpack_all(received, obj) if self.rank == root else None
 
     def all_gather_object(self, obj, *, timeout=...):
         """Collect the objects of all ranks, in rank order, on every rank.
@@ -189,28 +181,34 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. What does not fit in labels goes by one padded `all_gather` where the longest object is short (to
-        256 KiB), else by one `broadcast` per rank and array, which moves no byte twice and pads nothing.
+        Collective. What does not fit in the headers goes by `all_gather` with counts; but if the large arrays of a rank
+        have more than 256 KiB together, all large arrays go by one `broadcast` each, from their own memory into new
+        memory of the receivers.
         """
-        self._admit(timeout)
-        labels, outgoing = self._address(Call.ALL_GATHER, [obj], -1)
+        self._check_call(timeout)
+        own, packed, cause = self._pack_all(ObjectCall.ALL_GATHER, [obj], -1)
         everyone = range(self.size)
-        arrivals: list[Arrival | None] = []
+        received: list = []
+
+        def move(block, _sent, counts):
+            return self.all_gather(block, counts=counts, timeout=timeout)
+
         with self._turn():
-            said = self._read(self.all_gather(labels[0], timeout=timeout), everyone, Call.ALL_GATHER, -1)
-            if not any(label.unfit for label in said):
-                arrivals = [None if r == self.rank else Arrival(said[r]) for r in everyone]
-                if _longest(said) <= PIECE_NBYTES:
-
-                    def move(block):
-                        return self.all_gather(block[0], timeout=timeout)
-
-                    _carry(_longest(said), outgoing, arrivals, move)
-                else:
-                    for r in everyone:
-                        self._broadcast_rest(outgoing, arrivals[r], r, timeout)
-        self._refuse_unfit(said, everyone, outgoing)
-        return _open_all(arrivals, obj)
+            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
+            if not any(header.failed for header in headers):
+                sizes = [header.nbytes for header in headers]
+                longest = longest_of(sizes)
+                by_broadcast = longest.buffers > PIECE_NBYTES
+                if by_broadcast:
+                    longest = longest._replace(buffers=0)
+                received = carry(packed, [sizes[self.rank]], headers, sizes, longest, move)
+                for r, (_, buffers) in enumerate(received if by_broadcast else ()):
+                    if r == self.rank:
+                        buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
+                    for buffer in buffers:
+                        self.broadcast(buffer, root=r, timeout=timeout)
+        raise_failed(headers, everyone, cause)
+        return self._unpack_all(received, obj)
 
     def scatter_object(self, objs=None, root=0, *, timeout=...):
         """Give rank i a copy of the root's ``objs[i]``.
@@ -235,29 +233,32 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. What does not fit in labels goes by `scatter` in pieces, as many as the longest object needs.
+        Collective. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
+        `scatter` with counts, large arrays in pieces.
         """
-        self._admit(timeout)
+        self._check_call(timeout)
         root = self._checked_root(root)
         is_root = self.rank == root
-        objs = self._one_for_each(objs) if is_root else []
-        labels, outgoing = self._address(Call.SCATTER, objs, root)
-        arrivals: list[Arrival | None] = []
+        objs = self._one_per_rank(objs) if is_root else []
+        own, packed, cause = self._pack_all(ObjectCall.SCATTER, objs, root)
+        received: list = []
 
-        def move(block):
-            share = np.empty(block.shape[1], np.uint8)
-            return self.scatter(block if is_root else None, share, root=root, timeout=timeout)[np.newaxis]
+        def move(block, counts, received_counts):
+            out = np.empty(sum(received_counts), np.uint8)
+            return self.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
         with self._turn():
-            raw = np.empty((1, LABEL_NBYTES), np.uint8)
-            self.scatter(labels if is_root else None, raw[0], root=root, timeout=timeout)
-            (label,) = self._read(raw, [root], Call.SCATTER, root)
-            if not label.unfit:
-                arrivals = [None if is_root else Arrival(label)]
-                _carry(label.longest, outgoing, arrivals, move)
-        self._refuse_unfit([label], [root], outgoing)
-        (arrival,) = arrivals
-        return objs[root] if arrival is None else arrival.open(root)
+            raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
+            self.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
+            (header,) = self._read(raw, [root], ObjectCall.SCATTER, root)
+            if not header.failed:
+                sizes = [header.nbytes] * self.size
+                if exceeds_header(header.longest):
+                    table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
+                    sizes = [PackedSize(*row) for row in self.broadcast(table, root=root, timeout=timeout).tolist()]
+                received = carry(packed, sizes, [header], [sizes[self.rank]], header.longest, move)
+        raise_failed([header], [root], cause)
+        return objs[root] if is_root else unpacked(received[0], root)
 
     def all_to_all_object(self, objs, *, timeout=...):
         """Rank i's ``objs[j]`` becomes element i of rank j's result: a transposition over ranks.
@@ -280,31 +281,32 @@ class ObjectCalls:
 
         Notes
         -----
-        Collective. What does not fit in labels goes by `all_to_all` in pieces, as many as the longest object needs.
+        Collective. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
         """
-        self._admit(timeout)
-        objs = self._one_for_each(objs)
-        labels, outgoing = self._address(Call.ALL_TO_ALL, objs, -1)
+        self._check_call(timeout)
+        objs = self._one_per_rank(objs)
+        own, packed, cause = self._pack_all(ObjectCall.ALL_TO_ALL, objs, -1)
         everyone = range(self.size)
-        arrivals: list[Arrival | None] = []
+        received: list = []
 
-        def move(block):
-            return self.all_to_all(block, timeout=timeout)
+        def move(block, counts, received_counts):
+            return self.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
         with self._turn():
-            said = self._read(self.all_to_all(labels, timeout=timeout), everyone, Call.ALL_TO_ALL, -1)
-            if not any(label.unfit for label in said):
-                arrivals = [None if r == self.rank else Arrival(said[r]) for r in everyone]
-                _carry(max(label.longest for label in said), outgoing, arrivals, move)
-        self._refuse_unfit(said, everyone, outgoing)
-        return _open_all(arrivals, objs[self.rank])
+            headers = self._read(self.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
+            if not any(header.failed for header in headers):
+                longest = longest_of([header.longest for header in headers])
+                sizes = [header.nbytes for header in headers]
+                received = carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
+        raise_failed(headers, everyone, cause)
+        return self._unpack_all(received, objs[self.rank])
 
     # ---- what the calls share ----
 
-    def _admit(self, timeout) -> None:
-        """Refuse, before anything is sent, what the first collective would refuse, or a later one too late."""
-        if timeout is not ... and timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout={timeout!r}: must be seconds from 0 up, or None to wait for ever")
+    def _check_call(self, timeout) -> None:
+        """Refuse a bad timeout, and any call where pickle is not allowed, before anything is packed or sent."""
+        if timeout is not ...:
+            timeout_ns(timeout)
         require_pickle(self.config.allow_pickle)
 
     def _checked_root(self, root) -> int:
@@ -313,67 +315,42 @@ class ObjectCalls:
             raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
         return root
 
-    def _one_for_each(self, objs) -> Sequence:
+    def _one_per_rank(self, objs) -> Sequence:
         if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):
             raise TypeError(f"objs must be a sequence of one object per rank, not {type(objs).__name__}")
         if len(objs) != self.size:
             raise ValueError(f"objs has {len(objs)} objects; it must have one per rank, {self.size}")
         return objs
 
-    def _address(self, call: Call, objs: Sequence, root: int) -> tuple[np.ndarray, list[Departure]]:
-        """Pack; a label for each object, and what follows them. Objects for oneself stay: they have empty labels."""
-        pickleds: list[Pickled | None] = []
+    def _pack_all(self, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, Exception | None]:
+        """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
+
+        An object that this rank scatters to itself is not packed; its header is empty.
+        """
+        keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
         try:
-            goes_to_many = call in (Call.BROADCAST, Call.GATHER, Call.ALL_GATHER)
-            pickleds = [pack(o) if goes_to_many or r != self.rank else None for r, o in enumerate(objs)]
+            packed = [None if keeps_own and r == self.rank else pack(o) for r, o in enumerate(objs)]
         except Exception as error:
             text = f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}".encode()
-            label = _write(call, root, True, text, len(text), 0, 0)
-            return np.stack([label] * len(objs)), [Departure(error=error)]
-        outgoing = [Departure(pickled) for pickled in pickleds]
-        longest = max((departure.rest_nbytes for departure in outgoing), default=0)
-        labels = [
-            _write(call, root, False, pickled.stream, pickled.stream.nbytes, departure.rest_nbytes, longest)
-            if pickled is not None
-            else _write(call, root, False, b"", 0, 0, longest)
-            for pickled, departure in zip(pickleds, outgoing, strict=True)
-        ]
-        return np.stack(labels) if labels else np.empty((0, LABEL_NBYTES), np.uint8), outgoing
+            header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
+            return np.stack([header] * len(objs)), [], error
+        sizes = [size_of(p) for p in packed]
+        headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
+        for row, p, nbytes in zip(headers, packed, sizes, strict=True):
+            row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.stream if p else b"")
+        return headers, packed, None
 
-    def _read(self, raw: np.ndarray, ranks: Sequence[int], call: Call, root: int) -> list[Label]:
-        """The labels of ``ranks``, all of this very call."""
-        labels = []
-        for row, r in zip(raw, ranks, strict=True):
-            magic, said, unfit, said_root, letter_nbytes, rest_nbytes, longest = _HEAD.unpack_from(row)
-            if magic != _MAGIC or said != call or said_root != root:
-                theirs = _in_words(said, said_root) if magic == _MAGIC else "a collective on arrays"
-                raise MismatchError(
-                    f"ranks disagree: rank {self.rank} called {_in_words(call, root)}, rank {r} called {theirs}",
-                    (self.rank, r),
-                )
-            end = _HEAD.size + min(letter_nbytes, _BEGINNING_NBYTES)
-            beginning = memoryview(row)[_HEAD.size : end]
-            labels.append(Label(call, root, bool(unfit), letter_nbytes, rest_nbytes, longest, beginning))
-        return labels
+    def _read(self, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
+        return read_headers(self.rank, raw, ranks, call, root)
 
-    @staticmethod
-    def _refuse_unfit(labels: Sequence[Label], ranks: Sequence[int], outgoing: list[Departure]) -> None:
-        """Raise what the first rank with an unfit object has to say."""
-        for label, r in zip(labels, ranks, strict=True):
-            if label.unfit:
-                cause = outgoing[0].error if outgoing else None
-                raise ObjectError(bytes(label.beginning).decode("utf-8", "replace"), r) from cause
-
-    def _broadcast_rest(self, outgoing: list[Departure], arrival: Arrival | None, root: int, timeout) -> None:
-        """Move what follows the root's label to all others: each part by itself, from its own memory into fresh one."""
-        for part in (outgoing[0] if arrival is None else arrival).parts():
-            self.broadcast(part, root=root, timeout=timeout)
+    def _unpack_all(self, received: Sequence, own: object) -> list:
+        return [own if r == self.rank else unpacked(parts, r) for r, parts in enumerate(received)]
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One call on objects at a time; what interrupts it between two of its collectives ends the communicator.
+        """Run one call on objects at a time; an exception between two of its collectives aborts the communicator.
 
-        The ranks would be out of step otherwise: some have a collective before them that this one will not come to.
+        The ranks would be out of step otherwise: the others wait in a collective that this rank will not call.
         """
         with vars(self).setdefault("_object_turn", _Turn()):
             try:
@@ -385,7 +362,7 @@ class ObjectCalls:
 
 
 class _Turn:
-    """A lock that a thread which has it already is refused: a signal handler must not call inside a call."""
+    """A lock that raises if its thread holds it already: a signal handler must not call inside a call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -393,134 +370,10 @@ class _Turn:
 
     def __enter__(self) -> None:
         if self._holder == threading.get_ident():
-            raise RuntimeError("a signal handler or callback made a call on objects inside one of its thread")
+            raise RuntimeError("a signal handler or callback made a call on objects inside another one of its thread")
         self._lock.acquire()
         self._holder = threading.get_ident()
 
     def __exit__(self, *exc: object) -> None:
         self._holder = 0
         self._lock.release()
-
-
-# ---- the two ends of a way -------------------------------------------------------------------------------------------
-
-
-class Departure:
-    """What follows the label of one object to be sent, as flat arrays of bytes in their order."""
-
-    def __init__(self, pickled: Pickled | None = None, error: Exception | None = None) -> None:
-        self.error = error
-        self._parts = []
-        if pickled is not None:
-            self._parts = [pickled.stream[_BEGINNING_NBYTES:], *pickled.buffers]
-        self.rest_nbytes = sum(part.nbytes for part in self._parts)
-
-    def parts(self) -> Iterator[np.ndarray]:
-        """The parts that are not empty, from where they are."""
-        return (np.frombuffer(part, np.uint8) for part in self._parts if part.nbytes)
-
-
-class Arrival:
-    """An object under way to here."""
-
-    def __init__(self, label: Label) -> None:
-        self._letter = np.empty(label.letter_nbytes, np.uint8)
-        self._letter[: label.beginning.nbytes] = label.beginning
-        self._enclosures: list[np.ndarray] = []
-
-    def parts(self) -> Iterator[np.ndarray]:
-        """Where the parts go, each to be filled before the next is asked for: the letter tells of the enclosures."""
-        if self._letter.nbytes > _BEGINNING_NBYTES:
-            yield self._letter[_BEGINNING_NBYTES:]
-        self._enclosures = empty_buffers(self._letter)
-        yield from self._enclosures
-
-    def open(self, sender: int) -> Any:
-        """The object."""
-        try:
-            return unpack(self._letter, self._enclosures)
-        except Exception as error:
-            raise ObjectError(
-                f"cannot unpickle what rank {sender} sent: {type(error).__name__}: {error}", sender
-            ) from error
-
-
-def _open_all(arrivals: Sequence[Arrival | None], own: object) -> list:
-    return [own if arrival is None else arrival.open(r) for r, arrival in enumerate(arrivals)]
-
-
-# ---- in pieces -------------------------------------------------------------------------------------------------------
-
-
-def _carry(
-    longest: int,
-    outgoing: Sequence[Departure],
-    arrivals: Sequence[Arrival | None],
-    move: Callable[[np.ndarray], Any],
-) -> None:
-    """Carry departures to arrivals through collectives on blocks of equal size, staged piece by piece.
-
-    ``move`` takes a block with one row per departure and returns one with a row per arrival. Where a departure is at
-    its end its row says nothing; so this moves as much as if all were as long as the longest, whose length all ranks
-    know. Collectives with a count per rank would do without padding and staging; here is where they belong.
-    """
-    readers = [departure.parts() for departure in outgoing]
-    writers = [iter(()) if arrival is None else arrival.parts() for arrival in arrivals]
-    sources, places = [_Run(parts) for parts in readers], [_Run(parts) for parts in writers]
-    for start in range(0, longest, PIECE_NBYTES):
-        nbytes = _rounded(min(PIECE_NBYTES, longest - start))
-        block = np.empty((len(sources), nbytes), np.uint8)
-        for row, source in enumerate(sources):
-            for at, piece in source.take(nbytes):
-                block[row, at : at + piece.nbytes] = piece
-        received = move(block)
-        for row, place in enumerate(places):
-            for at, piece in place.take(nbytes):
-                piece[:] = received[row, at : at + piece.nbytes]
-
-
-def _rounded(nbytes: int) -> int:
-    """Up to the next of a few sizes, an eighth apart: a collective is planned anew for each size."""
-    grain = max(GRAIN_NBYTES, 1 << max(0, nbytes.bit_length() - 4))
-    return -(-nbytes // grain) * grain
-
-
-class _Run:
-    """Parts, one after the other, as if they were one."""
-
-    def __init__(self, parts: Iterator[np.ndarray]) -> None:
-        self._parts = parts
-        self._part = np.empty(0, np.uint8)
-
-    def take(self, nbytes: int) -> Iterator[tuple[int, np.ndarray]]:
-        """The next bytes, at most ``nbytes``: pairs of (where in them, a view of a part)."""
-        at = 0
-        while at < nbytes:
-            if not self._part.nbytes:
-                part = next(self._parts, None)
-                if part is None:
-                    return
-                self._part = part
-            piece, self._part = self._part[: nbytes - at], self._part[nbytes - at :]
-            yield at, piece
-            at += piece.nbytes
-
-
-# ---- labels ----------------------------------------------------------------------------------------------------------
-
-
-def _write(call: Call, root: int, unfit: bool, letter, letter_nbytes: int, rest: int, longest: int) -> np.ndarray:
-    label = bytearray(LABEL_NBYTES)
-    beginning = memoryview(letter)[:_BEGINNING_NBYTES]
-    _HEAD.pack_into(label, 0, _MAGIC, call, unfit, root, letter_nbytes, rest, longest)
-    label[_HEAD.size : _HEAD.size + beginning.nbytes] = beginning
-    return np.frombuffer(label, np.uint8)
-
-
-def _in_words(call: int, root: int) -> str:
-    name = Call(call).name.lower()
-    return f"{name}_object(root={root})" if root >= 0 else f"{name}_object()"
-
-
-def _longest(labels: Sequence[Label]) -> int:
-    return max(label.rest_nbytes for label in labels)

@@ -13,10 +13,10 @@ from support.harness import RANKS, run_ranks, say, start_ranks
 
 from shmring.errors import (
     ClosedError,
-    RendezvousError,
-    RendezvousTimeoutError,
     OutOfSharedMemoryError,
     PeerLostError,
+    RendezvousError,
+    RendezvousTimeoutError,
 )
 from shmring.memory.sweep import leftovers
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks, say, start_ranks
 
-from shmring.collective.objects import LABEL_NBYTES, PIECE_NBYTES, _rounded
+from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
 from shmring.errors import AbortedError, BrokenError, MismatchError, ObjectError, PeerLostError
 
 GROUPS = [2, 3, 4]
@@ -83,6 +83,44 @@ def send_large(comm):
 @pytest.mark.parametrize("n", [2, 3])
 def test_arrays_of_50_mb_inside_dicts_arrive(n):
     run_ranks(n, send_large)
+
+
+def send_one_large(comm, call, nbytes):
+    moved = 0
+
+    def counted(collective):
+        def move(x, *args, **kwargs):
+            nonlocal moved
+            moved += 0 if x is None else x.nbytes
+            return collective(x, *args, **kwargs)
+
+        return move
+
+    for name in ("gather", "scatter", "all_to_all"):
+        setattr(comm, name, counted(getattr(comm, name)))
+    large, objs = np.zeros(nbytes, np.uint8), [comm.rank] * comm.size
+    if call == "gather":
+        got = comm.gather_object(large if comm.rank == 1 else 1)
+        assert got is None or got[1].nbytes == nbytes
+    elif call == "scatter":
+        objs[2] = large
+        got = comm.scatter_object(objs if comm.rank == 0 else None)
+        assert comm.rank != 2 or got.nbytes == nbytes
+    else:
+        if comm.rank == 1:
+            objs[2] = large
+        got = comm.all_to_all_object(objs)
+        assert comm.rank != 2 or got[1].nbytes == nbytes
+    for program in comm.stats()["programs"]:
+        assert np.sum(program["nbytes"]) <= PIECE_NBYTES      # one piece of the large object, nothing of other ranks
+    return moved
+
+
+@pytest.mark.parametrize("call", ["gather", "scatter", "all_to_all"])
+def test_a_large_object_of_one_rank_makes_no_other_rank_send_more(call):
+    nbytes = 5_000_000
+    moved = sum(run_ranks(4, send_one_large, call, nbytes))
+    assert nbytes <= moved < nbytes + 65_536
 
 
 def send_kinds(comm):
@@ -246,7 +284,7 @@ def disagree(comm, way):
         elif way == "root":
             comm.gather_object(1, root=int(odd))
         elif way == "array":
-            comm.all_gather(np.zeros(LABEL_NBYTES, np.uint8)) if odd else comm.all_gather_object(1)
+            comm.all_gather(np.zeros(OBJECT_HEADER_NBYTES, np.uint8)) if odd else comm.all_gather_object(1)
             comm.barrier()
         elif way == "other":
             comm.barrier() if odd else comm.broadcast_object(1)

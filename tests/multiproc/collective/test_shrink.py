@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.harness import run_ranks, say, start_ranks
 
-from shmring.errors import AbortedError, BrokenError, RendezvousTimeoutError, MismatchError, PeerLostError
+from shmring.errors import AbortedError, BrokenError, MismatchError, PeerLostError, RendezvousTimeoutError
 
 
 def go_on(comm, origin):
