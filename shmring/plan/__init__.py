@@ -1,26 +1,23 @@
 """The schedules of the collectives, as data: pure functions of rank, size, bytes and limits.
 
-==============  ========================================================================================
-`steps`         the vocabulary: Copy, Reduce, Claim, Publish, Await, Release, loops of them
-`limits`        what a plan has to fit into
-`pipeline`      how bytes are cut into rounds and rounds overlap
-`reduction`     all_reduce, reduce, reduce_scatter, scan, exscan on private buffers
-`two_shot`      the pipeline of two syncs under all_reduce and reduce
-`movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
-`mapped`        the same on shared arrays, without staging
-`shares`        a collective cut into shares for the threads of each rank
-`hierarchy`          ranks in domains: caches, nodes, packages
-`relay`         pieces that go from rank to rank, a hop a round
-`nested`        collectives that know of domains: little goes across links
-`crossing`      whether that pays
-`choose`        which of them, by the cost model
-`cost`          what a plan costs: bytes touched, staged, crossing domains; synchronisations
-`simulate`      runs the plans of all ranks and finds deadlocks, races and overwritten slots
-`model`         what each collective computes, and the two together: `model.verify`
-`predict`       times of plans on an imagined machine; `predictions`: flat against nested
-==============  ========================================================================================
+===================  ===================================================================================
+`steps`              the steps of a plan: Copy, Reduce, Claim, Publish, Await, Release, and loops of them
+`limits`             what a plan has to fit into, and the parameters of the cost model
+`pipeline`           how bytes are cut into rounds, and how rounds overlap
+`reduction`          all_reduce, reduce, reduce_scatter, scan, exscan on private buffers
+`two_shot`           reduce-scatter plus all-gather, under all_reduce and reduce
+`data_movement`      broadcast, all_gather, gather, scatter, all_to_all on private buffers
+`zero_copy`          the same collectives on shared arrays, without staging
+`thread_shares`      a collective split among the threads of each rank
+`hierarchy`          the locality domains of the ranks: caches, NUMA nodes, packages
+`hops`               pipelines in which a piece goes from rank to rank, one hop a round
+`hierarchical`       collectives that send few bytes between domains
+`hierarchical_cost`  the cost of hierarchical against flat plans
+`choose`             the choice of the algorithm, by the cost model
+`cost`               the cost of a plan: bytes touched, staged, and moved between domains; synchronisations
+===================  ===================================================================================
 
-``python -m shmring.plan`` shows plans and their costs. ``docs/algorithms.md`` explains them.
+``docs/algorithms.md`` explains the plans; ``tools/plan_tables.py`` prints them and their costs.
 """
 
 from .choose import KINDS, algorithm, choose

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from plan_costs import FORMULAS, Example
 
 import shmring
 from shmring.plan.cost import dependent_syncs
-from shmring.plan.tables import FORMULAS, Example
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "collectives.md").read_text()
 ROWS = {

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from shmring.plan.__main__ import main
+from plan_tables import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 

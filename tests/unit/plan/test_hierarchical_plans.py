@@ -6,6 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans.reference import CollectiveCall, verify
+from support.plans.simulate import (
+    Memory,
+    RankBuffers,
+    Simulator,
+    at_random,
+    delaying,
+    highest,
+    in_turn,
+    lowest,
+    rushing,
+)
 
 from shmring.plan import hierarchical
 from shmring.plan.choose import HIERARCHICAL_BUILDERS, ROOTED, choose
@@ -19,8 +31,6 @@ from shmring.plan.hierarchical_cost import (
 )
 from shmring.plan.hierarchy import Hierarchy, Route
 from shmring.plan.limits import LINE, Costs, Limits
-from shmring.plan.model import Call, verify
-from shmring.plan.simulate import Buffers, Machine, Memory, at_random, delaying, highest, in_turn, lowest, rushing
 from shmring.plan.steps import Await, Reduce
 
 KINDS = tuple(HIERARCHICAL_BUILDERS)
@@ -70,7 +80,7 @@ def test_every_nested_plan_gives_the_modelled_result(kind, wide, name, seed, lon
         for in_place in (False, True):
             limits = roomy(size, rng.choice((4, 8)))
             schedule = rng.choice([lowest, highest, in_turn(), at_random(seed), rushing(0), delaying(size - 1)])
-            call = Call(kind, size, nbytes, item(wide), rng.randrange(size), in_place, wide)
+            call = CollectiveCall(kind, size, nbytes, item(wide), rng.randrange(size), in_place, wide)
             verify([call] * 2, planner(hierarchy, limits), limits, schedule, seed)
 
 
@@ -94,7 +104,7 @@ def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(hierarc
         data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * hierarchy.size, 5 * hierarchy.size))
     )
     root = data.draw(st.integers(0, hierarchy.size - 1))
-    call = Call(kind, hierarchy.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
+    call = CollectiveCall(kind, hierarchy.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
     verify([call], planner(hierarchy, limits), limits, at_random(items))
 
 
@@ -106,7 +116,7 @@ def test_a_prefix_is_folded_whole_only_at_its_end(wide):
     assert all(s.opens and not s.closes for r in (0, 1) for s in folds[r])
     assert all(s.closes and not s.opens for r in (2, 3) for s in folds[r])
     # And a plan that closed it earlier would not pass, nor one whose prefixes were narrow where folds are wide.
-    call = Call("all_reduce", 4, 4096, item(wide), wide=wide)
+    call = CollectiveCall("all_reduce", 4, 4096, item(wide), wide=wide)
     verify([call], lambda call, r: plans[r], Limits())
     for change in ({"opens": True, "closes": True}, {"wide": 1})[:wide]:
         with pytest.raises(AssertionError):
@@ -122,7 +132,7 @@ def _changed(plan, change):
 
 
 def empty(size):
-    return [Buffers(*[Memory("nothing", np.zeros(0, np.uint8), size), 0] * 2) for _ in range(size)]
+    return [RankBuffers(*[Memory("nothing", np.zeros(0, np.uint8), size), 0] * 2) for _ in range(size)]
 
 
 @pytest.mark.parametrize("name", NESTS)
@@ -131,11 +141,11 @@ def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
     size = hierarchy.size
     plans = [hierarchical.barrier(r, hierarchy) for r in range(size)]
     for schedule in (lowest, highest, in_turn(), rushing(0), delaying(0), delaying(size - 1)):
-        machine = Machine([(plans, empty(size))], Limits(4), 8)
-        machine.run(schedule)
+        simulator = Simulator([(plans, empty(size))], Limits(4), 8)
+        simulator.run(schedule)
         # What each rank knows of each other: at least what that one had done when it came.
-        assert (machine.clock >= 1).all()
-    Machine([(plans, empty(size))] * 5, Limits(4), 8).run(in_turn())
+        assert (simulator.clock >= 1).all()
+    Simulator([(plans, empty(size))] * 5, Limits(4), 8).run(in_turn())
 
 
 @pytest.mark.parametrize("name", NESTS)
@@ -147,9 +157,11 @@ def test_no_wait_of_a_barrier_is_superfluous(name):
         for k, step in enumerate(loop.steps):
             if isinstance(step, Await):
                 broken = plan._replace(loops=(loop._replace(steps=loop.steps[:k] + loop.steps[k + 1 :]),))
-                machine = Machine([([*plans[:rank], broken, *plans[rank + 1 :]], empty(hierarchy.size))], Limits(4), 8)
-                machine.run(rushing(rank))
-                assert not (machine.clock >= 1).all()
+                simulator = Simulator(
+                    [([*plans[:rank], broken, *plans[rank + 1 :]], empty(hierarchy.size))], Limits(4), 8
+                )
+                simulator.run(rushing(rank))
+                assert not (simulator.clock >= 1).all()
 
 
 def test_barriers_of_many_ranks_go_by_domains():
@@ -173,7 +185,7 @@ def equal_domains(size, domains):
 def counted(kind, hierarchy, nbytes, wide=1):
     """What all ranks together do: ranks of a domain do alike, but for the root."""
     plan = planner(hierarchy, Limits(8, 1 << 26))
-    call = Call(kind, hierarchy.size, nbytes, item(wide), hierarchy.size - 1, wide=wide)
+    call = CollectiveCall(kind, hierarchy.size, nbytes, item(wide), hierarchy.size - 1, wide=wide)
     sums = [0] * len(Cost._fields)
     for ranks in hierarchy.domains:
         some = [ranks[0]] * (len(ranks) - 1) + [ranks[-1]]
@@ -245,7 +257,7 @@ def test_counting_one_rank_of_a_domain_for_all_counts_all():
             hierarchy = Hierarchy(NESTS[name][:1])
             nbytes, _ = example(kind, hierarchy.size, len(hierarchy.domains))
             plan = planner(hierarchy, Limits(8, 1 << 26))
-            call = Call(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1)
+            call = CollectiveCall(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1)
             plans = [plan(call, r) for r in range(hierarchy.size)]
             assert total(plans, in_place=True, domains=hierarchy.levels[0]) == counted(kind, hierarchy, nbytes)
 
@@ -255,7 +267,9 @@ def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
     hierarchy = Hierarchy(NESTS["three levels"])
     nbytes, s = LINE * 2 * 3, LINE * 2 * 3 * (hierarchy.size if kind in ("reduce_scatter", "all_gather") else 1)
     plan = planner(hierarchy, Limits(8, 1 << 20))
-    plans = [plan(Call(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1), r) for r in range(hierarchy.size)]
+    plans = [
+        plan(CollectiveCall(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1), r) for r in range(hierarchy.size)
+    ]
     for level in hierarchy.levels:
         q = len(set(level))
         crossed = total(plans, domains=level).crossed_nbytes
@@ -268,7 +282,7 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
     plan = planner(hierarchy, Limits())
 
     def steps(nbytes):
-        call = Call(kind, 16, nbytes, wide=wide)
+        call = CollectiveCall(kind, 16, nbytes, wide=wide)
         return max(sum(len(loop.steps) for loop in plan(call, r).loops) for r in range(16))
 
     assert steps(1 << 36) <= steps(1 << 24) <= 1500

@@ -1,12 +1,12 @@
 """Which plan is chosen, and that it can be overridden."""
 
 import pytest
-from support.plan_cases import roots_of
+from plan_costs import Example
+from support.plans.cases import roots_of
 
 from shmring.plan.choose import BUILDERS, KINDS, algorithm, choose, flat_reduce_limit, one_shot_limit
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
-from shmring.plan.tables import Example
 
 
 @pytest.mark.parametrize("kind", KINDS)

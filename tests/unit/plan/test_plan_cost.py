@@ -1,14 +1,14 @@
 """What plans cost, counted from their steps, against the bounds."""
 
 import pytest
-from support.plan_cases import ALL_BUILDERS, planner, small
+from plan_costs import FORMULAS, VECTORS, Example
+from support.plans.cases import ALL_BUILDERS, planner, small
+from support.plans.reference import CollectiveCall
 
 from shmring.plan.choose import BUILDERS
 from shmring.plan.cost import cost, dependent_syncs, total
 from shmring.plan.limits import Limits
-from shmring.plan.model import Call
 from shmring.plan.steps import Copy, Reduce
-from shmring.plan.tables import FORMULAS, VECTORS, Example
 
 each = pytest.mark.parametrize(("kind", "algorithm"), FORMULAS)
 MANY = [*range(2, 41), 63, 64, 65, 100, 127, 128, 255, 256, 513, 1024]
@@ -145,7 +145,7 @@ def operands(plan):
 def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, algorithm):
     def longest(size, nbytes):
         plan = planner(algorithm, Limits())
-        return max(operands(plan(Call(kind, size, nbytes), r)) for r in (0, size // 2, size - 1))
+        return max(operands(plan(CollectiveCall(kind, size, nbytes), r)) for r in (0, size // 2, size - 1))
 
     for size in (2, 8, 64):
         assert max(longest(size, 1 << bits) for bits in range(10, 40, 3)) <= 25 * size + 60

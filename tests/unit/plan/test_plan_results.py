@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from support.plan_cases import ALL_BUILDERS, BLOCKS, FORMS, PLACES, call_of, planner, roots_of, small
+from support.plans.cases import ALL_BUILDERS, BLOCKS, FORMS, PLACES, call_of, planner, roots_of, small
+from support.plans.reference import verify
+from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
 from shmring.plan.choose import KINDS, choose
 from shmring.plan.limits import Limits
-from shmring.plan.model import verify
-from shmring.plan.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
 each_builder = pytest.mark.parametrize(("kind", "algorithm"), ALL_BUILDERS)
 each_form = pytest.mark.parametrize(("kind", "algorithm", "place"), FORMS)

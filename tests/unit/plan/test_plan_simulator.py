@@ -1,12 +1,12 @@
 """The simulator finds what is wrong with plans: each test breaks one in one way."""
 
 import pytest
-from support.plan_cases import ALL_BUILDERS, call_of, planner
+from support.plans.cases import ALL_BUILDERS, call_of, planner
+from support.plans.reference import verify
+from support.plans.simulate import Deadlock, Misuse, Race, delaying, highest, in_turn, lowest, rushing
 
 from shmring.plan import reduction, zero_copy
 from shmring.plan.limits import Limits
-from shmring.plan.model import verify
-from shmring.plan.simulate import Deadlock, Misuse, Race, delaying, highest, in_turn, lowest, rushing
 from shmring.plan.steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Loop, Operand, Publish, Reduce, Release
 
 LIMITS = Limits(8, 192)

@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from support.plan_cases import PLACES, call_of, roots_of, small
+from support.plans.cases import PLACES, call_of, roots_of, small
+from support.plans.reference import prepare
+from support.plans.simulate import RankBuffers, Simulator, at_random
 
 from shmring.plan.choose import KINDS, choose
 from shmring.plan.cost import cost
 from shmring.plan.limits import Costs, Limits
-from shmring.plan.model import _prepare
-from shmring.plan.simulate import Buffers, Machine, at_random
 from shmring.plan.steps import Copy
 from shmring.plan.thread_shares import BLOCKS, cut, seconds, spaced, split_limit, waking
 
@@ -45,7 +45,7 @@ def run_shares(call, threads, limits, seed, only=None):
     """Run the shares one after the other over the same buffers; what is in these in the end, and what should be."""
     rng = np.random.default_rng(seed)
     whole = [choose(call.kind, r, call.size, call.nbytes, call.itemsize, root=call.root) for r in range(call.size)]
-    _, buffers, expected = _prepare(call, whole, rng)
+    _, buffers, expected = prepare(call, whole, rng)
     for t, (begin, plans) in enumerate(plans_of(call, threads, limits)):
         assert [p.in_place for p in plans] == [p.in_place for p in whole]
         if only not in (None, t):
@@ -53,8 +53,8 @@ def run_shares(call, threads, limits, seed, only=None):
         for own in buffers:
             forget(own.in_memory)
             forget(own.out_memory)
-        shifted = [Buffers(b.in_memory, b.in_at + begin, b.out_memory, b.out_at + begin) for b in buffers]
-        Machine([(plans, shifted)], limits, call.itemsize, seed).run(at_random(seed))
+        shifted = [RankBuffers(b.in_memory, b.in_at + begin, b.out_memory, b.out_at + begin) for b in buffers]
+        Simulator([(plans, shifted)], limits, call.itemsize, seed).run(at_random(seed))
     return buffers, expected
 
 
@@ -81,7 +81,7 @@ def test_no_two_shares_write_the_same_byte(kind, seed):
     written = [np.zeros(call.out_nbytes(r), int) for r in range(size)]
     for t in range(threads):
         touched, _ = run_shares(call, threads, limits, seed, only=t)
-        untouched, _ = _prepare(
+        untouched, _ = prepare(
             call, [choose(kind, r, size, 1048, root=1) for r in range(size)], np.random.default_rng(seed)
         )[1:]
         for r in range(size):

@@ -5,14 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.plan_cases import FORMS, call_of, planner, roots_of, small
+from plan_costs import FORMULAS
+from support.plans.cases import FORMS, call_of, planner, roots_of, small
+from support.plans.reference import CollectiveCall, prepare, verify
+from support.plans.simulate import (
+    Memory,
+    Race,
+    RankBuffers,
+    Simulator,
+    at_random,
+    delaying,
+    highest,
+    in_turn,
+    lowest,
+    rushing,
+)
 
 from shmring.plan import zero_copy
 from shmring.plan.choose import choose
-from shmring.plan.model import Call, _prepare, verify
-from shmring.plan.simulate import Buffers, Machine, Memory, Race, at_random, delaying, highest, in_turn, lowest, rushing
 from shmring.plan.steps import Affine, Await, Claim, Copy, Loop, Publish, Reduce
-from shmring.plan.tables import FORMULAS
 from shmring.plan.zero_copy import entered
 
 ZERO_COPY_FORMS = [form for form in FORMS if form[1] == "zero_copy"]
@@ -63,13 +74,15 @@ def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
     size, nbytes = 3, 1000
     for schedule in SCHEDULES:
         for frame in (lambda plan: plan, after_talk):
-            call = Call(kind, size, nbytes)
+            call = CollectiveCall(kind, size, nbytes)
             plans = [frame(build(r, size, nbytes, 8, root=root)) for r in range(size)]
-            _, buffers, expected = _prepare(call, plans, np.random.default_rng(seed))
+            _, buffers, expected = prepare(call, plans, np.random.default_rng(seed))
             # The outputs of the other ranks are not touched; all would read the root's.
             nobodys = [Memory(f"unused {r}", buffers[r].out_memory.data.copy(), size) for r in range(size)]
-            own = [Buffers(b.in_memory, 0, b.out_memory if r == root else nobodys[r], 0) for r, b in enumerate(buffers)]
-            Machine([(plans, own)], small(size), 8, seed).run(schedule)
+            own = [
+                RankBuffers(b.in_memory, 0, b.out_memory if r == root else nobodys[r], 0) for r, b in enumerate(buffers)
+            ]
+            Simulator([(plans, own)], small(size), 8, seed).run(schedule)
             assert (own[root].out_memory.data == expected[root][1]).all()
             for r in range(size):
                 assert (own[r].in_memory.data == expected[r][0]).all()

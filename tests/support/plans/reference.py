@@ -1,4 +1,4 @@
-"""What every collective computes, in ten lines of NumPy, and the check of plans against it."""
+"""The result of every collective in plain NumPy, and the check of plans against it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .limits import DEFAULT_LIMITS, Limits
-from .simulate import Buffers, Bytes, Machine, Memory, Schedule, fold, lowest
-from .steps import Plan
+from shmring.plan.limits import DEFAULT_LIMITS, Limits
+from shmring.plan.steps import Plan
+from support.plans.simulate import Bytes, Memory, RankBuffers, Schedule, Simulator, fold, lowest
 
 
 @dataclass(frozen=True)
-class Call:
-    """One collective as its callers see it; ``nbytes`` and ``wide`` as in `choose`."""
+class CollectiveCall:
+    """The arguments of one collective; ``nbytes`` and ``wide`` as in `choose`."""
 
     kind: str
     size: int
@@ -70,7 +70,7 @@ class Call:
         return fold(operands, self.itemsize, wide=self.wide)
 
     def results(self, inputs: Sequence[Bytes]) -> list[Bytes | None]:
-        """The output of every rank; None where it stays as it was."""
+        """The output of every rank; None where the output is not touched."""
         ranks = range(self.size)
         match self.kind:
             case "all_reduce":
@@ -101,20 +101,20 @@ class Call:
 
 
 def verify(
-    calls: Sequence[Call],
-    planner: Callable[[Call, int], Plan],
+    calls: Sequence[CollectiveCall],
+    planner: Callable[[CollectiveCall, int], Plan],
     limits: Limits = DEFAULT_LIMITS,
     schedule: Schedule = lowest,
     seed: int = 0,
 ) -> None:
-    """Run ``planner(call, rank)`` of all ranks, one collective after the other, and compare every byte with the model.
+    """Run ``planner(call, rank)`` of all ranks, one collective after the other; compare all bytes with the reference.
 
     Raises AssertionError: `Deadlock`, `Misuse`, `Race`, or a plain one for a wrong result.
     """
     rng = np.random.default_rng(seed)
-    prepared = [_prepare(call, [planner(call, r) for r in range(call.size)], rng) for call in calls]
-    machine = Machine([(plans, buffers) for plans, buffers, _ in prepared], limits, calls[0].itemsize, seed)
-    machine.run(schedule)
+    prepared = [prepare(call, [planner(call, r) for r in range(call.size)], rng) for call in calls]
+    simulator = Simulator([(plans, buffers) for plans, buffers, _ in prepared], limits, calls[0].itemsize, seed)
+    simulator.run(schedule)
     for call, (_, buffers, expected) in zip(calls, prepared, strict=True):
         for rank, (own, memories) in enumerate(zip(buffers, expected, strict=True)):
             for memory, wanted in zip((own.in_memory, own.out_memory), memories, strict=True):
@@ -122,10 +122,10 @@ def verify(
                 assert not len(wrong), f"{call}: {memory.name} of rank {rank} differs from byte {wrong[0]} on"
 
 
-def _prepare(
-    call: Call, plans: Sequence[Plan], rng: np.random.Generator
-) -> tuple[Sequence[Plan], list[Buffers], list[tuple[Bytes, Bytes]]]:
-    """Buffers of random bytes for every rank, and what must be in them in the end."""
+def prepare(
+    call: CollectiveCall, plans: Sequence[Plan], rng: np.random.Generator
+) -> tuple[Sequence[Plan], list[RankBuffers], list[tuple[Bytes, Bytes]]]:
+    """Buffers of random bytes for every rank, and the expected contents after the call."""
     buffers = []
     for r, plan in enumerate(plans):
         n_in, n_out = call.in_nbytes(r), call.out_nbytes(r)
@@ -133,11 +133,11 @@ def _prepare(
             in_at, out_at = max(plan.in_place, 0), max(-plan.in_place, 0)
             n = max(in_at + n_in, out_at + n_out)
             both = Memory("the buffer", rng.integers(0, 256, n, np.uint8), call.size)
-            buffers.append(Buffers(both, in_at, both, out_at))
+            buffers.append(RankBuffers(both, in_at, both, out_at))
         else:
             in_memory = Memory("the input", rng.integers(0, 256, n_in, np.uint8), call.size)
             out_memory = Memory("the output", rng.integers(0, 256, n_out, np.uint8), call.size)
-            buffers.append(Buffers(in_memory, 0, out_memory, 0))
+            buffers.append(RankBuffers(in_memory, 0, out_memory, 0))
     inputs = [b.in_memory.data[b.in_at :][: call.in_nbytes(r)].copy() for r, b in enumerate(buffers)]
     expected = []
     for own, result in zip(buffers, call.results(inputs), strict=True):

@@ -1,14 +1,15 @@
-"""``python -m shmring.plan``: show a plan, the cost tables, or predicted times."""
+"""Show a plan, the cost tables of the documentation, or predicted times; needs shmring installed."""
 
 from __future__ import annotations
 
 import argparse
 
-from .choose import KINDS, choose
-from .cost import cost
-from .limits import Limits
-from .predictions import SIZES, plot, predictions, table
-from .tables import cost_table, crossing_table, threads_table
+from plan_costs import cost_table, crossing_table, threads_table
+from plan_predictions import SIZES, plot, predictions, table
+
+from shmring.plan.choose import KINDS, choose
+from shmring.plan.cost import cost
+from shmring.plan.limits import Limits
 
 
 def nbytes(text: str) -> int:
@@ -19,7 +20,7 @@ def nbytes(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse and print."""
-    parser = argparse.ArgumentParser(prog="python -m shmring.plan", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tools/plan_tables.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("show", help="the steps of one rank, and what they cost")
     show.add_argument("kind", choices=KINDS)
@@ -31,11 +32,16 @@ def main(arguments: list[str] | None = None) -> None:
     show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
     show.add_argument("--shared-arrays", action="store_true", help="on shared arrays")
     commands.add_parser("costs", help="the tables of docs/algorithms.md")
-    guess = commands.add_parser("predict", help="times on machines with several domains, flat against nested")
+    guess = commands.add_parser("predict", help="times of flat and hierarchical plans on modelled machines")
     guess.add_argument("--size", type=int, default=64, help="number of ranks")
     guess.add_argument("--sizes", type=nbytes, nargs="+", default=SIZES, help="bytes of the vector, or of all blocks")
-    guess.add_argument("--wide", type=int, default=1, help="of folds alone, with prefixes so wide: 2 for 16-bit sums")
-    guess.add_argument("--plot", metavar="FILE", help="draw them, too")
+    guess.add_argument(
+        "--wide",
+        type=int,
+        default=1,
+        help="reductions only, with prefixes this many times as wide as elements: 2 for 16-bit sums",
+    )
+    guess.add_argument("--plot", metavar="FILE", help="draw the times into FILE")
     a = parser.parse_args(arguments)
     if a.command == "predict":
         found = predictions(a.size, a.sizes, a.wide)

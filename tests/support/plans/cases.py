@@ -1,10 +1,10 @@
-"""What the tests of plans share: a planner for each builder, and small outboxes in which pipelines loop."""
+"""A planner for each builder, and small outboxes in which pipelines loop."""
 
 from shmring.plan.choose import BUILDERS, ROOTED
 from shmring.plan.limits import Limits
-from shmring.plan.model import Call
+from support.plans.reference import CollectiveCall
 
-# Every builder by name, but for the one whose result is not where a `Call` looks for it.
+# Every builder except those with one shared result, which `CollectiveCall` does not describe.
 ALL_BUILDERS = tuple(name for name in BUILDERS if name[1] != "zero_copy_shared")
 BLOCKS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
 PLACES = ("out of place", "in place")
@@ -35,5 +35,5 @@ def roots_of(kind, size):
 
 
 def call_of(kind, size, nbytes, place="out of place", root=0, itemsize=8):
-    """A `Call`, of whole items."""
-    return Call(kind, size, nbytes, itemsize, root, place == "in place")
+    """A `CollectiveCall`, of whole items."""
+    return CollectiveCall(kind, size, nbytes, itemsize, root, place == "in place")

@@ -1,22 +1,22 @@
-"""Runs the plans of all ranks over NumPy buffers, one step at a time in an order of one's choice, and trusts none.
+"""Simulator of plans: executes the steps of all ranks over NumPy buffers in a chosen order, and checks every step.
 
-What it finds, each an error of its own:
+Errors:
 
-- `Deadlock`: nobody can go on.
+- `Deadlock`: no rank can take its next step.
 - `Misuse`: a slot written or a round published without claim, or after publish; a round awaited that is empty or
-  released; a slot read that holds another round, or bytes nobody wrote, or that was released; rounds out of order; the
+  released; a slot read that holds another round, or bytes never written, or that was released; rounds out of order; the
   last round released before the end; buffers out of bounds; a private plan that touches a peer's buffer; operands that
   overlap other than exactly.
 - `Race`: two ranks touch the same byte, one of them storing, and no publish/await or release/claim pair orders them.
   Clocks are vector clocks (Fidge 1988, Mattern 1989), checked per byte as in FastTrack (Flanagan and Freund 2009). Only
-  the order a plan guarantees counts, not the order this run happened to take: a race is found in any schedule.
+  the order that the plan guarantees counts, not the order of this run, so any schedule finds a race.
 
-Waits are for counters that only grow, so a rank that can go on stays able to: whether plans deadlock, and what
-they compute if there are no races, depends on no schedule either. One schedule is proof; more are a check on this file.
+Counters only grow, so a rank that can take its next step stays able to. Hence deadlocks, and the results of plans
+without races, do not depend on the schedule either: one schedule is proof, and more of them test the simulator.
 
-The fold is neither associative nor commutative, and it closes with a mixing that stands for the one rounding of 16-bit
-floats: ``mix((x0 * A + x1) * A + x2)``. So a result is right only if each operand came once, in order, in one Reduce,
-or in several of which all but the last leave it open; where prefixes are wide, nothing of their upper halves was lost.
+The fold is neither associative nor commutative: ``mix((x0 * A + x1) * A + x2)``, where ``mix`` stands for the single
+rounding of 16-bit floats. A result is right only if each operand was folded once, in rank order, by one Reduce or by
+several of which only the last closes the fold, and if no prefix lost its upper half.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .limits import Limits
-from .steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release, Step
+from shmring.plan.limits import Limits
+from shmring.plan.steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release, Step
 
 Bytes = NDArray[np.uint8]
 Clock = NDArray[np.int64]
-# Picks the next rank from those that can go on, in ascending order.
+# Picks the next rank from the ready ones, which are in ascending order.
 Schedule = Callable[[Sequence[int]], int]
-# A plan, everyone's buffers, the collective's first round, the step (None: the end of the plan), the iteration.
-Action = tuple[Plan, "Sequence[Buffers]", int, Step | None, int]
+# A plan, the buffers of all ranks, the collective's first round, the step (None: the end of the plan), the iteration.
+Action = tuple[Plan, "Sequence[RankBuffers]", int, Step | None, int]
 
 
 class Deadlock(AssertionError):
-    """No rank can go on, and not all are done."""
+    """No rank can take its next step, and not all ranks have finished."""
 
 
 class Misuse(AssertionError):
@@ -50,11 +50,11 @@ class Misuse(AssertionError):
 
 
 class Race(AssertionError):
-    """Two ranks touch the same bytes with nothing to order them."""
+    """Two ranks touch the same bytes, at least one stores, and nothing orders them."""
 
 
 def fold(operands: Sequence[Bytes], itemsize: int, *, opens: bool = True, closes: bool = True, wide: int = 1) -> Bytes:
-    """What a Reduce computes here."""
+    """The result of a Reduce step in the simulator."""
     word = np.dtype(f"u{min(itemsize, 8)}")
     room = np.dtype(f"u{wide * word.itemsize}")
     acc = operands[0].view(word).astype(room) if opens else operands[0].view(room)
@@ -68,7 +68,7 @@ def fold(operands: Sequence[Bytes], itemsize: int, *, opens: bool = True, closes
 
 
 class Memory:
-    """Bytes, and who touched each last: the writer with its clock, and every rank's clock at its last load."""
+    """Bytes, with the last writer of each, its clock, and the clock of every rank at its last load."""
 
     def __init__(self, name: str, data: Bytes, size: int) -> None:
         self.name, self.data = name, data
@@ -77,13 +77,13 @@ class Memory:
         self.read_at = np.zeros((size, len(data)), np.int64)
 
     def load(self, lo: int, hi: int, rank: int, clock: Clock) -> Bytes:
-        """Their value, after a check that their writers happened before."""
+        """Their value, after a check that the stores happened before this load."""
         self._check(lo, hi, rank, clock, "loads what")
         self.read_at[rank, lo:hi] = clock[rank]
         return self.data[lo:hi].copy()
 
     def store(self, lo: int, hi: int, rank: int, clock: Clock, value: Bytes | None) -> None:
-        """Set them (None: pretend to), after a check that all earlier loads and stores happened before."""
+        """Store ``value`` (None: record a store only), after a check that earlier loads and stores happened before."""
         self._check(lo, hi, rank, clock, "stores where")
         late = (self.read_at[:, lo:hi] > clock[:, None]).any(axis=1)
         if late.any():
@@ -103,7 +103,7 @@ class Memory:
 
 
 class Slot:
-    """A slot: which round lies in it, and which of its bytes were written in that round."""
+    """A slot: the round it holds, and which of its bytes were written in that round."""
 
     def __init__(self, name: str, nbytes: int, size: int) -> None:
         self.memory = Memory(name, np.zeros(nbytes, np.uint8), size)
@@ -112,8 +112,8 @@ class Slot:
 
 
 @dataclass
-class Buffers:
-    """One rank's arrays in one collective: each a memory and where in it the array begins."""
+class RankBuffers:
+    """Input and output array of one rank in one collective: each a memory and an offset in it."""
 
     in_memory: Memory
     in_at: int
@@ -123,18 +123,18 @@ class Buffers:
 
 @dataclass
 class Counter:
-    """A counter that only its rank moves, with the clock of each value it took."""
+    """A counter that only its own rank stores to, with the clock of each of its values."""
 
     values: list[int] = field(default_factory=lambda: [0])
     clocks: list[Clock] = field(default_factory=list)
 
     @property
     def value(self) -> int:
-        """The newest."""
+        """The latest value."""
         return self.values[-1]
 
-    def move(self, value: int, clock: Clock, what: str) -> None:
-        """Raise it; a smaller value is out of order."""
+    def advance(self, value: int, clock: Clock, what: str) -> None:
+        """Store a greater value; a smaller one is a `Misuse`."""
         if value < self.value:
             raise Misuse(f"{what} goes back from {self.value} to {value}")
         if value > self.value:
@@ -142,18 +142,18 @@ class Counter:
             self.clocks.append(clock.copy())
 
     def clock(self, value: int) -> Clock | None:
-        """What a rank that saw at least ``value`` knows for certain: the clock of the first value that great."""
+        """The clock that a rank acquires when it loads at least ``value``: that of the first value that great."""
         i = bisect_left(self.values, value)
         return self.clocks[i - 1] if i else None
 
 
-class Machine:
+class Simulator:
     """All ranks, their outboxes, and a sequence of collectives, executed step by step.
 
     Parameters
     ----------
     collectives : sequence of (plans, buffers)
-        For each collective in turn, a plan and a `Buffers` per rank.
+        For each collective in turn, a plan and a `RankBuffers` per rank.
     limits : Limits
     itemsize : int
     seed : int
@@ -162,7 +162,7 @@ class Machine:
 
     def __init__(
         self,
-        collectives: Sequence[tuple[Sequence[Plan], Sequence[Buffers]]],
+        collectives: Sequence[tuple[Sequence[Plan], Sequence[RankBuffers]]],
         limits: Limits,
         itemsize: int = 8,
         seed: int = 0,
@@ -176,28 +176,30 @@ class Machine:
         self.published = [Counter() for _ in range(size)]
         self.consumed = [Counter() for _ in range(size)]
         self.claimed = [-1] * size
-        self.spoken: list[set[int]] = [set() for _ in range(size)]  # rounds of each rank published one by one
+        self.published_rounds: list[set[int]] = [
+            set() for _ in range(size)
+        ]  # per rank: rounds published by a Publish step
         self.clock = np.zeros((size, size), np.int64)
         np.fill_diagonal(self.clock, 1)
         self.collectives = collectives
         self.scripts = [self._script(r) for r in range(size)]
-        # What each rank is about to do; None when it is done.
+        # The next action of each rank; None when it has finished.
         self.next = [next(script, None) for script in self.scripts]
 
     def run(self, schedule: Schedule) -> None:
-        """Execute all plans to their ends."""
+        """Execute all plans to the end."""
         ready = {r for r in range(self.size) if self._can_go_on(r)}
         while ready:
             rank = schedule(sorted(ready))
-            moved = self._advance(rank)
-            # Only a counter that moved can make others able to go on, and nothing can make them unable.
-            for r in range(self.size) if moved else (rank,):
+            advanced = self._advance(rank)
+            # Only an advanced counter can unblock other ranks, and nothing can block them again.
+            for r in range(self.size) if advanced else (rank,):
                 if r == rank or r not in ready:
                     (ready.add if self._can_go_on(r) else ready.discard)(r)
         if any(self.next):
             raise Deadlock("\n".join(f"rank {r}: {n and n[3]} of {n and n[0].kind}" for r, n in enumerate(self.next)))
 
-    def _about_to(self, rank: int) -> Action:
+    def _next_action(self, rank: int) -> Action:
         action = self.next[rank]
         assert action is not None
         return action
@@ -219,14 +221,14 @@ class Machine:
             self._user(rank, buffers[rank])
             first += plan.rounds
 
-    def _user(self, rank: int, own: Buffers) -> None:
-        """Before and after a call its buffers belong to the caller, who may do anything with them."""
+    def _user(self, rank: int, own: RankBuffers) -> None:
+        """Before and after a call the buffers belong to the caller, so this counts as a store to all of them."""
         for memory in (own.in_memory, own.out_memory):
             memory.store(0, len(memory.data), rank, self.clock[rank], None)
 
     def _waits_for(self, rank: int) -> list[tuple[Counter, int]]:
-        """The counters, and the values they must reach, before the rank can take its next step."""
-        _, _, first, step, i = self._about_to(rank)
+        """The counters, each with the value it must reach before the rank can take its next step."""
+        _, _, first, step, i = self._next_action(rank)
         others = [r for r in range(self.size) if r != rank]
         if isinstance(step, Await):
             ranks = others if step.ranks is ALL else step.ranks
@@ -239,16 +241,16 @@ class Machine:
         return self.next[rank] is not None and all(c.value >= value for c, value in self._waits_for(rank))
 
     def _advance(self, rank: int) -> bool:
-        """Take the rank's next step; whether that moved one of its counters."""
-        plan, buffers, first, step, i = self._about_to(rank)
+        """Take the rank's next step. Returns whether that advanced one of its counters."""
+        plan, buffers, first, step, i = self._next_action(rank)
         for counter, value in self._waits_for(rank):
             if (seen := counter.clock(value)) is not None:
                 np.maximum(self.clock[rank], seen, out=self.clock[rank])
         match step:
             case Copy():
                 if not self._same(buffers, i, step.dst, step.src):
-                    moved = self._load(plan, buffers, first, i, step.src, step.nbytes)
-                    self._store(plan, buffers, first, i, (step.dst,), moved)
+                    content = self._load(plan, buffers, first, i, step.src, step.nbytes)
+                    self._store(plan, buffers, first, i, (step.dst,), content)
                     self._no_overlap(buffers, i, (step.dst,), (step.src,), step.nbytes)
             case Reduce():
                 operands = [self._load(plan, buffers, first, i, source, nbytes) for source, nbytes in step.loads]
@@ -262,45 +264,45 @@ class Machine:
                 if self.claimed[rank] < round or self.published[rank].value > round:
                     state = f"claimed to {self.claimed[rank]}, published {self.published[rank].value}"
                     raise Misuse(f"rank {rank} publishes round {round}: {state}")
-                self.spoken[rank].add(round)
-                self._move(self.published, rank, first + step.round.at(i) + 1)
+                self.published_rounds[rank].add(round)
+                self._advance_counter(self.published, rank, first + step.round.at(i) + 1)
             case Await():
                 round = first + step.round.at(i)
                 if self.consumed[rank].value > round:
                     raise Misuse(f"rank {rank} awaits round {round} after it released it")
                 for r in range(self.size) if step.ranks is ALL else step.ranks:
-                    if r != rank and round not in self.spoken[r]:
-                        raise Misuse(f"rank {rank} awaits round {round}, in which rank {r} says nothing")
+                    if r != rank and round not in self.published_rounds[r]:
+                        raise Misuse(f"rank {rank} awaits round {round}, which rank {r} does not publish")
             case Release():
                 if step.round.at(i) == plan.rounds - 1:
                     raise Misuse(f"rank {rank} releases the last round before the end")
-                self._move(self.consumed, rank, first + step.round.at(i) + 1)
+                self._advance_counter(self.consumed, rank, first + step.round.at(i) + 1)
             case None:
-                self._move(self.published, rank, first + plan.rounds)
-                self._move(self.consumed, rank, first + plan.rounds)
+                self._advance_counter(self.published, rank, first + plan.rounds)
+                self._advance_counter(self.consumed, rank, first + plan.rounds)
         if isinstance(step, (Claim, Publish, Await, Release)) and not 0 <= step.round.at(i) < plan.rounds:
             raise Misuse(f"rank {rank}: {step} in a collective of {plan.rounds} rounds")
         self.next[rank] = next(self.scripts[rank], None)
         return isinstance(step, (Publish, Release)) or step is None
 
-    def _move(self, counters: list[Counter], rank: int, value: int) -> None:
+    def _advance_counter(self, counters: list[Counter], rank: int, value: int) -> None:
         what = "published" if counters is self.published else "consumed"
-        counters[rank].move(value, self.clock[rank], f"{what} of rank {rank}")
+        counters[rank].advance(value, self.clock[rank], f"{what} of rank {rank}")
         self.clock[rank, rank] += 1
 
-    def _place(self, buffers: Sequence[Buffers], operand: Operand, i: int) -> tuple[Memory, int]:
+    def _place(self, buffers: Sequence[RankBuffers], operand: Operand, i: int) -> tuple[Memory, int]:
         own = buffers[operand.rank]
         if operand.space is IN:
             return own.in_memory, own.in_at + operand.offset.at(i)
         return own.out_memory, own.out_at + operand.offset.at(i)
 
-    def _same(self, buffers: Sequence[Buffers], i: int, a: Operand, b: Operand) -> bool:
+    def _same(self, buffers: Sequence[RankBuffers], i: int, a: Operand, b: Operand) -> bool:
         if SLOT in (a.space, b.space):
             return False
         (memory, at), (other, there) = self._place(buffers, a, i), self._place(buffers, b, i)
         return memory is other and at == there
 
-    def _load(self, plan: Plan, buffers: Sequence[Buffers], first: int, i: int, src: Operand, nbytes: int) -> Bytes:
+    def _load(self, plan: Plan, buffers: Sequence[RankBuffers], first: int, i: int, src: Operand, nbytes: int) -> Bytes:
         rank, clock = plan.rank, self.clock[plan.rank]
         if src.space is not SLOT:
             self._check_private(plan, src)
@@ -317,7 +319,7 @@ class Machine:
         return slot.memory.load(at, at + nbytes, rank, clock)
 
     def _store(
-        self, plan: Plan, buffers: Sequence[Buffers], first: int, i: int, targets: Sequence[Operand], value: Bytes
+        self, plan: Plan, buffers: Sequence[RankBuffers], first: int, i: int, targets: Sequence[Operand], value: Bytes
     ) -> None:
         rank, clock = plan.rank, self.clock[plan.rank]
         for dst in targets:
@@ -352,9 +354,14 @@ class Machine:
             raise Misuse(f"a private plan of rank {plan.rank} touches a buffer of rank {operand.rank}")
 
     def _no_overlap(
-        self, buffers: Sequence[Buffers], i: int, targets: Sequence[Operand], sources: Sequence[Operand], nbytes: int
+        self,
+        buffers: Sequence[RankBuffers],
+        i: int,
+        targets: Sequence[Operand],
+        sources: Sequence[Operand],
+        nbytes: int,
     ) -> None:
-        """A kernel goes through its operands once, forwards: two may be the same bytes, or have none in common."""
+        """A kernel passes over its operands once, forwards: two of them are the same bytes or do not overlap."""
         places = [self._place(buffers, o, i) for o in targets if o.space is not SLOT]
         for memory, at in [*places, *(self._place(buffers, o, i) for o in sources if o.space is not SLOT)]:
             for other, there in places:
@@ -363,22 +370,22 @@ class Machine:
 
 
 def lowest(ready: Sequence[int]) -> int:
-    """Always the lowest rank that can go on."""
+    """Always the lowest rank that is ready."""
     return ready[0]
 
 
 def highest(ready: Sequence[int]) -> int:
-    """Always the highest."""
+    """Always the highest rank that is ready."""
     return ready[-1]
 
 
 def rushing(rank: int) -> Schedule:
-    """One rank whenever it can, else the lowest."""
+    """``rank`` whenever it is ready, else the lowest one."""
     return lambda ready: rank if rank in ready else ready[0]
 
 
 def delaying(rank: int) -> Schedule:
-    """One rank only when nobody else can go on."""
+    """``rank`` only when no other rank is ready."""
     return lambda ready: next((r for r in ready if r != rank), rank)
 
 
@@ -395,5 +402,5 @@ def in_turn() -> Schedule:
 
 
 def at_random(seed: int) -> Schedule:
-    """Anyone."""
+    """A random rank."""
     return random.Random(seed).choice

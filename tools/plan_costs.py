@@ -1,4 +1,4 @@
-"""The cost tables of ``docs/algorithms.md``, counted from plans: ``python -m shmring.plan costs`` prints them."""
+"""The cost tables of ``docs/algorithms.md``, counted from plans: ``python tools/plan_tables.py costs`` prints them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-from .choose import BUILDERS, ROOTED
-from .cost import Cost, cost, dependent_syncs, total
-from .limits import LINE, Limits
-from .steps import Plan
-from .thread_shares import seconds, split_limit
+from shmring.plan.choose import BUILDERS, ROOTED
+from shmring.plan.cost import Cost, cost, dependent_syncs, total
+from shmring.plan.limits import LINE, Limits
+from shmring.plan.steps import Plan
+from shmring.plan.thread_shares import seconds, split_limit
 
 SIZES = (2, 4, 8, 64, 1024)
 VECTORS = frozenset({"all_reduce", "reduce", "reduce_scatter", "scan", "exscan", "broadcast"})
 
 
 class Formula(NamedTuple):
-    """What all ranks together touch: as text, in units of the vector s or the block m, for p ranks in place."""
+    """Bytes touched by all ranks together, in place: as text, and in units of the vector s or block m."""
 
     text: str
     units: Callable[[int], int]
@@ -51,7 +51,7 @@ FORMULAS: dict[tuple[str, str], Formula] = {
 
 
 class Example(NamedTuple):
-    """A collective of a size at which every slice is the same number of whole lines and all fits one round."""
+    """A collective of a size at which all slices are equal, in whole cache lines, and everything fits one round."""
 
     kind: str
     algorithm: str
@@ -70,7 +70,7 @@ class Example(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether it is counted in place: always, if there is such a form."""
+        """Whether it is counted in place: always, except where the algorithm has no in-place form."""
         return (self.kind, self.algorithm) != ("all_to_all", "zero_copy")
 
     def plan(self, rank: int) -> Plan:
@@ -79,7 +79,7 @@ class Example(NamedTuple):
         return BUILDERS[self.kind, self.algorithm](rank, self.size, self.nbytes, 1, limits)
 
     def whole(self) -> Cost:
-        """The cost of all ranks, of which all but the root do alike; prefixes are counted rank by rank."""
+        """The cost of all ranks together. All ranks but the root cost the same; scans are counted rank by rank."""
         if self.kind in ("scan", "exscan"):
             return total(map(self.plan, range(self.size)), in_place=True)
         rooted = self.kind in ROOTED
@@ -94,7 +94,7 @@ class Example(NamedTuple):
         return max(cost(self.plan(r), in_place=self.in_place).touched_nbytes for r in ranks)
 
     def crossed(self) -> int:
-        """Bytes that cross if the first half of the ranks lives in one domain and the second in another."""
+        """Bytes between domains if the first half of the ranks is in one domain and the second half in another."""
         domains = [int(2 * r >= self.size) for r in range(self.size)]
         return total(map(self.plan, range(self.size)), in_place=self.in_place, domains=domains).crossed_nbytes
 
@@ -105,12 +105,12 @@ def _rows(header: list[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _units(nbytes: int, unit: int) -> str:
-    """``nbytes`` in units, to two places if need be."""
+    """``nbytes`` in units, with at most two decimals."""
     return f"{float(Fraction(nbytes, unit)):.2f}".rstrip("0").rstrip(".")
 
 
 def cost_table() -> str:
-    """Bytes touched by all ranks together, in units of s or m; the busiest rank's; dependent synchronisations."""
+    """Bytes touched by all ranks together and by the busiest one, in units of s or m; dependent synchronisations."""
 
     def rows() -> Iterable[Iterable[object]]:
         for (kind, algorithm), formula in FORMULAS.items():
@@ -125,7 +125,7 @@ def cost_table() -> str:
 
 
 def crossing_table() -> str:
-    """Bytes that cross between two domains of p/2 ranks each, in units of s or m."""
+    """Bytes between two domains of p/2 ranks each, in units of s or m."""
 
     def rows() -> Iterable[Iterable[object]]:
         for kind, algorithm in FORMULAS:
@@ -136,7 +136,7 @@ def crossing_table() -> str:
 
 
 def threads_table() -> str:
-    """How many times as fast as one thread the model has an all-reduce with several; - where it is not split."""
+    """Predicted speed-up of an all-reduce by several threads per rank; "-" where it is not split."""
 
     def rows() -> Iterable[Iterable[object]]:
         for size in (2, 8):
