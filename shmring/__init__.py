@@ -20,6 +20,7 @@ from shmring.channels.api import channel, open_channel
 from shmring.channels.broadcast import BroadcastSender
 from shmring.channels.fan_in import FanInReceiver
 from shmring.channels.fans import broadcast_channel, fan_in
+from shmring.channels.inspect import list_channels
 from shmring.channels.queue import JoinableQueue, Queue
 from shmring.channels.receiver import Receiver
 from shmring.channels.records import RecordReceiver, RecordSender
@@ -49,6 +50,7 @@ from shmring.errors import (
 )
 from shmring.launch.init import init
 from shmring.launch.spawn import spawn
+from shmring.memory.sweep import leftovers, sweep
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
 from shmring.placement.topology_file import topology
 from shmring.version import __version__
@@ -94,8 +96,11 @@ __all__ = [
     "fan_in",
     "init",
     "kernels",
+    "leftovers",
+    "list_channels",
     "open_channel",
     "spawn",
+    "sweep",
     "topology",
 ]
 

@@ -44,13 +44,18 @@ def _who(pid: int, state: str) -> str:
     return "(nobody yet)" if state == "absent" else f"{pid}" if state == "here" else f"{pid} ({state})"
 
 
-def channels(interval: float = 0.0) -> list[ChannelLook]:
-    """All channels that processes of this user have open, and that this one may look into.
+def list_channels(interval: float = 0.0) -> list[ChannelLook]:
+    """List the channels that processes of this user have open and that this process may inspect.
 
     Parameters
     ----------
     interval : float
         Seconds over which to measure the rates; 0: none.
+
+    Returns
+    -------
+    list of ChannelLook
+        One for each ring.
     """
     found = [(name, ring, _look(ring)) for name, ring in _open_rings()]
     started = time.monotonic()

@@ -19,7 +19,7 @@ import numpy
 from shmring.arrays.reduce import kernels
 from shmring.bootstrap.environment import detected, discover
 from shmring.bootstrap.tuning import derive
-from shmring.channels.inspect import ChannelLook, channels
+from shmring.channels.inspect import ChannelLook, list_channels
 from shmring.config import configure
 from shmring.memory import names
 from shmring.memory.sweep import Leftover, leftovers
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Gather and print."""
     if args.channels:
-        return _show_channels(channels(args.interval), args.json)
+        return _show_channels(list_channels(args.interval), args.json)
     if args.topology_json:
         print(dump(look_at_machine()))
         return 0

@@ -8,7 +8,7 @@ each checked against a model, while one of them, or two, or all are killed at so
 their rendezvous, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
 it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the rendezvous. Some
 then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names left in /dev/shm by
-jobs that had met and lose one rank, names that `shmring.memory.segment.sweep` does not take away, wrong results, and every
+jobs that had met and lose one rank, names that `shmring.sweep` does not take away, wrong results, and every
 other error.
 
 Ranks are forked from this process, which has everything loaded, so a job takes some ten milliseconds.
@@ -39,7 +39,7 @@ from support.inputs import NUMPY_DTYPES  # noqa: E402
 
 import shmring  # noqa: E402
 from shmring.errors import RendezvousError, PeerLostError  # noqa: E402
-from shmring.memory.sweep import leftovers, sweep  # noqa: E402
+from shmring import leftovers, sweep  # noqa: E402
 
 OPERATIONS = 40
 WATCHDOG_S = 30.0

@@ -20,7 +20,7 @@ from support.harness import PATIENCE
 
 import shmring
 from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
-from shmring.channels.inspect import channels
+from shmring import list_channels
 
 
 def wait_for(condition):
@@ -544,7 +544,7 @@ def test_shmring_info_tells_of_every_branch():
     receiver.take()
     broadcast.send(b"y")
     receivers[0].recv()
-    found = [look for look in channels() if os.getpid() in (look.ring.producer.pid, look.ring.consumer.pid)]
+    found = [look for look in list_channels() if os.getpid() in (look.ring.producer.pid, look.ring.consumer.pid)]
     states = sorted((look.name[-8:], look.ring.producer.state, look.ring.consumer.state) for look in found)
     assert states == [
         ("branch 0", "absent", "here"),

@@ -722,7 +722,7 @@ def test_what_a_peer_scribbles_leads_nowhere():
 
 
 def test_the_look_from_outside_tells_who_waits():
-    from shmring.channels.inspect import channels
+    from shmring import list_channels
 
     sender, receiver = shmring.channel(1 << 10)
     thread = threading.Thread(target=receiver.recv)
@@ -730,7 +730,7 @@ def test_the_look_from_outside_tells_who_waits():
     sender.take()
 
     def ours():
-        return [x for x in channels() if x.name == sender.channel.memory.name]
+        return [x for x in list_channels() if x.name == sender.channel.memory.name]
 
     while True:  # it sleeps in ticks, and a look may fall between two of them
         (look,) = ours()
