@@ -7,8 +7,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from shmring.torch.dispatch import Calls
 from shmring.torch.multinode.communicator import NodesCommunicator
-from shmring.torch.options import reduction
-from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, summand
+from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, reduction, summand
 from shmring.torch.sparse import all_reduce_sparse
 from shmring.torch.tensor_calls import all_reduce_
 from shmring.torch.tensor_list import Block, movable

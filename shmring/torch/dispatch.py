@@ -11,9 +11,8 @@ import torch.distributed as dist
 from shmring.collective.async_work import submit
 from shmring.errors import ShmringError
 from shmring.torch.errors import torch_form
-from shmring.torch.options import manner
 from shmring.torch.profiler import is_profiled, recording
-from shmring.torch.work import FINISHED, DoneWork, PendingWork, SeveralWorks, Tensors
+from shmring.torch.work import FINISHED, NO_TIME, DoneWork, PendingWork, SeveralWorks, Tensors
 
 
 class _Call(partial):
@@ -35,10 +34,9 @@ class Calls(dist.ProcessGroup):
         if is_profiled() and not seen:
             with recording(f"{self._recorded_as}:{name}", arguments):
                 return self._perform(name, function, arguments, results, opts, True)
-        in_background, timeout_s = manner(opts)
-        if timeout_s is None:
-            timeout_s = self._timeout_s
-        if in_background:
+        timeout = opts.timeout
+        timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
+        if opts.asyncOp:
             return self._perform_later(name, _Call(function, self._comm, timeout_s, *arguments), results, timeout_s)
         try:
             function(self._comm, timeout_s, *arguments)

@@ -18,10 +18,22 @@ NAMES = {
     _KINDS.BXOR: "bxor",
     _KINDS.PREMUL_SUM: "premul_sum",
 }
+# By number: enumerations take a microsecond to hash and compare.
+_NAMES_BY_NUMBER = [NAMES[kind] for kind in sorted(NAMES, key=int)]
+
+
+def reduction(options) -> ReduceOp | str:
+    """The core's name of the operation in an options object; torch's own object for a premultiplied sum."""
+    op = options.reduceOp
+    number = int(op.op)
+    if number >= len(_NAMES_BY_NUMBER):
+        raise ValueError(f"{op} is not a reduction operation")
+    name = _NAMES_BY_NUMBER[number]
+    return op if name == "premul_sum" else name
 
 
 def name_of(op: ReduceOp | str) -> str:
-    """The core's name of an operation as `shmring.torch.options.reduction` gives it, or ``premul_sum``."""
+    """The core's name of an operation as `reduction` returns it, or ``premul_sum``."""
     return op if isinstance(op, str) else NAMES[op.op]
 
 

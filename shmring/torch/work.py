@@ -15,9 +15,12 @@ from shmring.torch.errors import torch_form
 Tensors = Sequence[torch.Tensor]
 
 
+NO_TIME = timedelta(0)
+
+
 def seconds(timeout: timedelta | None) -> float | None:
     """Torch's timeouts in seconds: what is not positive means none was given."""
-    return timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
+    return timeout.total_seconds() if timeout is not None and timeout > NO_TIME else None
 
 
 class DoneWork(dist.Work):
