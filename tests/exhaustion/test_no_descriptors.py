@@ -6,11 +6,11 @@ import resource
 
 import numpy as np
 import pytest
+from support.collective_checks import SMALL, works
 from support.harness import run_processes, run_ranks
-from test_no_memory import SMALL, works
 
 import shmring
-from shmring.errors import RendezvousError, OutOfSharedMemoryError, PeerLostError, SegmentError
+from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, SegmentError
 from shmring.memory import syscalls
 
 REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from support.collective_checks import SMALL, works
 from support.emulation import needs_address_limit
 from support.harness import PATIENCE, run_processes, run_ranks, start_processes
 from support.namespaces import enter, needs_mount, room
@@ -17,8 +18,6 @@ from support.namespaces import enter, needs_mount, room
 import shmring
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import syscalls
-
-SMALL = {"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096}
 
 
 def refuse(call, error, at=1):
@@ -35,12 +34,6 @@ def refuse(call, error, at=1):
 
     syscalls.fault = fault
     return refused
-
-
-def works(comm):
-    """Whether a collective gives the exact answer."""
-    x = np.arange(5000)
-    return np.array_equal(comm.all_reduce(x + comm.rank), comm.size * x + sum(range(comm.size)))
 
 
 def kind_of(error):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from shmring.engine.engine import outbox_nbytes, sparse_nbytes
 from support.harness import start_processes
-from test_namespaces import Squatter, page
+from support.segments import Squatter, page
 
 import shmring
 from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError

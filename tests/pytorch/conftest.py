@@ -12,6 +12,8 @@ import pytest
 # Ranks are many and processors few; read by torch as it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+pytest.register_assert_rewrite("support.torch_checks")
+
 collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 
 

@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 import time
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from support.torch_checks.groups import again, late, meshes, monitored, set_later, subgroups
 from support.torch_groups import run_group, start_group
-from torch.distributed.device_mesh import init_device_mesh
 
 import shmring.torch
 
@@ -39,116 +38,24 @@ def test_the_default_group_is_ours_and_says_who_it_is(backend):
     run_group(2, default_group, backend=backend)
 
 
-def again(rank):
-    store = dist.distributed_c10d._get_default_store()
-    for _ in range(3):
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        assert x == 2
-        dist.destroy_process_group()
-        dist.init_process_group("shmring", store=store, rank=rank, world_size=2)
-
-
 def test_a_group_can_be_made_again_by_the_same_store():
     run_group(2, again)
-
-
-def subgroups(rank):
-    n = dist.get_world_size()
-    pairs = [dist.new_group([a, (a + 1) % n]) for a in range(n)]  # they overlap
-    for a, group in enumerate(pairs):
-        if rank in (a, (a + 1) % n):
-            x = torch.full((4,), float(rank))
-            dist.all_reduce(x, group=group)
-            assert torch.equal(x, torch.full((4,), float(a + (a + 1) % n)))
-            y = torch.full((1,), float(rank))
-            dist.broadcast(y, a, group=group)
-            assert y == a
-    mine, _ = dist.new_subgroups(2)
-    assert dist.get_world_size(mine) == 2
-    x = torch.ones(1)
-    dist.all_reduce(x, group=mine)
-    assert x == 2
-    small = dist.new_group(list(range(n)), pg_options={"slot_nbytes": 16384, "nslots": 4}, timeout=timedelta(seconds=7))
-    assert small.comm.config.slot_nbytes == 16384
-    assert small.comm.config.timeout == 7
-    gloo = dist.new_group(backend="gloo")
-    for group in (small, gloo):
-        x = torch.ones(100_000)
-        dist.all_reduce(x, group=group)
-        assert torch.equal(x, torch.full((100_000,), float(n)))
-    dist.destroy_process_group(small)
-    with pytest.raises(TypeError, match="pg_options"):
-        dist.new_group(pg_options=[1])
 
 
 def test_groups_of_some_ranks_overlap_have_settings_and_stand_beside_gloo():
     run_group(4, subgroups)
 
 
-def meshes(rank):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
-    for name, peers in (("outer", (rank % 2, rank % 2 + 2)), ("inner", (rank - rank % 2, rank - rank % 2 + 1))):
-        x = torch.full((2,), float(rank))
-        dist.all_reduce(x, group=mesh.get_group(name))
-        assert torch.equal(x, torch.full((2,), float(sum(peers))))
-        assert isinstance(mesh.get_group(name), shmring.torch.ProcessGroup)
-
-
 def test_device_meshes():
     run_group(4, meshes)
-
-
-def late(rank):
-    quick = dist.new_group(timeout=timedelta(seconds=1))
-    if rank == 1:
-        time.sleep(2)
-        return
-    started = time.monotonic()
-    with pytest.raises(dist.DistBackendError, match=r" Timed out after 1000 ms: .*rank 1") as caught:
-        dist.all_reduce(torch.ones(1), group=quick)
-    assert time.monotonic() - started >= 1
-    assert isinstance(caught.value, shmring.CollectiveTimeoutError)
-    assert caught.value.late == (1,)
 
 
 def test_timeouts_are_those_of_the_group_and_have_torchs_form():
     run_group(2, late)
 
 
-def set_later(rank):
-    dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
-    if rank == 0:
-        with pytest.raises(RuntimeError, match=" Timed out after 500 ms"):
-            dist.barrier()
-        dist.group.WORLD.abort()
-    else:
-        time.sleep(1)
-
-
 def test_the_timeout_can_be_set_later():
     run_group(2, set_later)
-
-
-def monitored(rank):
-    n = dist.get_world_size()
-    for wait_all in (False, True):
-        shmring.torch.monitored_barrier(wait_all_ranks=wait_all)
-        patience = timedelta(seconds=0.3)
-        if rank in (1, n - 1):
-            pass
-        elif rank == 0:
-            who = "Ranks 1, 3" if wait_all else "Rank 1"
-            with pytest.raises(RuntimeError, match=f"{who} failed to pass monitoredBarrier in 300 ms"):
-                shmring.torch.monitored_barrier(timeout=patience, wait_all_ranks=wait_all)
-        else:
-            with pytest.raises(RuntimeError, match=f"Rank {rank} successfully reached monitoredBarrier, but"):
-                shmring.torch.monitored_barrier(timeout=timedelta(seconds=3))
-        dist.barrier()  # usable as before
-        if rank in (1, n - 1):  # come when it is over
-            with pytest.raises(RuntimeError, match="successfully reached"):
-                shmring.torch.monitored_barrier(timeout=timedelta(seconds=0.1))
-        dist.barrier()
 
 
 def test_a_monitored_barrier_names_who_is_late():

@@ -9,13 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import test_torch_collectives as collectives
-import test_torch_groups as groups_of_ranks
-import test_torch_messages as messages
-import test_torch_training as training
-import test_torch_work as work
 import torch
 import torch.distributed as dist
+from support.torch_checks import collectives, messages, training, work
+from support.torch_checks import groups as groups_of_ranks
 from support.torch_groups import run_group, start_group
 
 import shmring

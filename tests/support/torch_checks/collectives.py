@@ -1,0 +1,329 @@
+"""Checks of collectives that every rank of a group runs, on one node or on several."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+)  # fmt: skip
+SHAPES = ((), (1,), (0,), (5,), (3, 4), (2, 0, 3), (1000,))
+
+
+def filled(shape, rank, dtype=torch.float32):
+    """Small whole numbers that tell rank and place, and whose sums every type holds."""
+    n = torch.Size(shape).numel()
+    return ((torch.arange(n) % 5 + rank) % 7).reshape(shape).to(dtype)
+
+
+def strided(x):
+    """The same numbers, not side by side in memory."""
+    wide = torch.zeros(*x.shape, 2, dtype=x.dtype)
+    wide[..., 0] = x
+    return wide[..., 0]
+
+
+def layouts(x):
+    """The tensor dense, strided, and transposed where it can be."""
+    yield x.clone()
+    yield strided(x)
+    if x.dim() == 2:
+        yield x.t().contiguous().t()
+
+
+def each_case(check):
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            check(dtype=dtype, shape=shape)
+
+
+def fold(op, tensors):
+    """The answer, in rank order, by torch itself."""
+    first, *rest = tensors
+    wide = first.dtype if first.dtype not in (torch.float16, torch.bfloat16) else torch.float32
+    total = first.to(wide)
+    for t in rest:
+        total = op(total, t.to(wide))
+    return total.to(first.dtype)
+
+
+def all_reduce(rank):
+    n = dist.get_world_size()
+
+    def check(dtype, shape):
+        add = torch.logical_or if dtype is torch.bool else torch.add
+        want = fold(add, [filled(shape, r, dtype) for r in range(n)])
+        for x in layouts(filled(shape, rank, dtype)):
+            dist.all_reduce(x)
+            assert torch.equal(x, want), (dtype, shape, x, want)
+
+    each_case(check)
+
+
+def all_reduce_ops(rank):
+    n = dist.get_world_size()
+    whole = {
+        dist.ReduceOp.PRODUCT: torch.mul, dist.ReduceOp.MIN: torch.minimum, dist.ReduceOp.MAX: torch.maximum,
+        dist.ReduceOp.BAND: torch.bitwise_and, dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.BXOR: torch.bitwise_xor,
+    }  # fmt: skip
+    for op, fn in whole.items():
+        x = filled((17,), rank, torch.int64) + 1
+        dist.all_reduce(x, op=op)
+        assert torch.equal(x, fold(fn, [filled((17,), r, torch.int64) + 1 for r in range(n)])), op
+    total = sum(filled((9,), r) for r in range(n))
+    x = filled((9,), rank)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert torch.equal(x, total / n)
+    for factor in (0.5, torch.full((1,), 0.25)):
+        x = filled((9,), rank)
+        dist.all_reduce(x, op=dist._make_nccl_premul_sum(factor))
+        assert torch.equal(x, total * float(factor))
+    x = filled((3,), rank, torch.complex64)
+    with pytest.raises((RuntimeError, ValueError)):
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    with pytest.raises(TypeError, match="band"):
+        dist.all_reduce(filled((3,), rank), op=dist.ReduceOp.BAND)
+    dist.barrier()  # still usable
+
+
+def integer_averages(rank):
+    """NCCL's: the sum, divided and rounded to zero. Gloo has none."""
+    n = dist.get_world_size()
+    shares = torch.tensor([7, -7, 0, 1, -1, 100])
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        own = (shares * (rank + 1)).to(dtype) if dtype.is_signed else (shares.abs() + rank).to(dtype)
+        sums = [(shares * (r + 1)).to(dtype) if dtype.is_signed else (shares.abs() + r).to(dtype) for r in range(n)]
+        total = torch.stack(sums).sum(0, dtype=dtype)  # which wraps
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        x = own.clone()
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.equal(x, want), (dtype, x, want)
+        x, y = own.clone(), own.clone()
+        dist.all_reduce_coalesced([x, y], dist.ReduceOp.AVG)
+        assert torch.equal(x, want)
+        assert torch.equal(y, want)
+        x = own.clone()
+        dist.reduce(x, n - 1, dist.ReduceOp.AVG)
+        assert torch.equal(x, want if rank == n - 1 else own)
+        out = torch.empty_like(own)
+        dist.reduce_scatter(out, [own + r for r in range(n)], dist.ReduceOp.AVG)
+        single = torch.empty_like(own)
+        dist.reduce_scatter_tensor(single, torch.cat([own + r for r in range(n)]), dist.ReduceOp.AVG)
+        assert torch.equal(out, single)
+        total += n * rank
+        want = torch.tensor([int(abs(t) // n) * (1 if t > 0 else -1) for t in total.tolist()], dtype=dtype)
+        assert torch.equal(out, want), (dtype, out, want)
+    with pytest.raises(TypeError, match="avg"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    dist.barrier()
+
+
+def rooted(rank):
+    n = dist.get_world_size()
+
+    def check(dtype, shape):
+        own = filled(shape, rank, dtype)
+        for root in range(n):
+            for x in layouts(own):
+                dist.broadcast(x, root)
+                assert torch.equal(x, filled(shape, root, dtype))
+                y = filled(shape, rank, dtype)
+                dist.reduce(y, root)
+                add = torch.logical_or if dtype is torch.bool else torch.add
+                total = fold(add, [filled(shape, r, dtype) for r in range(n)])
+                assert torch.equal(y, total if rank == root else own), (dtype, shape)
+                outs = [torch.empty_like(own) for _ in range(n)] if rank == root else None
+                dist.gather(own, outs, root)
+                for r in range(n if rank == root else 0):
+                    assert torch.equal(outs[r], filled(shape, r, dtype))
+                out = strided(torch.zeros_like(own))
+                dist.scatter(out, [filled(shape, 3 * r, dtype) for r in range(n)] if rank == root else None, root)
+                assert torch.equal(out, filled(shape, 3 * rank, dtype))
+
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+        for shape in SHAPES:
+            check(dtype, shape)
+
+
+def gathered(rank):
+    n = dist.get_world_size()
+    for dtype in (*DTYPES, torch.float8_e4m3fn):
+        for shape in SHAPES:
+            own = filled(shape, rank, torch.float32).to(dtype)
+            want = [filled(shape, r, torch.float32).to(dtype) for r in range(n)]
+            plain = dtype is not torch.float8_e4m3fn
+            if not plain and not shape:
+                continue
+            same = torch.equal if plain else (lambda a, b: torch.equal(a.float(), b.float()))
+            for x in layouts(own) if plain else [own]:
+                outs = [torch.empty_like(own) for _ in range(n)]
+                dist.all_gather(outs, x)
+                assert all(map(same, outs, want)), (dtype, shape)
+                block = torch.empty((n, *shape), dtype=dtype)
+                dist.all_gather(list(block.unbind()), x)
+                assert all(map(same, block, want))
+                whole = torch.empty((n, *shape), dtype=dtype)
+                dist.all_gather_into_tensor(whole, x)
+                assert all(map(same, whole, want))
+    own = torch.full((rank + 1, 2), float(rank))
+    outs = [torch.empty(r + 1, 2) for r in range(n)]
+    dist.all_gather(outs, own)
+    assert all(torch.equal(outs[r], torch.full((r + 1, 2), float(r))) for r in range(n))
+    whole = torch.zeros(n, 3)
+    whole[rank] = rank + 1
+    dist.all_gather_into_tensor(whole, whole[rank])
+    assert torch.equal(whole, torch.arange(1.0, n + 1)[:, None].expand(n, 3))
+
+
+def reduced_and_scattered(rank):
+    n = dist.get_world_size()
+    for dtype in (*DTYPES[:4], torch.int64, torch.complex64):
+        for shape in SHAPES:
+            shares = [filled(shape, rank + j, dtype) for j in range(n)]
+            want = fold(torch.add, [filled(shape, r + rank, dtype) for r in range(n)])
+            out = torch.empty(shape, dtype=dtype)
+            dist.reduce_scatter(out, shares)
+            assert torch.equal(out, want), (dtype, shape)
+            out = strided(torch.zeros(shape, dtype=dtype))
+            dist.reduce_scatter_tensor(out, torch.stack(shares))
+            assert torch.equal(out, want)
+    shares = [torch.full((j + 1,), float(rank)) for j in range(n)]
+    out = torch.empty(rank + 1)
+    dist.reduce_scatter(out, shares)
+    assert torch.equal(out, torch.full((rank + 1,), float(sum(range(n)))))
+    out = torch.empty(2)
+    dist.reduce_scatter_tensor(out, torch.ones(2 * n), op=dist.ReduceOp.AVG)
+    assert torch.equal(out, torch.ones(2))
+    dist.reduce_scatter_tensor(out, torch.ones(2 * n), op=dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(out, torch.full((2,), n / 2))
+
+
+def exchanged(rank):
+    n = dist.get_world_size()
+    for dtype in (torch.float32, torch.bool, torch.bfloat16, torch.complex128):
+        for width in (0, 1, 7):
+            x = torch.stack([filled((width,), rank + 2 * j, dtype) for j in range(n)])
+            for source in layouts(x):
+                out = torch.empty_like(x)
+                dist.all_to_all_single(out, source)
+                want = torch.stack([filled((width,), r + 2 * rank, dtype) for r in range(n)])
+                assert torch.equal(out, want)
+    # Rank i sends i + j rows to rank j.
+    sent, got = [rank + j for j in range(n)], [r + rank for r in range(n)]
+    x = torch.cat([torch.full((k, 2), float(10 * rank + j)) for j, k in enumerate(sent)])
+    want = torch.cat([torch.full((k, 2), float(10 * r + rank)) for r, k in enumerate(got)])
+    out = torch.empty(sum(got), 2)
+    dist.all_to_all_single(out, x, got, sent)
+    assert torch.equal(out, want)
+    outs = [torch.empty(k, 2) for k in got]
+    dist.all_to_all(outs, list(x.split(sent)))
+    assert torch.equal(torch.cat(outs), want)
+
+
+def coalesced(rank):
+    n = dist.get_world_size()
+    total = sum(range(1, n + 1))
+    tensors = [torch.full((k,), float(rank + 1)) for k in (1, 0, 7, 100_000)]
+    dist.all_reduce_coalesced(tensors)
+    assert all(torch.equal(t, torch.full_like(t, total)) for t in tensors)
+    for device in (None, torch.device("cpu")):
+        for async_ops in (False, True):
+            sums = [torch.full((k,), float(rank + 1)) for k in (3, 50_000)]
+            with dist.distributed_c10d._coalescing_manager(device=device, async_ops=async_ops) as cm:
+                for t in sums:
+                    dist.all_reduce(t)
+            if async_ops:
+                cm.wait()
+            assert all(torch.equal(t, torch.full_like(t, total)) for t in sums)
+            outs, shares = [torch.empty(n, 2) for _ in range(2)], [torch.empty(2) for _ in range(2)]
+            with dist.distributed_c10d._coalescing_manager(device=device, async_ops=async_ops) as cm:
+                for i in range(2):
+                    dist.all_gather_into_tensor(outs[i], torch.full((2,), float(rank + i)))
+            if async_ops:
+                cm.wait()
+            assert all(torch.equal(outs[i][r], torch.full((2,), float(r + i))) for i in range(2) for r in range(n))
+            with dist.distributed_c10d._coalescing_manager(device=device, async_ops=async_ops) as cm:
+                for i in range(2):
+                    dist.reduce_scatter_tensor(shares[i], torch.full((2 * n,), float(i + 1)))
+            if async_ops:
+                cm.wait()
+            assert all(torch.equal(shares[i], torch.full((2,), float(n * (i + 1)))) for i in range(2))
+    lists = [[torch.empty(2), torch.empty(3)] for _ in range(n)]
+    dist.all_gather_coalesced(lists, [torch.full((2,), float(rank)), torch.full((3,), float(-rank))])
+    assert all(torch.equal(lists[r][i], torch.full((2 + i,), float((-r, r)[i == 0]))) for r in range(n) for i in (0, 1))
+
+
+def sparse(rank):
+    n = dist.get_world_size()
+    for nnz in (0, 1, 4):
+        k = nnz + rank  # another number of entries on each rank
+        torch.manual_seed(rank)
+        indices = torch.stack([torch.randint(0, 4, (k,)), torch.randint(0, 3, (k,))])
+        x = torch.sparse_coo_tensor(indices, torch.randint(0, 9, (k, 2)).float(), (4, 3, 2))
+        want = x.to_dense()
+        dist.all_reduce(want)
+        for y in (x.clone(), x.coalesce()):
+            work = dist.all_reduce(y, async_op=True)
+            (result,) = work.get_future().wait()
+            assert torch.equal(result.to_dense(), want)
+            assert torch.equal(y.to_dense(), want)
+    with pytest.raises(RuntimeError, match="only sums"):
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    if n > 1:
+        bad = torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1), (3 + rank,))
+        with pytest.raises(ValueError, match="of shapes"):
+            dist.all_reduce(bad)
+    dist.barrier()
+
+
+def objects(rank):
+    n = dist.get_world_size()
+    own = {"rank": rank, "text": "x" * (100 * rank), "tensor": torch.arange(rank)}
+    found = [None] * n
+    dist.all_gather_object(found, own)
+    assert [one["rank"] for one in found] == list(range(n))
+    assert torch.equal(found[-1]["tensor"], torch.arange(n - 1))
+    several = [own, rank] if rank == 0 else [None, None]
+    dist.broadcast_object_list(several, 0)
+    assert several[0]["rank"] == several[1] == 0
+    found = [None] * n if rank == n - 1 else None
+    dist.gather_object(own, found, n - 1)
+    assert rank != n - 1 or [len(one["text"]) for one in found] == [100 * r for r in range(n)]
+    out = [None]
+    dist.scatter_object_list(out, [(r, "for you") for r in range(n)] if rank == 0 else None, 0)
+    assert out == [(rank, "for you")]
+    if n > 1:
+        dist.send_object_list([own, "on"], (rank + 1) % n)
+        several = [None, None]
+        dist.recv_object_list(several, (rank - 1) % n)
+        assert several[0]["rank"] == (rank - 1) % n
+        assert several[1] == "on"
+
+
+def modes(rank):
+    n = dist.get_world_size()
+    leaf = torch.ones(3, requires_grad=True)
+    dist.all_reduce(leaf)
+    assert torch.equal(leaf.detach(), torch.full((3,), float(n)))
+    outs = [torch.zeros(3) for _ in range(n)]
+    with torch.inference_mode():
+        dead = torch.ones(3)
+        dist.all_gather(outs, dead)
+        inner = [torch.zeros(3) for _ in range(n)]
+        work = dist.all_gather(inner, dead, async_op=True)
+    work.wait()
+    dist.all_reduce(dead)
+    assert torch.equal(torch.stack(outs), torch.ones(n, 3))
+    assert torch.equal(torch.stack(inner), torch.ones(n, 3))
+    leaf = [torch.ones(2, requires_grad=True) for _ in range(n)]
+    dist.all_gather(leaf, torch.zeros(2))
+    assert all(x.requires_grad and not x.any() for x in leaf)
+
+
+def disagreed(rank):
+    with pytest.raises(RuntimeError, match="disagree"):
+        dist.all_reduce(torch.ones(3 + rank))
+    with pytest.raises(dist.DistBackendError, match="disagree"):
+        dist.barrier()
