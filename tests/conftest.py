@@ -22,7 +22,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Fix the seed of this run."""
+    """Fix the seed of this run, and mark the names it makes in shared memory."""
+    harness.mark_names()
     seed = config.getoption("--seed")
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))

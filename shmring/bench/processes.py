@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shmring.launch.processes import describe_status, die_with_parent
+from shmring.memory.names import user_prefix
 
 from .competitors import Competitor, Stage
 
@@ -56,7 +57,7 @@ class Team:
             They did not come, or not within ``patience`` seconds.
         """
         self.folder.mkdir(exist_ok=True)
-        address = f"shmring-bench-{secrets.token_hex(8)}"
+        address = f"{user_prefix()[1:]}bench-{secrets.token_hex(8)}"
         deadline = time.monotonic() + patience
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.end)

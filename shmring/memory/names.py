@@ -67,8 +67,15 @@ def _slug(key: str) -> str:
 
 
 def user_prefix() -> str:
-    """The start of all names of this user's segments."""
-    return f"/shmring-{os.geteuid()}-"
+    """The start of all names of this user's segments.
+
+    The environment variable ``SHMRING_FILE_PREFIX`` keeps programs apart: processes with different values see none of
+    each other's names.
+    """
+    prefix = os.environ.get("SHMRING_FILE_PREFIX", "")
+    if not re.fullmatch(r"[A-Za-z0-9_]{0,32}", prefix):
+        raise ValueError(f"SHMRING_FILE_PREFIX={prefix!r}: must be at most 32 letters, digits and underscores")
+    return f"/shmring-{prefix}.{os.geteuid()}-" if prefix else f"/shmring-{os.geteuid()}-"
 
 
 def session_prefix(session: str) -> str:
@@ -77,7 +84,7 @@ def session_prefix(session: str) -> str:
 
 
 def segment_name(session: str, part: str | int) -> str:
-    """The name of one segment of a session: ``/shmring-UID-SESSION-PART``, at most 141 bytes.
+    """The name of one segment of a session: ``/shmring-UID-SESSION-PART``, at most 174 bytes.
 
     Parameters
     ----------

@@ -1,6 +1,9 @@
 """The harness itself: what the other tests rely on when they say that nothing hung, leaked or failed."""
 
+import contextlib
+import multiprocessing
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +14,10 @@ import pytest
 from support import harness
 from support.harness import PATIENCE, RANKS, RankError, run_processes, say, start_processes
 from support.installed import ROOT
+
+import shmring
+from shmring.launch.run import run
+from shmring.memory.names import segment_name
 
 
 def own_rank(rank, *args):
@@ -165,12 +172,65 @@ def test_ranks_left_running_by_a_test_are_ended():
 
 def test_a_name_left_in_shared_memory_is_a_failure():
     before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
-    path = f"/dev/shm/shmring-test-{os.getpid()}"
-    with open(path, "w"):
-        pass
-    try:
+    with standing("/dev/shm" + segment_name("meta", 0)):
         with pytest.raises(pytest.fail.Exception, match="left in shared memory"):
             harness.fail_on_leaks(*before, patience=0)
+
+
+def test_names_of_other_programs_and_other_runs_are_no_leak(monkeypatch):
+    before = harness.shared_names(), harness.open_files(), set(threading.enumerate())
+    ours = os.environ["SHMRING_FILE_PREFIX"]
+    monkeypatch.delenv("SHMRING_FILE_PREFIX")
+    program = segment_name(f"meta{os.getpid()}", 0)
+    harness.mark_names()
+    assert os.environ["SHMRING_FILE_PREFIX"] != ours
+    other_run = segment_name("meta", 0)
+    monkeypatch.setenv("SHMRING_FILE_PREFIX", ours)
+    with standing("/dev/shm" + program), standing("/dev/shm" + other_run):
+        harness.fail_on_leaks(*before, patience=0)
+
+
+LEAK = """
+import os, sys
+from shmring.memory import names
+open("/dev/shm" + names.segment_name(sys.argv[1] + os.environ.get("RANK", ""), "r0"), "x").close()
+"""
+
+
+def leak(rank, session):
+    sys.argv[1:] = [session]
+    exec(LEAK)
+
+
+@pytest.mark.parametrize("started_by", ["a rank", "a child", "launch.run", *multiprocessing.get_all_start_methods()])
+@pytest.mark.leaks  # the fork server's pipe
+def test_names_left_by_any_process_that_a_test_starts_are_found(started_by):
+    before = harness.shared_names()
+    session = f"meta{secrets.token_hex(4)}"
+    if started_by == "a rank":
+        run_processes(1, leak, session)
+    elif started_by == "a child":
+        subprocess.run([sys.executable, "-c", LEAK, session], check=True)
+    elif started_by == "launch.run":
+        assert run([sys.executable, "-c", LEAK, session], 1) == 0
+    else:
+        shmring.spawn(leak_as_rank, 1, (session,), start_method=started_by)
+    (name,) = harness.shared_names() - before
+    os.unlink(f"/dev/shm/{name}")
+    assert session in name
+
+
+def leak_as_rank(comm, session):
+    leak(0, session)
+
+
+@contextlib.contextmanager
+def standing(path):
+    """A file in shared memory."""
+    with open(path, "x"):
+        pass
+    try:
+        yield
     finally:
         os.unlink(path)
 

@@ -551,9 +551,19 @@ def _receive(source: socket.socket, inbox: bytearray) -> tuple | None:
 # ---- leaks ---------------------------------------------------------------------------------------------------------
 
 
+def mark_names() -> None:
+    """Give this test run a file prefix of its own.
+
+    All processes that the run starts inherit it and put it into every name they make in shared memory. So names with
+    it are this run's, and names without it are not: those of other programs, or of another run of these tests.
+    """
+    os.environ["SHMRING_FILE_PREFIX"] = f"test{os.getpid()}_{secrets.token_hex(4)}"
+
+
 def shared_names() -> set[str]:
-    """Names of ours in shared memory."""
-    return {name for name in os.listdir("/dev/shm") if "shmring-" in name}
+    """Names in shared memory that processes of this test run have made (`mark_names`)."""
+    marker = os.environ["SHMRING_FILE_PREFIX"]
+    return {name for name in os.listdir("/dev/shm") if marker in name}
 
 
 def open_files() -> dict[int, str]:
@@ -570,7 +580,7 @@ def fail_on_leaks(
 ) -> None:
     """Fail the test if names, descriptors or threads are left that were not there before."""
     deadline = time.monotonic() + patience
-    # Other test runs on this machine make and drop names too; theirs do not stay.
+    # A rank killed a moment ago may still hold its names.
     while (names := shared_names() - names_before) and time.monotonic() < deadline:
         time.sleep(0.01)
     if names:

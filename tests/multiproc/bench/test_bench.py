@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import harness
 from support.harness import PATIENCE
 
 import shmring
@@ -176,7 +177,7 @@ def settings(**changes):
 
 @pytest.mark.parametrize("how", REASONS)
 def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_nobody(how):
-    before = set(os.listdir("/dev/shm"))
+    before = harness.shared_names()
     ours = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
     rows = []
     run([rogue(how), ours], Stage(2, None, 2), settings(), rows.append, lambda what, done: None)
@@ -185,8 +186,7 @@ def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_n
     assert results[how].us == []
     assert results[how].failed
     assert len(results["pipes"].us) == 3
-    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("shmring-bench-")}
-    assert left == set()
+    assert harness.shared_names() - before == set()
 
 
 def test_who_fails_again_and_again_is_given_up():

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from support import harness
 from support.harness import PATIENCE, RANKS, run_processes, run_ranks, say, start_processes, start_ranks
 
 import shmring
@@ -437,7 +438,7 @@ def test_killing_all_ranks_leaves_nothing():
     for rank in range(3):
         gang.kill(rank)
     gang.outcomes()
-    assert [name for name in os.listdir("/dev/shm") if name.startswith("shmring-")] == []
+    assert harness.shared_names() == set()
 
 
 def test_errors_pickle_with_their_attributes():

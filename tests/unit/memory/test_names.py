@@ -5,6 +5,7 @@ import errno
 import multiprocessing
 import os
 import re
+import secrets
 import signal
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from shmring.errors import SegmentError
 from shmring.memory import names, ofd_locks
 from shmring.memory.names import NameHeldError, claim, join, segment_name
+from shmring.memory.segment import OUTBOX, create
+from shmring.memory.sweep import leftovers
 
 FORK = multiprocessing.get_context("fork")
 
@@ -43,9 +46,34 @@ def test_names_carry_uid_session_and_part_and_fit_whatever_the_session():
     long = "x" * 10_000 + "/" + "é/ ☃" * 1000
     name = segment_name(long, "p" * 64)
     assert len(name.encode()) <= 255
-    assert re.fullmatch(rf"/shmring-{os.geteuid()}-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
-    assert segment_name("job", 7).startswith(f"/shmring-{os.geteuid()}-job.")
+    assert re.fullmatch(rf"{names.user_prefix()}[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
+    assert segment_name("job", 7).startswith(f"{names.user_prefix()}job.")
     assert segment_name("job", 7).endswith("-7")
+
+
+def test_a_prefix_in_the_environment_keeps_programs_apart(monkeypatch, session):
+    uid = os.geteuid()
+    monkeypatch.delenv("SHMRING_FILE_PREFIX")
+    assert names.user_prefix() == f"/shmring-{uid}-"
+    monkeypatch.setenv("SHMRING_FILE_PREFIX", "x" * 32)
+    assert names.user_prefix() == f"/shmring-{'x' * 32}.{uid}-"
+    assert len(segment_name("s" * 99 + "/" + "t" * 99, "p" * 64)) <= 255
+    monkeypatch.setenv("SHMRING_FILE_PREFIX", f"{secrets.token_hex(4)}a")
+    first = create(segment_name(session, "r0"), 4096, kind=OUTBOX)
+    assert [found.name for found in leftovers()] == [first.name]
+    monkeypatch.setenv("SHMRING_FILE_PREFIX", f"{secrets.token_hex(4)}b")
+    assert leftovers() == leftovers(session) == []
+    second = create(segment_name(session, "r0"), 4096, kind=OUTBOX)
+    assert first.name != second.name
+    first.unlink()
+    second.unlink()
+
+
+@pytest.mark.parametrize("prefix", ["a-b", "a/b", "x" * 33, "é"])
+def test_a_prefix_that_no_name_may_have_is_refused(prefix, monkeypatch):
+    monkeypatch.setenv("SHMRING_FILE_PREFIX", prefix)
+    with pytest.raises(ValueError, match="SHMRING_FILE_PREFIX"):
+        names.user_prefix()
 
 
 def test_sessions_that_look_alike_have_different_names():

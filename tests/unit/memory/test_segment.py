@@ -649,7 +649,7 @@ def test_no_room_for_a_name_is_an_error_too():
             print(len(kept), error)
     """
     done = run_with_small_shm("1m,nr_inodes=4", program)
-    assert done.stdout.startswith("3 cannot create /shmring-0-small.")
+    assert done.stdout.startswith(f"3 cannot create {names.user_prefix()}small.")
     assert "no room for a file" in done.stdout
 
 
