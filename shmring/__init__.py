@@ -6,7 +6,9 @@
 ``shmring.spawn(fn, size)`` starts the processes itself. See ``docs/index.md``.
 """
 
+from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
+from typing import TYPE_CHECKING
 
 if _find_spec("shmring.collective.api") is None:
     raise ImportError(
@@ -14,19 +16,6 @@ if _find_spec("shmring.collective.api") is None:
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"
     )
 
-from shmring.arrays.lease import Lease
-from shmring.arrays.reduce import kernels
-from shmring.channels.api import channel, open_channel
-from shmring.channels.broadcast import BroadcastSender
-from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.fans import broadcast_channel, fan_in
-from shmring.channels.inspect import list_channels
-from shmring.channels.queue import JoinableQueue, Queue
-from shmring.channels.receiver import Receiver
-from shmring.channels.records import RecordReceiver, RecordSender
-from shmring.channels.sender import Sender
-from shmring.collective.async_work import Work
-from shmring.communicator import Communicator
 from shmring.errors import (
     AbortedError,
     BrokenError,
@@ -34,8 +23,6 @@ from shmring.errors import (
     CollectiveTimeoutError,
     DisconnectedError,
     EndOfStreamError,
-    RendezvousError,
-    RendezvousTimeoutError,
     MessageError,
     MessageTimeoutError,
     MessageTooLongError,
@@ -44,16 +31,57 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
     RankFailedError,
+    RendezvousError,
+    RendezvousTimeoutError,
     RoleTakenError,
     SegmentError,
     ShmringError,
 )
-from shmring.launch.init import init
-from shmring.launch.spawn import spawn
-from shmring.memory.sweep import leftovers, sweep
-from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
-from shmring.placement.topology_file import topology
 from shmring.version import __version__
+
+if TYPE_CHECKING:
+    from shmring.arrays.lease import Lease
+    from shmring.arrays.reduce import kernels
+    from shmring.channels.api import channel, open_channel
+    from shmring.channels.broadcast import BroadcastSender
+    from shmring.channels.fan_in import FanInReceiver
+    from shmring.channels.fans import broadcast_channel, fan_in
+    from shmring.channels.inspect import list_channels
+    from shmring.channels.queue import JoinableQueue, Queue
+    from shmring.channels.receiver import Receiver
+    from shmring.channels.records import RecordReceiver, RecordSender
+    from shmring.channels.sender import Sender
+    from shmring.collective.async_work import Work
+    from shmring.communicator import Communicator
+    from shmring.launch.init import init
+    from shmring.launch.spawn import spawn
+    from shmring.memory.sweep import leftovers, sweep
+    from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
+    from shmring.placement.topology_file import topology
+
+# Loaded at first use (PEP 562): a program that needs the collectives alone does not load the channels, and so on.
+_MODULES = {
+    "shmring.arrays.lease": ("Lease",),
+    "shmring.arrays.reduce": ("kernels",),
+    "shmring.channels.api": ("channel", "open_channel"),
+    "shmring.channels.broadcast": ("BroadcastSender",),
+    "shmring.channels.fan_in": ("FanInReceiver",),
+    "shmring.channels.fans": ("broadcast_channel", "fan_in"),
+    "shmring.channels.inspect": ("list_channels",),
+    "shmring.channels.queue": ("JoinableQueue", "Queue"),
+    "shmring.channels.receiver": ("Receiver",),
+    "shmring.channels.records": ("RecordReceiver", "RecordSender"),
+    "shmring.channels.sender": ("Sender",),
+    "shmring.collective.async_work": ("Work",),
+    "shmring.communicator": ("Communicator",),
+    "shmring.launch.init": ("init",),
+    "shmring.launch.spawn": ("spawn",),
+    "shmring.memory.sweep": ("leftovers", "sweep"),
+    "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
+    "shmring.placement.topology_file": ("topology",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = ("config", "dtypes", "ring")
 
 __all__ = [
     "ANY_SOURCE",
@@ -69,8 +97,6 @@ __all__ = [
     "FanInReceiver",
     "JoinableQueue",
     "Lease",
-    "RendezvousError",
-    "RendezvousTimeoutError",
     "Message",
     "MessageError",
     "MessageTimeoutError",
@@ -84,6 +110,8 @@ __all__ = [
     "Receiver",
     "RecordReceiver",
     "RecordSender",
+    "RendezvousError",
+    "RendezvousTimeoutError",
     "Request",
     "RoleTakenError",
     "SegmentError",
@@ -108,3 +136,18 @@ __all__ = [
 def get_include() -> str:
     """The folder of C headers that Cython code which cimports from shmring must have on its include path."""
     return f"{__path__[0]}/_c"
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        value = getattr(_import_module(_HOMES[name]), name)
+    elif name in _SUBMODULES:
+        value = _import_module(f"shmring.{name}")
+    else:
+        raise AttributeError(f"module 'shmring' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -320,7 +320,7 @@ class Nursery:
                 if path is not None:
                     os.set_inheritable(theirs.fileno(), True)
                     found = f"import sys; sys.path[:] = {[path, *sys.path]!r}"
-                    serve = f"import harness; harness.serve({theirs.fileno()})"
+                    serve = f"from support import harness; harness.serve({theirs.fileno()})"
                     os.execv(sys.executable, [sys.executable, "-c", f"{found}; {serve}"])
                 _nurse(theirs)
             finally:
@@ -382,6 +382,7 @@ def nursery() -> Nursery:
     """The nursery of this test run, made when first asked for."""
     global _nursery
     if _nursery is None:
+        load_shmring()
         _nursery = Nursery()
     return _nursery
 
@@ -401,9 +402,16 @@ def nursery_with(path: str):
 
 def serve(control: int) -> None:
     """Be the nursery at the other end of this socket, in a new interpreter."""
-    import shmring  # noqa: F401  forked ranks have it loaded
-
+    load_shmring()
     _nurse(socket.socket(fileno=control))
+
+
+def load_shmring() -> None:
+    """Load what `shmring` loads at first use, so that forked ranks have it."""
+    import shmring
+
+    for name in shmring.__all__:
+        getattr(shmring, name)
 
 
 def close_nursery() -> None:
