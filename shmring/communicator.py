@@ -4,14 +4,14 @@ from shmring.collective.coalesced import Coalescing
 from shmring.collective.explain import Explaining
 from shmring.collective.groups import GroupCalls
 from shmring.collective.objects import ObjectCalls
-from shmring.collective.persistent import Persistent
+from shmring.collective.persistent import PersistentPlans
 from shmring.collective.placement_report import Locating
 from shmring.collective.shared_arrays import SharedArrayCalls
 from shmring.p2p.objects import ObjectMessageCalls
 
 
 class Communicator(
-    ObjectMessageCalls, Coalescing, Persistent, Explaining, Locating, ObjectCalls, GroupCalls, SharedArrayCalls
+    ObjectMessageCalls, Coalescing, PersistentPlans, Explaining, Locating, ObjectCalls, GroupCalls, SharedArrayCalls
 ):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 

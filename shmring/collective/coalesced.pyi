@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shmring.collective.api import _Array, _Op, _Timeout
+from shmring.collective.base import _Array, _Op, _Timeout
 
 class Coalescing:
     def all_reduce_many(

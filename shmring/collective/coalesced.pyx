@@ -13,10 +13,10 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport array_t, give_back, is_copy, source_array, target_array
-from shmring.collective.api cimport Calls, kernel_for, nanoseconds, number_of
+from shmring.collective.base cimport CollectiveBase, kernel_for, number_of, resolve_timeout
 from shmring.collective.schedule cimport run_request
-from shmring.collective.user_ops cimport prepare_fold
-from shmring.collective.prepared cimport Prepared, do, prepare
+from shmring.collective.user_ops cimport prepare_user_op
+from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.arrays.reduce cimport reduce_kernel
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY, NO_OP,
                                 NO_ROOT, OPAQUE, pack_bundle_signature)
@@ -141,7 +141,7 @@ cdef int check_apart(piece_t *pieces, int n) except -1:
 cdef class Sorter:
     """The arrays of one call, seen through and sorted into bundles."""
 
-    cdef Calls calls
+    cdef CollectiveBase comm
     cdef array_t *arrays
     cdef piece_t *pieces
     cdef int n
@@ -154,10 +154,10 @@ cdef class Sorter:
         free(self.arrays)
         free(self.pieces)
 
-    cdef int look(self, Calls calls, list xs, bint writable) except -1:
+    cdef int look(self, CollectiveBase comm, list xs, bint writable) except -1:
         cdef int i, nfull = 0
         cdef array_t *a
-        self.calls = calls
+        self.comm = comm
         self.n = len(xs)
         self.keepers = []
         self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
@@ -174,9 +174,9 @@ cdef class Sorter:
             self.layout = (self.layout ^ (<uint64_t> a.count << 4 | a.dtype)) * <uint64_t> 0x9e3779b97f4a7c15
             self.layout ^= self.layout >> 32
         check_apart(self.pieces, nfull)
-        self.scratch = getattr(calls, "_scratch", None)
+        self.scratch = getattr(comm, "_scratch", None)
         if self.scratch is None:
-            self.scratch = calls._scratch = np.empty(BUNDLE_NBYTES, np.uint8)
+            self.scratch = comm._scratch = np.empty(BUNDLE_NBYTES, np.uint8)
         self.base = <char *> <uintptr_t> self.scratch.ctypes.data
         return 0
 
@@ -212,24 +212,21 @@ cdef class Sorter:
             whole.nbytes += self.arrays[i].nbytes
             call.npieces += 1
         call.scratch = self.base
-        call.packs = root == NO_ROOT or root == self.calls.rank
-        call.unpacks = root == NO_ROOT or root != self.calls.rank
+        call.packs = root == NO_ROOT or root == self.comm.rank
+        call.unpacks = root == NO_ROOT or root != self.comm.rank
         whole.data = self.base
         whole.dtype = UINT8 if dtype == OPAQUE else dtype
         whole.itemsize = 1 if dtype == OPAQUE else self.arrays[<int> members[0]].itemsize
         whole.count = whole.nbytes // whole.itemsize
-        prepare(call, self.calls.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
+        prepare(call, self.comm.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
         signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op,
                                           dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
-        if call.program is None:
-            call.request.eager.signature = signature
-        else:
-            call.request.execution.signature = signature
+        call.sign(signature)
         return call
 
     cdef Many gather_up(self, str what, list steps, list xs):
         cdef Many many = Many.__new__(Many)
-        many.engine = self.calls.engine
+        many.engine = self.comm.engine
         many.what = what
         many.steps = steps
         many.keepers = self.keepers
@@ -267,14 +264,14 @@ class Coalescing:
         such bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if
         ``op`` is a callable.
         """
-        cdef Calls calls = self
-        cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
+        cdef CollectiveBase comm = self
+        cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)
         cdef Sorter sorter = Sorter.__new__(Sorter)
         cdef reduce_kernel kernel
         cdef array_t *a
         cdef int i, code
         xs = list_of(arrays)
-        sorter.look(calls, xs, True)
+        sorter.look(comm, xs, True)
         codes = {}
         for i in range(sorter.n):
             a = &sorter.arrays[i]
@@ -291,12 +288,12 @@ class Coalescing:
             a = &sorter.arrays[i]
             code = codes[a.dtype]
             if code == NO_OP:
-                steps.append(prepare_fold(calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None,
+                steps.append(prepare_user_op(comm.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None,
                                           xs[i]))
             elif a.nbytes > SMALL_NBYTES:
-                steps.append(prepare(Prepared.__new__(Prepared), calls.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
+                steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
                                      kernel_for(code, a), timeout_ns, None, None, None))
-        return do(sorter.gather_up("all_reduce_many", steps, xs), async_op)
+        return dispatch(sorter.gather_up("all_reduce_many", steps, xs), async_op)
 
     def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
         """Copy the root's arrays into those of all others, as one operation.
@@ -325,22 +322,22 @@ class Coalescing:
         Collective. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such
         bundle is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
-        cdef Calls calls = self
-        cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
+        cdef CollectiveBase comm = self
+        cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)
         cdef Sorter sorter = Sorter.__new__(Sorter)
         cdef array_t *a
         cdef int i
         xs = list_of(arrays)
-        sorter.look(calls, xs, not calls.check_root(root))
+        sorter.look(comm, xs, not comm.check_root(root))
         steps = []
         for members in sorter.bundles(-1):
             steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
         for i in range(sorter.n):
             a = &sorter.arrays[i]
             if a.nbytes > SMALL_NBYTES:
-                steps.append(prepare(Prepared.__new__(Prepared), calls.engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
+                steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
                                      timeout_ns, None, None, None))
-        return do(sorter.gather_up("broadcast_many", steps, xs), async_op)
+        return dispatch(sorter.gather_up("broadcast_many", steps, xs), async_op)
 
 
 def list_of(arrays):

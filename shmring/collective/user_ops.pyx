@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport empty_like_array, give_back, shape_of, source_array, target_array
 from shmring.collective.schedule cimport run_request
-from shmring.collective.prepared cimport prepare
+from shmring.collective.persistent cimport prepare
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
                                 KIND_REDUCE_SCATTER, KIND_SCAN, NO_OP, NO_ROOT, pack_signature)
 
@@ -81,7 +81,7 @@ cdef class Fold(Prepared):
         return 0
 
 
-cdef Prepared prepare_fold(Engine engine, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held,
+cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held,
                            kept, result):
     cdef Fold call = Fold.__new__(Fold)
     cdef array_t operands = x[0]
@@ -109,10 +109,7 @@ cdef Prepared prepare_fold(Engine engine, int kind, array_t *x, array_t *out, in
     prepare(call, engine, movement, x, &operands, root, NO_OP, NULL, timeout_ns, held, kept, result)
     # It moves like another collective, but must not be taken for that one.
     signature = pack_signature(kind, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT, x.count)
-    if call.program is None:
-        call.request.eager.signature = signature
-    else:
-        call.request.execution.signature = signature
+    call.sign(signature)
     return call
 
 

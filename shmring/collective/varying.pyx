@@ -20,7 +20,7 @@ from shmring._runtime cimport allocate
 from shmring.collective.schedule cimport request_t, follow_plan, run_request
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
-from shmring.collective.prepared cimport Prepared, do
+from shmring.collective.persistent cimport Prepared, dispatch
 from shmring.engine.compiled_plan cimport Program
 from shmring.arrays.reduce cimport find_kernel, reduce_kernel
 from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
@@ -163,7 +163,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
     if max(layout.sizes) > e.eager_limit:
         call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.request)
-        return do(call, async_op)
+        return dispatch(call, async_op)
     t = &call.request.eager
     open_eager(t, signature, &a, True)
     if hears:
@@ -171,7 +171,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         for j in range(size):
             parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
         t.last, t.parts, t.out = size, parts, <char *> b.data
-    return do(call, async_op)
+    return dispatch(call, async_op)
 
 
 # ---- scatter ---------------------------------------------------------------------------------------------------------
@@ -207,12 +207,12 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
     if layout.nbytes > e.eager_limit:
         call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.request)
-        return do(call, async_op)
+        return dispatch(call, async_op)
     t = &call.request.eager
     open_eager(t, signature, &a, rank == root)
     t.first, t.last = root, root + 1
     t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
-    return do(call, async_op)
+    return dispatch(call, async_op)
 
 
 # ---- reduce_scatter --------------------------------------------------------------------------------------------------
@@ -244,12 +244,12 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
     if layout.nbytes > e.eager_limit:
         call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.request)
-        return do(call, async_op)
+        return dispatch(call, async_op)
     t = &call.request.eager
     open_eager(t, signature, &a, True)
     t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
     t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
-    return do(call, async_op)
+    return dispatch(call, async_op)
 
 
 # ---- all_to_all ------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
     call = new_call(SwapCall, e, timeout_ns, held, kept, result)
     call.x, call.out, call.like, call.row = a, b, x, row
     call.prepare_telling((*sent, *(got or (-1,) * size), room))
-    return do(call, async_op)
+    return dispatch(call, async_op)
 
 
 cdef class SwapCall(RowsCall):
@@ -347,11 +347,11 @@ cdef class SwapCall(RowsCall):
         for i in range(size):
             for j in range(size):
                 if 0 <= told[i * n + size + j] != matrix[j][i]:
-                    self.engine.disagree(j, self.word(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, which "
+                    self.engine.disagree(j, self.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, which "
                                                          f"expects {told[i * n + size + j]}")
             coming = sum([line[i] for line in matrix])
             if 0 <= told[i * n + n - 1] != coming:
-                self.engine.disagree(i, self.word(), f"rank {i} has room for {told[i * n + n - 1]} rows, and "
+                self.engine.disagree(i, self.signature(), f"rank {i} has room for {told[i * n + n - 1]} rows, and "
                                                      f"{coming} come")
         return matrix
 

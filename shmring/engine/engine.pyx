@@ -336,7 +336,7 @@ cdef class Engine:
         return program
 
     def stats(self):
-        """What was chosen here, and why; see `Calls.stats`."""
+        """What was chosen here, and why; see `CollectiveBase.stats`."""
         cdef Program program
         programs = []
         for key, program in self.programs.items():

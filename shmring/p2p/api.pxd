@@ -1,7 +1,7 @@
 # Messages at the face of a communicator.
-from shmring.collective.api cimport Calls
+from shmring.collective.data_movement cimport DataMovement
 from shmring.p2p.progress cimport PointToPoint
 
 
-cdef class MessageCalls(Calls):
+cdef class MessageCalls(DataMovement):
     cdef PointToPoint messages

@@ -1,9 +1,10 @@
 from typing import Any
 
-from shmring.collective.api import Calls, _Array, _Timeout
+from shmring.collective.base import _Array, _Timeout
+from shmring.collective.data_movement import DataMovement
 from shmring.p2p.requests import Message, Request
 
-class MessageCalls(Calls):
+class MessageCalls(DataMovement):
     def stats(self) -> dict[str, Any]: ...
     def send(self, x: _Array, dst: int, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
     def recv(self, x: _Array, src: int = -1, tag: int = -1, *, timeout: _Timeout = ...) -> Message: ...

@@ -1,12 +1,13 @@
 """The calls of a communicator that send an array from one rank to one other."""
 
-from shmring.collective.api cimport Calls, nanoseconds
+from shmring.collective.base cimport resolve_timeout
+from shmring.collective.data_movement cimport DataMovement
 from shmring.engine.engine cimport Engine
 from shmring.p2p.progress cimport PointToPoint
 from shmring.p2p.requests cimport ANY
 
 
-cdef class MessageCalls(Calls):
+cdef class MessageCalls(DataMovement):
     """What `shmring.Communicator` is made of, messages: see there."""
 
     def __cinit__(self, Engine engine, *args, **kwargs):
@@ -18,7 +19,7 @@ cdef class MessageCalls(Calls):
         Returns
         -------
         dict
-            What `Calls.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went:
+            What `CollectiveBase.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went:
             its bytes, how often they were gone round, how it stores into it, and the microseconds that writing and
             reading it once took in the last trials of both ways of storing (through the cache, past it).
 
@@ -26,7 +27,7 @@ cdef class MessageCalls(Calls):
         -----
         Not collective; costs nothing to the calls.
         """
-        return Calls.stats(self) | {"lanes": self.messages.stats()}
+        return DataMovement.stats(self) | {"lanes": self.messages.stats()}
 
     def send(self, x, int dst, int tag=0, *, timeout=...):
         """Send an array to one rank.
@@ -62,7 +63,7 @@ cdef class MessageCalls(Calls):
         (``config.pair_queue_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits
         for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
-        self.messages.send(x, dst, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))
+        self.messages.send(x, dst, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def recv(self, x, int src=ANY, int tag=ANY, *, timeout=...):
         """Receive an array from one rank, or from whoever sends.
@@ -104,7 +105,7 @@ cdef class MessageCalls(Calls):
         Any thread may call. Messages from one rank are matched in the order they were sent; one with another tag that
         stands before is put aside in private memory.
         """
-        return self.messages.recv(x, src, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))
+        return self.messages.recv(x, src, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def sendrecv(self, x, int dst, out, int src=ANY, *, int tag=0, int out_tag=ANY, timeout=...):
         """Send one array and receive another at the same time; never a deadlock, whatever their sizes.
@@ -140,7 +141,7 @@ cdef class MessageCalls(Calls):
         On a ring of ranks, ``comm.sendrecv(x, (rank + 1) % size, out, (rank - 1) % size)`` shifts by one.
         """
         return self.messages.sendrecv(x, dst, tag, out, src, out_tag,
-                                      self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))
+                                      resolve_timeout(timeout, self.timeout_ns))
 
     def isend(self, x, int dst, int tag=0):
         """Begin to send an array to one rank.
@@ -215,7 +216,7 @@ cdef class MessageCalls(Calls):
         ValueError, PeerLostError, AbortedError
             As in `recv`.
         """
-        return self.messages.probe(src, tag, self.timeout_ns if timeout is ... else nanoseconds(timeout, -1))
+        return self.messages.probe(src, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def iprobe(self, int src=ANY, int tag=ANY):
         """Describe a message that is there, without waiting or receiving it.

@@ -2,8 +2,8 @@ from typing import Any
 
 from torch import Tensor
 
-from shmring.collective.api import _Op, _Timeout
-from shmring.collective.prepared import Prepared
+from shmring.collective.base import _Op, _Timeout
+from shmring.collective.persistent import Prepared
 from shmring.communicator import Communicator
 
 def communicator(name: str = "") -> Communicator: ...

@@ -8,13 +8,13 @@ custom operators (`shmring.torch.ops`) come here, too; a graph can hold a name, 
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t, target_array
-from shmring.collective.api cimport Calls, nanoseconds
+from shmring.collective.base cimport CollectiveBase, resolve_timeout
 from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
 
 from shmring.launch.init import init
 
 cdef dict chosen = {}           # name -> communicator; "" is the one that is used where none is given
-cdef Calls usual = None         # chosen[""], looked at in each call
+cdef CollectiveBase usual = None         # chosen[""], looked at in each call
 
 
 def communicator(str name=""):
@@ -50,7 +50,7 @@ def communicator(str name=""):
     return usual
 
 
-def set_communicator(Calls comm not None, str name=""):
+def set_communicator(CollectiveBase comm not None, str name=""):
     """Give a communicator a name for calls and custom operators; ``""`` makes it the one they use by default.
 
     Parameters
@@ -70,7 +70,7 @@ def set_communicator(Calls comm not None, str name=""):
         usual = comm
 
 
-cdef Calls calls_of(comm):
+cdef CollectiveBase calls_of(comm):
     if not comm:        # None, or the name ""
         return usual if usual is not None else communicator()
     if isinstance(comm, str):
@@ -107,10 +107,10 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     Collective. Autograd does not see it: the memory changes, as that of ``tensor.data`` would. The operator
     `shmring.torch.ops.all_reduce` has gradients.
     """
-    cdef Calls calls = calls_of(comm)
+    cdef CollectiveBase calls = calls_of(comm)
     cdef array_t a
     cdef array_t b
-    cdef int64_t timeout_ns = nanoseconds(timeout, calls.timeout_ns)
+    cdef int64_t timeout_ns = resolve_timeout(timeout, calls.timeout_ns)
     kept = target_array(tensor, &a)
     b = a
     return calls.perform(KIND_ALL_REDUCE, &a, &b, NO_ROOT, op, timeout_ns, None, kept, tensor, False)

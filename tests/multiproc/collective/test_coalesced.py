@@ -74,7 +74,7 @@ def test_a_hundred_small_arrays_make_one_round():
     for described, mixed, shown in run_ranks(2, rounds_of, init={"eager_nbytes": 4096}):
         assert described.splitlines()[0] == "all_reduce_many(100 arrays)"
         assert described.count("one round of eager messages") == 1
-        assert "eager 4000 bytes" in described
+        assert "send  4000 bytes" in described
         # float64 and int8 in a bundle each, and the large one.
         assert mixed.count("one round of eager messages") == 2
         assert "2 bundles of small arrays, 1 large ones" in shown

@@ -1,0 +1,5 @@
+from shmring.collective.reductions cimport Reductions
+
+
+cdef class DataMovement(Reductions):
+    pass
