@@ -197,10 +197,10 @@ _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control a
  * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life
  * and the abort record, is looked for in strand 0 only.
  *
- *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_STRAND_SLOT_NBYTES]
+ *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_HELPER_SLOT_NBYTES]
  */
 #define SHMRING_THREADS_MAX 32u
-#define SHMRING_STRAND_SLOT_NBYTES 65536u
+#define SHMRING_HELPER_SLOT_NBYTES 65536u
 
 /* ---- eager messages: small payloads in the same lines as their sequence number ------------------------------------------
  *

@@ -110,7 +110,7 @@ cdef extern from "layout.h" nogil:
         uint8_t late[200]
 
     const uint32_t SHMRING_THREADS_MAX
-    const uint32_t SHMRING_STRAND_SLOT_NBYTES
+    const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
     const uint32_t SHMRING_NCOSTS
 

@@ -8,7 +8,8 @@ from shmring.bootstrap.rendezvous import meet
 from shmring.bootstrap.threads import form_team
 from shmring.bootstrap.tuning import survey
 from shmring.config import Config
-from shmring.engine.engine import Engine, outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.engine.engine import Engine
+from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.placement.locality import own_seat
@@ -54,7 +55,7 @@ def assemble(
     engine = Engine(segments, rank, config, session if name is None else name)
     engine.started_as = started_as
     try:
-        engine.go_by(survey(engine, config, rendezvous_timeout, seat))
+        engine.apply_tuning(survey(engine, config, rendezvous_timeout, seat))
         form_team(engine, rendezvous_timeout)
     except BaseException as error:
         # What no other rank can know of is told them; a disagreement all find by themselves.

@@ -10,7 +10,8 @@ import warnings
 from dataclasses import replace
 
 from shmring._runtime cimport allocate
-from shmring.engine.engine cimport Engine, strand_nbytes, strand_slot_nbytes, strands_offset
+from shmring.engine.engine cimport Engine
+from shmring.engine.outbox cimport helper_area_nbytes, helper_areas_offset, helper_slot_nbytes
 from shmring._c.layout cimport sem_t, shmring_outbox
 from shmring.memory.mapping cimport Mapping
 from shmring.engine.thread_team cimport Team
@@ -48,7 +49,7 @@ def form_team(Engine e, timeout):
     cdef Team team
     if wanted < 2:
         return
-    limits = replace(e.limits, slot_nbytes=strand_slot_nbytes(e.config))
+    limits = replace(e.limits, slot_nbytes=helper_slot_nbytes(e.config))
     spin_ns = e.config.spin_ns(wanted, e.thresholds.own_processors)
     team = Team(reserve_strands(e, wanted), spin_ns, limits, e.thresholds.split_nbytes)
     if team.nthreads() < wanted:
@@ -65,7 +66,7 @@ def form_team(Engine e, timeout):
 
 cdef int reserve_strands(Engine e, int threads) except -1:
     """Memory for the strands of so many threads; for how many there was room."""
-    cdef size_t offset = strands_offset(e.config, e.c.circle.size), nbytes = strand_nbytes(e.config)
+    cdef size_t offset = helper_areas_offset(e.config, e.c.circle.size), nbytes = helper_area_nbytes(e.config)
     cdef shmring_outbox *own
     cdef int t
     segment = e.segments[e.c.circle.rank]
@@ -84,7 +85,7 @@ cdef int settle(Engine e, Team team) except -1:
     """Show the team its strands in all outboxes: after the talk all of them have their memory."""
     cdef list blocks = []
     cdef char **areas = <char **> allocate(blocks, e.c.circle.size, sizeof(char *))
-    cdef size_t offset = strands_offset(e.config, e.c.circle.size), nbytes = strand_nbytes(e.config)
+    cdef size_t offset = helper_areas_offset(e.config, e.c.circle.size), nbytes = helper_area_nbytes(e.config)
     cdef Mapping mapping
     cdef int j
     for j in range(e.c.circle.size):
@@ -92,4 +93,4 @@ cdef int settle(Engine e, Team team) except -1:
         areas[j] = mapping.address + offset
         if j != e.c.circle.rank:
             mapping.prefault(offset, (team.nthreads() - 1) * nbytes, write=False)
-    return team.settle(&e.c, areas, nbytes, strand_slot_nbytes(e.config))
+    return team.settle(&e.c, areas, nbytes, helper_slot_nbytes(e.config))

@@ -204,7 +204,7 @@ class GroupCalls:
     ) -> Any:
         """Meet the other members and make the group. ``check`` is called with the members who have not come yet."""
         if check is None:
-            self.engine.assure()
+            self.engine.check_usable()
             check = self._check_awaited
         try:
             engine = assemble(
@@ -238,7 +238,7 @@ class GroupCalls:
         """Nobody is waited for in vain; those who have come must live until all have, which the rendezvous looks after."""
         gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
         try:
-            self.engine.assure()
+            self.engine.check_usable()
         except PeerLostError as error:
             raise _MemberLostError(str(error), error.rank, error.pid) from None
         for r in missing:

@@ -51,6 +51,20 @@ cdef class Program:
             s.operands[i].round, s.operands[i].round_step = operand.round
         return 0
 
+    def stats(self, nbytes, nthreads, learns_stores, outbox_streaming):
+        """What was chosen for the calls of ``nbytes`` bytes that execute it; see `Communicator.stats`."""
+        streams = self.stores.streams if self.learns and learns_stores else outbox_streaming
+        return {
+            "kind": self.plan.kind,
+            "algorithm": self.plan.algorithm,
+            "nbytes": nbytes,
+            "rounds": self.code.rounds,
+            "threads": 1 if self.last is None else nthreads,
+            "calls": self.stores.calls if self.learns else None,
+            "stores": "past the cache" if streams else "through the cache",
+            "trial_us": tuple(ns / 1e3 for ns in self.stores.cost_ns[:2]) if self.learns else None,
+        }
+
 
 def places_in_slot(used_nbytes, slot_nbytes, size):
     """How many places in a slot take turns to hold what is said in a round, a power of two, and their distance.

@@ -1,12 +1,11 @@
 """The engine of one communicator in one process.
 
-It owns the process's view of all outboxes, sees that one thread at a time is in a call, runs talks and executions, and
-turns what goes wrong into one error that every later call raises again. What a call means is decided above.
+It owns the process's view of all outboxes, admits one thread at a time to a call, runs eager exchanges and compiled
+plans, and turns the abort record into the error that every later call raises again. What a call means is decided in
+`shmring.collective`.
 """
 
 import copy
-import functools
-import os
 import time
 from queue import SimpleQueue
 
@@ -16,39 +15,34 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
-from shmring._runtime cimport allocate
-from shmring.engine.executor cimport execute
-from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                             SHMRING_PAIR_QUEUE_NCELLS, SHMRING_MISMATCH, SHMRING_STRAND_SLOT_NBYTES, SHMRING_THREADS_MAX,
-                             SHMRING_EAGER_NBYTES, sem_t, shmring_abort, shmring_cell, shmring_header,
-                             shmring_pair_queue_end, shmring_liveness, shmring_outbox, shmring_eager_line)
 from shmring._c.faults cimport fault_point
-from shmring.sync.liveness cimport ALIVE, drop_liveness, hold_liveness, life_state
-from shmring.memory.mapping cimport Mapping
+from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
+                                SHMRING_MISMATCH, shmring_abort, shmring_eager_line, shmring_header, shmring_liveness,
+                                shmring_outbox)
+from shmring._runtime cimport allocate
 from shmring.arrays.store_tuning cimport ON_TRIAL, hear_costs, next_call, note, tell_costs, tries_for
 from shmring.engine.eager cimport advance_eager, start_eager
+from shmring.engine.executor cimport execute
+from shmring.engine.outbox cimport control_area, eager_slots, first_slot
 from shmring.engine.turn cimport give_turn, take_turn
+from shmring.memory.mapping cimport Mapping
+from shmring.sync.liveness cimport ALIVE, drop_liveness, life_state
 from shmring.sync.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
-                           patience_t, report_trouble, rouse_everyone)
+                                patience_t, report_trouble, rouse_everyone)
 
 from shmring.engine.abort_errors import Record, diagnose
 from shmring.engine.lifecycle import Stage, exit_reason, track
-from shmring.errors import ClosedError, PeerLostError, SegmentError
+from shmring.errors import ClosedError, PeerLostError
+from shmring.memory.sweep import sweep_after
+from shmring.placement.cpus import usable_processors
 from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
-from shmring.placement.cpus import usable_processors
-from shmring.memory.sweep import sweep_after
-
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_init(sem_t *sem, int pshared, unsigned value)
 
 cdef enum:
-    PAGE = 4096
     BRIEF_LOOKS = 64             # about a microsecond with the GIL held
     BRIEF_LOOKS_CROWDED = 2
-    TELLING_NBYTES = 262144      # smaller calls say little about larger ones: short bursts fit in store buffers
-    MOST_PROGRAMS = 256          # a few KiB each; a program that calls with ever new sizes must not grow
+    TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
+    MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
 
 _CAUSES = {
     SHMRING_LOST: "lost", SHMRING_LEFT: "left", SHMRING_LATE: "late", SHMRING_MISMATCH: "mismatch",
@@ -56,86 +50,7 @@ _CAUSES = {
 }
 
 
-# ---- where things lie in an outbox segment ---------------------------------------------------------------------------
-
-cdef size_t eager_slots_nbytes(int nslots) noexcept:
-    return (nslots * sizeof(shmring_eager_line) + PAGE - 1) // PAGE * PAGE
-
-
-cdef shmring_outbox *outbox_in(char *base) noexcept:
-    return <shmring_outbox *> (base + SHMRING_HEADER_NBYTES)
-
-
-cdef shmring_eager_line *eager_slots_in(char *base) noexcept:
-    return <shmring_eager_line *> (base + SHMRING_HEADER_NBYTES + PAGE)
-
-
-cdef char *slots_in(char *base, int nslots) noexcept:
-    return <char *> eager_slots_in(base) + eager_slots_nbytes(nslots)
-
-
-cdef size_t pair_queue_ends_offset(config) except? 0:
-    """Where the pair queue ends lie in an outbox segment, counted from its start."""
-    return SHMRING_HEADER_NBYTES + PAGE + eager_slots_nbytes(config.nslots) + config.nslots * config.slot_nbytes
-
-
-cdef size_t pair_queue_offset(config, int size, int peer) except? 0:
-    """Where the pair queue to ``peer`` lies, counted from the start of the segment."""
-    cdef size_t ends_nbytes = (size * sizeof(shmring_pair_queue_end) + PAGE - 1) // PAGE * PAGE
-    return pair_queue_ends_offset(config) + ends_nbytes + peer * pair_queue_nbytes(config, size)
-
-
-cdef size_t pair_queue_nbytes(config, int size) except? 0:
-    return SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell) + config.pair_queue_limit(size)
-
-
-cdef size_t strands_offset(config, int size) except? 0:
-    """Where the strands of a team's helpers lie, counted from the start of the segment."""
-    return pair_queue_offset(config, size, size)
-
-
-cdef size_t strand_nbytes(config) except? 0:
-    return PAGE + config.nslots * strand_slot_nbytes(config)
-
-
-cdef size_t strand_slot_nbytes(config) except? 0:
-    return min(<size_t> config.slot_nbytes, <size_t> SHMRING_STRAND_SLOT_NBYTES)
-
-
-def outbox_nbytes(config, int size):
-    """Bytes of the segment that holds one rank's outbox among ``size`` ranks."""
-    return strands_offset(config, size) + (SHMRING_THREADS_MAX - 1) * strand_nbytes(config)
-
-
-def sparse_nbytes(config, int size):
-    """How many of them, at the end, have no memory before they are used: the pair queues and the strands."""
-    return outbox_nbytes(config, size) - pair_queue_offset(config, size, 0)
-
-
-def prepare_outbox(Mapping mapping):
-    """Make an own, zeroed outbox ready for peers: the semaphore, and the sign that this process lives.
-
-    Returns what undoes it, to be called before the memory is unmapped.
-    """
-    cdef shmring_outbox *box = outbox_in(mapping.address)
-    cdef int error
-    if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.pair_queues_wake, 1, 0) != 0:
-        raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
-    error = hold_liveness(&(<shmring_header *> mapping.address).life)
-    if error:
-        raise SegmentError(f"cannot hold the liveness of this process: {os.strerror(error)}")
-    return functools.partial(_abandon_outbox, mapping)
-
-
-def _abandon_outbox(Mapping mapping):
-    # A peer may have taken the rendezvous for complete in the instant in which this rank gave it up.
-    store_release_u32(&outbox_in(mapping.address).left, 1)
-    drop_liveness(&(<shmring_header *> mapping.address).life)
-
-
-# ---- the engine ------------------------------------------------------------------------------------------------------
-
-@cython.no_gc_clear     # __dealloc__ says goodbye through the mapped memory that `segments` keeps
+@cython.no_gc_clear     # __dealloc__ stores into the mapped memory that `segments` keeps
 cdef class Engine:
     """One rank's part in the rounds of one communicator.
 
@@ -180,13 +95,13 @@ cdef class Engine:
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
             base = (<Mapping> segments[j].mapping).address
-            c.circle.outbox[j] = outbox_in(base)
+            c.circle.outbox[j] = control_area(base)
             c.circle.life[j] = &(<shmring_header *> base).life
-            c.eager[j] = eager_slots_in(base)
-            c.slots[j] = slots_in(base, c.nslots)
+            c.eager[j] = eager_slots(base)
+            c.slots[j] = first_slot(base, c.nslots)
         c.own = c.circle.outbox[rank]
         c.circle.record = &c.circle.outbox[0].abort
-        # Loops over ranks need no case for the own one: it has always come.
+        # Loops over ranks need no case for this rank: its own entry is always large enough.
         c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
         c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
@@ -197,14 +112,14 @@ cdef class Engine:
         track(self, Stage.ENGINE)
 
     def spin_among(self, double processors):
-        """Wait as suits so many ranks on so many processors."""
+        """Set how long this rank spins before it sleeps, given the processors that the ranks share."""
         cdef int size = self.c.circle.size
         self.c.circle.spin_ns = self.config.spin_ns(size, processors)
         self.c.circle.yields = 4 if size <= processors else 16
         self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
 
-    def go_by(self, thresholds):
-        """Take up what the survey has led to (`shmring.bootstrap.tuning`): before the first call, on all ranks alike."""
+    def apply_tuning(self, thresholds):
+        """Apply what calibration has led to (`shmring.bootstrap.tuning`): before the first call, alike on all ranks."""
         self.thresholds = thresholds
         self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
@@ -215,21 +130,21 @@ cdef class Engine:
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
     def __dealloc__(self):
-        # Left without close(), e.g. by an exception in a constructor: peers see the liveness dropped with `left` set.
+        # Dropped without close(), e.g. by an exception in a constructor: peers see `left` set, then no liveness.
         if self.c.own != NULL and not self.is_closed and not self.is_inherited:
-            self.say_goodbye()
+            self.mark_left()
 
     # ---- turns: one thread at a time ----
 
     cdef int enter(self) except -1:
-        """Begin a call: raise if there can be none, wait for what was submitted before it, and for another thread's to
-        end."""
+        """Begin a call: wait for the asynchronous work submitted before it, raise if the communicator is unusable, and
+        take the turn."""
         if self.has_backlog:
             self.progress.let_pass()
         if self.is_closed or self.trouble is not None or self.is_inherited:
             self.refuse()
         if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or self.trouble is not None):
-            self.leave()      # the next waiting thread is to find that, too
+            self.leave()      # so that the next waiting thread raises, too
             self.refuse()
         return 0
 
@@ -247,61 +162,60 @@ cdef class Engine:
     # ---- calls ----
 
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
-        """Hold a talk. The caller has entered."""
+        """Run an eager exchange. The caller has entered."""
         if start_eager(&self.c, t) == READY:
             return 0
-        return self.go_on(t, None, NULL, timeout_ns)
+        return self.advance(t, None, NULL, timeout_ns)
 
-    cdef int execute(self, Program program, execution_t *j, int64_t timeout_ns) except -1:  # no-cython-lint
-        """Execute a program. The caller has entered; ``j`` holds the buffers and the signature."""
+    cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
+        """Execute a program. The caller has entered; ``x`` holds the buffers and the signature."""
         if program.last is not None:
-            return self.execute_together(program, j, timeout_ns)
-        self.set_out(program, j)
-        self.go_on(NULL, program, j, timeout_ns)
-        self.take_stock(program, j)
+            return self.execute_together(program, x, timeout_ns)
+        self.begin_execution(program, x)
+        self.advance(NULL, program, x, timeout_ns)
+        self.end_execution(program, x)
         return 0
 
-    cdef int execute_together(self, Program program, execution_t *j, int64_t timeout_ns) except -1:
+    cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1:
         """Execute a program with all threads of the team, each in its share."""
-        self.set_out(program, j)
-        self.team.begin(program, j, timeout_ns)
+        self.begin_execution(program, x)
+        self.team.begin(program, x, timeout_ns)
         try:
-            self.go_on(NULL, program, j, timeout_ns)
+            self.advance(NULL, program, x, timeout_ns)
             while not self.team.await_helpers():
-                self.look_after_signals(j.signature)
+                self.handle_signals(x.signature)
         finally:
-            # They hold the caller's arrays. After an error they hear of it wherever they wait: the record is written.
+            # The helpers use the caller's arrays. After an error they end as well: every wait looks at the abort record.
             while not self.team.await_helpers():
                 pass
         if self.team.outcome() != READY:
-            self.trouble = self.diagnose()
-            raise copy.copy(self.trouble)
-        self.take_stock(program, j)
+            self.break_down()
+        self.end_execution(program, x)
         return 0
 
-    cdef void set_out(self, Program program, execution_t *j) noexcept:
-        j.base = self.c.next_round
-        j.places, j.place_nbytes = program.code.places, program.code.place_nbytes
-        j.loop = j.step = 0
-        j.iteration = 0
-        j.outbox_streaming = self.c.outbox_streaming
-        j.on_trial = False
-        j.busy_ns = 0
+    cdef void begin_execution(self, Program program, execution_t *x) noexcept:
+        x.base = self.c.next_round
+        x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
+        x.loop = x.step = 0
+        x.iteration = 0
+        x.outbox_streaming = self.c.outbox_streaming
+        x.on_trial = False
+        x.busy_ns = 0
         if self.learns_stores and program.learns:
-            if hear_costs(&program.stores, self.c.circle.outbox, self.c.circle.size) and j.nbytes >= TELLING_NBYTES:
+            if hear_costs(&program.stores, self.c.circle.outbox, self.c.circle.size) and x.nbytes >= TELLING_NBYTES:
                 self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
-            j.on_trial = next_call(&program.stores, &j.outbox_streaming) == ON_TRIAL
-        store_release_u64(&self.c.own.current, j.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+            x.on_trial = next_call(&program.stores, &x.outbox_streaming) == ON_TRIAL
+        store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
 
-    cdef void take_stock(self, Program program, execution_t *j) noexcept:
+    cdef void end_execution(self, Program program, execution_t *x) noexcept:
         if program.gathers_all:
-            # Everyone is in this collective, hence through with all before it, as in await_round.
-            self.c.free_until = max(self.c.free_until, j.base + self.c.nslots)
-        if j.on_trial and note(&program.stores, program.stores.calls - 1, j.busy_ns):
-            tell_costs(&program.stores, self.c.own, j.base)
+            # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
+            self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
+        if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
+            tell_costs(&program.stores, self.c.own, x.base)
 
-    cdef int go_on(self, eager_t *t, Program program, execution_t *j, int64_t timeout_ns) except -1:
+    cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
         cdef patience_t patience
         cdef int outcome
         be_patient(&patience, timeout_ns)
@@ -310,16 +224,15 @@ cdef class Engine:
                 if t != NULL:
                     outcome = advance_eager(&self.c, t, &patience)
                 else:
-                    outcome = execute(&self.c, &program.code, j, &patience)
+                    outcome = execute(&self.c, &program.code, x, &patience)
             if outcome == READY:
                 return 0
             if outcome == TROUBLE:
-                self.trouble = self.diagnose()
-                raise copy.copy(self.trouble)
-            self.look_after_signals(t.signature if t != NULL else j.signature)
+                self.break_down()
+            self.handle_signals(t.signature if t != NULL else x.signature)
 
-    cdef int look_after_signals(self, uint64_t signature) except -1:
-        """Let Python handle signals in the middle of a call. If a handler raises, the call cannot be finished."""
+    cdef int handle_signals(self, uint64_t signature) except -1:
+        """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
         try:
             PyErr_CheckSignals()
         except BaseException as exception:
@@ -329,29 +242,16 @@ cdef class Engine:
 
     cdef object remember(self, tuple key, Program program):
         program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
-        program.stores.streams = self.c.outbox_streaming          # until it knows better by trials of its own
+        program.stores.streams = self.c.outbox_streaming          # until its own trials decide
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program
         return program
 
     def stats(self):
-        """What was chosen here, and why; see `CollectiveBase.stats`."""
+        """What was chosen here, and why; see `Communicator.stats`."""
         cdef Program program
-        programs = []
-        for key, program in self.programs.items():
-            if program.plan.size > 1:
-                programs.append({
-                    "kind": program.plan.kind,
-                    "algorithm": program.plan.algorithm,
-                    "nbytes": key[1],
-                    "rounds": program.code.rounds,
-                    "threads": 1 if program.last is None else self.team.nthreads(),
-                    "calls": program.stores.calls if program.learns else None,
-                    "stores": "past the cache" if (program.stores.streams if program.learns and self.learns_stores
-                                                   else self.c.outbox_streaming) else "through the cache",
-                    "trial_us": tuple(ns / 1e3 for ns in program.stores.cost_ns[:2]) if program.learns else None,
-                })
+        cdef int nthreads = 1 if self.team is None else self.team.nthreads()
         return {
             "rounds": self.rounds,
             "eager_nbytes": self.eager_limit,
@@ -359,24 +259,24 @@ cdef class Engine:
             "nslots": self.c.nslots,
             "spin_us": self.c.circle.spin_ns / 1e3,
             "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
-            "threads": 1 if self.team is None else self.team.nthreads(),
+            "threads": nthreads,
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
             "zero_copy_calls": 0 if self.sharing is None else self.sharing.nmapped,
-            "programs": programs,
+            "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_streaming)
+                         for key, program in self.programs.items() if program.plan.size > 1],
             **self.thresholds.report(),
         }
 
-    # ---- trouble ----
+    # ---- errors ----
 
     cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
         cdef shmring_abort *r = self.c.circle.record
-        cdef int j, size = self.c.circle.size
-        cdef int by, about
+        cdef int j, by, about, size = self.c.circle.size
         with nogil:
             insist_on_report(&self.c.circle)
-        # Another process wrote it: what names no rank is not followed.
+        # Another process wrote it: numbers that are no ranks are not used as indices.
         by = r.by if 0 <= r.by < size else 0
         about = r.about if 0 <= r.about < size else by
         late = ()
@@ -387,18 +287,23 @@ cdef class Engine:
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
             self.c.circle.rank, self.name)
 
-    cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
-        """Raise a mismatch that all ranks found alike in what they told each other. The caller has entered."""
-        text = reason.encode("utf-8", "replace")
-        report_trouble(&self.c.circle, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
-        self.trouble = self.diagnose()
+    cdef int break_down(self) except -1:
+        """Raise the error of the abort record, now and in every further call."""
+        if self.trouble is None:
+            self.trouble = self.diagnose()
         raise copy.copy(self.trouble)
 
+    cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
+        """Raise a mismatch that all ranks find alike, in data that they exchanged. The caller has entered."""
+        text = reason.encode("utf-8", "replace")
+        report_trouble(&self.c.circle, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
+        self.break_down()
+
     def abort(self, str reason):
-        """Tell all peers, at once, that this communicator is over; see `Communicator.abort`."""
+        """Break this communicator on all ranks at once; see `Communicator.abort`."""
         if self.is_closed or self.is_inherited:
             self.refuse()
-        text = reason.encode("utf-8", "replace")      # cut to the record's room below
+        text = reason.encode("utf-8", "replace")      # report_trouble cuts it to the record's room
         report_trouble(&self.c.circle, SHMRING_ABORTED, self.c.circle.rank, self.c.next_round, self.c.own.current, 0,
                        text)
         if self.trouble is None:
@@ -406,7 +311,7 @@ cdef class Engine:
 
     @property
     def is_broken(self):
-        """Whether trouble was met here, or a peer has reported some."""
+        """Whether a call failed here, or the abort record is written."""
         return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
 
     @property
@@ -416,7 +321,7 @@ cdef class Engine:
 
     @property
     def nonce(self):
-        """A text that the ranks of this communicator share and nobody else has."""
+        """A text that the ranks of this communicator share and no other communicator has."""
         return self.segments[0].header.nonce.hex()
 
     def left_ranks(self):
@@ -424,7 +329,7 @@ cdef class Engine:
         return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]
 
     def gone_ranks(self):
-        """The ranks that will not be heard of again: dead, or closed. Works on a broken communicator, too."""
+        """The ranks that are dead or have closed. Works on a broken communicator, too."""
         cdef int j
         if self.is_closed or self.is_inherited:
             self.refuse()
@@ -436,16 +341,16 @@ cdef class Engine:
         left = self.left_ranks()
         return [self.segments[j].header.pid for j in self.gone_ranks() if j not in left]
 
-    def assure(self):
+    def check_usable(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
         if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
             self.trouble = self.diagnose()
         if self.is_closed or self.is_inherited or self.trouble is not None:
             self.refuse()
 
-    # ---- the end ----
+    # ---- leaving ----
 
-    cdef void say_goodbye(self) noexcept:
+    cdef void mark_left(self) noexcept:
         cdef circle_t *c = &self.c.circle
         fault_point("leave")
         while c != NULL:
@@ -453,12 +358,12 @@ cdef class Engine:
             store_release_u32(&c.outbox[c.rank].left, 1)
             c = c.next
         fault_point("left")
-        rouse_everyone(&self.c.circle)     # who sleeps for us must hear that we will not come
+        rouse_everyone(&self.c.circle)     # a rank that sleeps for a counter of this one finds `left`
         drop_liveness(self.c.circle.life[self.c.circle.rank])
         fault_point("dropped")
 
     def close(self):
-        """Leave. Idempotent; peers that still need this rank get `PeerLostError`."""
+        """Leave. Idempotent. Peers that still need this rank get `PeerLostError`."""
         if self.is_closed:
             return
         if self.turn.is_taken and not self.is_inherited:
@@ -466,22 +371,22 @@ cdef class Engine:
                 raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
             self.abort("closed while another thread was in a call")
             take_turn(&self.turn, self.turn_queue, self.name)
-            self.leave()      # the threads that wait for the turn find that this communicator has ended
+            self.leave()      # wakes the threads that wait for the turn; they raise
         if self.nvisitors and not self.is_inherited:
             self.abort("closed while another thread was in a call")
-            while self.nvisitors:      # they look up at every tick of their sleep
+            while self.nvisitors:      # they look at the abort record at every tick of their sleep
                 time.sleep(0.0005)
         dead = self.dead_pids() if isinstance(self.trouble, PeerLostError) and not self.is_inherited else []
         self.is_closed = True
         if self.team is not None:
             self.team.keep(1)
         if not self.is_inherited:
-            self.say_goodbye()
+            self.mark_left()
         self.c.own = NULL
         for segment in self.segments:
             segment.close()
         self.segments = []
-        if dead:      # they may have been about to make groups or arrays of which nobody left knows the names
+        if dead:      # they may have been creating groups or arrays with names that no living rank knows
             sweep_after(self.name.partition("/")[0], dead)
 
     def leave_at_exit(self):

@@ -31,4 +31,4 @@ ctypedef struct execution_t:
     int64_t busy_ns
 
 
-cdef int execute(engine_t *e, program_t *program, execution_t *j, patience_t *patience) noexcept nogil
+cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil

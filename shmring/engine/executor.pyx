@@ -11,49 +11,49 @@ cdef enum:
     HOT_NBYTES = 8192      # a block of it and its sources stay in the first-level cache
 
 
-cdef inline char *address(engine_t *e, execution_t *j, operand_t *o) noexcept nogil:
-    cdef int64_t offset = o.offset + j.iteration * o.offset_step
+cdef inline char *address(engine_t *e, execution_t *x, operand_t *o) noexcept nogil:
+    cdef int64_t offset = o.offset + x.iteration * o.offset_step
     cdef uint64_t round
     if o.space == SLOT:
-        round = j.base + <uint64_t> (o.round + j.iteration * o.round_step)
+        round = x.base + <uint64_t> (o.round + x.iteration * o.round_step)
         return (e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes
-                + (round >> e.nslots_bits & (j.places - 1)) * j.place_nbytes + offset)
+                + (round >> e.nslots_bits & (x.places - 1)) * x.place_nbytes + offset)
     if o.rank != e.circle.rank:     # in a zero-copy plan
-        return (j.ins if o.space == IN else j.outs)[o.rank] + offset
-    return (j.in_base if o.space == IN else j.out_base) + offset
+        return (x.ins if o.space == IN else x.outs)[o.rank] + offset
+    return (x.in_base if o.space == IN else x.out_base) + offset
 
 
-cdef inline bint streams(engine_t *e, execution_t *j, operand_t *o) noexcept nogil:
-    return j.outbox_streaming if o.space == SLOT else j.out_streaming
+cdef inline bint streams(engine_t *e, execution_t *x, operand_t *o) noexcept nogil:
+    return x.outbox_streaming if o.space == SLOT else x.out_streaming
 
 
-cdef void copy(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
-    cdef char *dst = address(e, j, &s.operands[0])
-    cdef char *src = address(e, j, &s.operands[1])
+cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
+    cdef char *dst = address(e, x, &s.operands[0])
+    cdef char *src = address(e, x, &s.operands[1])
     if dst != src:      # in place, what an operation moves to its own place stays there
-        copy_bytes(dst, src, s.nbytes, streams(e, j, &s.operands[0]))
+        copy_bytes(dst, src, s.nbytes, streams(e, x, &s.operands[0]))
 
 
-cdef inline fold_t fold_of(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
-    cdef fold_t f = whole_fold(j.kernel, j.itemsize)
-    if (s.opens and s.closes) or j.carrier == NULL:
+cdef inline fold_t fold_of(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
+    cdef fold_t f = whole_fold(x.kernel, x.itemsize)
+    if (s.opens and s.closes) or x.carrier == NULL:
         return f
     if s.closes:
-        f.kernel, f.closes, f.total = NULL, j.carrier.closes, e.circle.size
+        f.kernel, f.closes, f.total = NULL, x.carrier.closes, e.circle.size
     else:
-        f.kernel = j.carrier.opens if s.opens else j.carrier.carries
+        f.kernel = x.carrier.opens if s.opens else x.carrier.carries
         f.dst_itemsize *= s.wide
     if not s.opens:
         f.first_itemsize *= s.wide
     return f
 
 
-cdef void fold(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
-    cdef fold_t f = fold_of(e, j, s)
+cdef void fold(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
+    cdef fold_t f = fold_of(e, x, s)
     cdef operand_t *also = s.operands + 1
     cdef operand_t *sources = also + s.nalso
-    cdef char *dst = address(e, j, &s.operands[0])
-    cdef bint dst_streams = streams(e, j, &s.operands[0])
+    cdef char *dst = address(e, x, &s.operands[0])
+    cdef bint dst_streams = streams(e, x, &s.operands[0])
     cdef int64_t done = 0, part = s.nbytes
     cdef int i
     if s.nalso > 1:
@@ -61,57 +61,57 @@ cdef void fold(engine_t *e, execution_t *j, step_t *s) noexcept nogil:
     while done < s.nbytes:
         part = min(part, s.nbytes - done)
         for i in range(s.nsources):
-            e.sources[i] = address(e, j, &sources[i]) + done
+            e.sources[i] = address(e, x, &sources[i]) + done
         if s.nalso == 1:
-            reduce_into(&f, dst + done, address(e, j, also) + done, e.sources, s.nsources, part // j.itemsize,
-                        dst_streams, streams(e, j, also))
+            reduce_into(&f, dst + done, address(e, x, also) + done, e.sources, s.nsources, part // x.itemsize,
+                        dst_streams, streams(e, x, also))
         else:
-            reduce_into(&f, dst + done, NULL, e.sources, s.nsources, part // j.itemsize,
+            reduce_into(&f, dst + done, NULL, e.sources, s.nsources, part // x.itemsize,
                         dst_streams and s.nalso == 0, False)
             for i in range(s.nalso):
-                copy_bytes(address(e, j, &also[i]) + done, dst + done, part, streams(e, j, &also[i]))
+                copy_bytes(address(e, x, &also[i]) + done, dst + done, part, streams(e, x, &also[i]))
         done += part
 
 
-cdef int take(engine_t *e, execution_t *j, step_t *s, patience_t *patience) noexcept nogil:
-    cdef uint64_t round = j.base + <uint64_t> (s.round + j.iteration * s.round_step)
+cdef int take(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noexcept nogil:
+    cdef uint64_t round = x.base + <uint64_t> (s.round + x.iteration * s.round_step)
     cdef int64_t started
     if s.code == COPY or s.code == REDUCE:
         fault_point("copy" if s.code == COPY else "fold")
-        started = now_ns() if j.on_trial else 0
+        started = now_ns() if x.on_trial else 0
         if s.code == COPY:
-            copy(e, j, s)
+            copy(e, x, s)
         else:
-            fold(e, j, s)
-        if j.on_trial:
-            j.busy_ns += now_ns() - started
+            fold(e, x, s)
+        if x.on_trial:
+            x.busy_ns += now_ns() - started
     elif s.code == CLAIM:
         return claim(e, round, patience)
     elif s.code == PUBLISH:
-        publish(e, round, j.signature)
+        publish(e, round, x.signature)
     elif s.code == AWAIT:
-        return await_round(e, s.whom, round, j.base, j.signature, patience)
+        return await_round(e, s.whom, round, x.base, x.signature, patience)
     else:
         release(e, round)
     return READY
 
 
-cdef int execute(engine_t *e, program_t *program, execution_t *j, patience_t *patience) noexcept nogil:
-    """Execute ``program`` from where ``j`` stands. Waits; call again while UNREADY: a step that waits changes nothing
+cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil:
+    """Execute ``program`` from where ``x`` stands. Waits; call again while UNREADY: a step that waits changes nothing
     until it is READY, so it is simply taken again."""
     cdef loop_t *loop
     cdef int outcome
-    while j.loop < program.nloops:
-        loop = &program.loops[j.loop]
-        while j.iteration < loop.times:
-            while j.step < loop.nsteps:
-                outcome = take(e, j, &loop.steps[j.step], patience)
+    while x.loop < program.nloops:
+        loop = &program.loops[x.loop]
+        while x.iteration < loop.times:
+            while x.step < loop.nsteps:
+                outcome = take(e, x, &loop.steps[x.step], patience)
                 if outcome != READY:
                     return outcome
-                j.step += 1
-            j.step = 0
-            j.iteration += 1
-        j.iteration = 0
-        j.loop += 1
-    finish(e, j.base + program.rounds, j.signature)
+                x.step += 1
+            x.step = 0
+            x.iteration += 1
+        x.iteration = 0
+        x.loop += 1
+    finish(e, x.base + program.rounds, x.signature)
     return READY

@@ -31,7 +31,7 @@ cdef class Team:
     cdef uint32_t generation           # of the process that has the threads
 
     cdef int nthreads(self) noexcept
-    cdef int settle(self, engine_t *caller, char **areas, size_t strand_nbytes, size_t slot_nbytes) except -1
+    cdef int settle(self, engine_t *caller, char **areas, size_t helper_area_nbytes, size_t slot_nbytes) except -1
     cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept
     cdef bint await_helpers(self) noexcept
     cdef int outcome(self) noexcept

@@ -11,7 +11,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
-from shmring._c.atomics cimport compare_swap_u32, load_relaxed_u32, store_release_u64
+from shmring._c.atomics cimport store_release_u64
 from shmring._runtime cimport allocate
 from shmring.engine.executor cimport execute
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
@@ -77,7 +77,7 @@ cdef class Team:
     cdef int nthreads(self) noexcept:
         return 1 + self.threads.nhelpers
 
-    cdef int settle(self, engine_t *caller, char **areas, size_t strand_nbytes, size_t slot_nbytes) except -1:
+    cdef int settle(self, engine_t *caller, char **areas, size_t helper_area_nbytes, size_t slot_nbytes) except -1:
         """Give every helper its strand; ``areas`` has where the strands of each rank begin."""
         cdef int t, j, rank = caller.circle.rank, size = caller.circle.size
         cdef strand_t *s
@@ -104,7 +104,7 @@ cdef class Team:
             e.ended = e.agreed + size
             e.did = e.ended + caller.nslots
             for j in range(size):
-                area = areas[j] + (t - 1) * strand_nbytes
+                area = areas[j] + (t - 1) * helper_area_nbytes
                 e.circle.outbox[j] = <shmring_outbox *> area
                 e.slots[j] = area + PAGE
             e.own = e.circle.outbox[rank]
@@ -155,36 +155,3 @@ cdef class Team:
         if self.generation == fork_generation():
             with nogil:
                 dismiss_helpers(self.threads, nthreads - 1)
-
-
-cdef void count_up(void *what, int number) noexcept nogil:
-    cdef uint32_t *count = <uint32_t *> what
-    cdef uint32_t seen = load_relaxed_u32(count)
-    while not compare_swap_u32(count, seen, seen + 1):
-        seen = load_relaxed_u32(count)
-
-
-def called_by(int nthreads, int ncalls):
-    """What happens when a caller calls its helpers ``ncalls`` times without work; for tests.
-
-    Returns
-    -------
-    tuple of int
-        How many threads there were, and how often the helpers were at work.
-    """
-    cdef shmring_team *team
-    cdef uint32_t count = 0
-    team = make_team(count_up, &count, 0)
-    if team == NULL:
-        raise MemoryError("no memory for a team of threads")
-    try:
-        with nogil:
-            start_helpers(team, nthreads - 1)
-            for _ in range(ncalls):
-                call_helpers(team)
-                while not c_await_helpers(team, TICK_NS):
-                    pass
-        return 1 + team.nhelpers, count
-    finally:
-        dismiss_helpers(team, 0)
-        free(team)

@@ -11,7 +11,8 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport give_back
 from shmring._runtime cimport allocate
-from shmring.engine.engine cimport Engine, pair_queue_ends_offset, pair_queue_offset
+from shmring.engine.engine cimport Engine
+from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, recv_queue_t, next_cell, send_queue_t, pull, push, rouse_self, start_message,
                             take_message)
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end

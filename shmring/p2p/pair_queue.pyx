@@ -398,7 +398,7 @@ cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
         awaited = l.into[j].is_busy or l.into[j].nwanted > 0 or l.out[j].is_busy
         if j == c.rank or not (awaited or l.nwanted):
             continue
-        has_left = load_acquire_u32(&c.outbox[j].left)      # SYNC left (meets: say_goodbye in engine/engine.pyx)
+        has_left = load_acquire_u32(&c.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
         if only_dead if has_left else life_state(c.life[j]) != DEAD:
             continue
         if has_news(l, j):      # what it had said before it went

@@ -32,4 +32,3 @@ cdef class PointToPoint(Matching):
     cdef int rest(self, int64_t tick_ns) except -1
     cdef int retake_turn(self) except -1
     cdef int give_up(self, list requests, str raised) except -1
-    cdef int break_down(self) except -1

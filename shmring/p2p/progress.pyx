@@ -4,7 +4,6 @@ Messages are moved by whichever thread is in a call: there is no thread of our o
 the turn is free, so a blocked receive shuts out nobody. One thread at a time dozes on behalf of all.
 """
 
-import copy
 from queue import Empty, SimpleQueue
 
 cimport cython
@@ -14,7 +13,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring.arrays.array_view cimport array_t, fast_array, give_back, source_array, target_array
 from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._runtime cimport allocate
-from shmring.engine.engine cimport Engine, pair_queue_offset
+from shmring.engine.engine cimport Engine
+from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.turn cimport give_turn, take_turn
 from shmring._c.faults cimport fault_point
 from shmring.p2p.pair_queue cimport (doze, has_lost_somebody, next_cell, send_queue_t, pull, pump, push, rouse_self, spin,
@@ -338,7 +338,7 @@ cdef class PointToPoint(Matching):
                     outcome = pump(&self.l)
                     is_lost = outcome == 0 and has_lost_somebody(&self.l, only_dead)
                 if is_lost:
-                    self.break_down()
+                    self.engine.break_down()
                 if outcome == 0:
                     return False
                 continue
@@ -350,7 +350,7 @@ cdef class PointToPoint(Matching):
             if outcome == READY:
                 continue
             if outcome == TROUBLE:
-                self.break_down()
+                self.engine.break_down()
             now = now_ns()
             if timeout_ns > 0:
                 if deadline_ns < 0:
@@ -360,7 +360,7 @@ cdef class PointToPoint(Matching):
             with nogil:
                 is_lost = has_lost_somebody(&self.l, False)
             if is_lost:
-                self.break_down()
+                self.engine.break_down()
             self.is_told = True
             store_relaxed_u64(&self.engine.c.own.awaiting, signature_of(requests[0]))
             try:
@@ -443,14 +443,9 @@ cdef class PointToPoint(Matching):
             return 0
         if raised is None:
             report_late(&self.engine.c.circle, PUBLISHED, lost.peer, 0, signature_of(lost))
-            self.break_down()
+            self.engine.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0
-
-    cdef int break_down(self) except -1:
-        if self.engine.trouble is None:
-            self.engine.trouble = self.engine.diagnose()
-        raise copy.copy(self.engine.trouble)
 
 
 cdef uint64_t signature_of(Request r):

@@ -21,7 +21,7 @@ from .limits import DEFAULT_COSTS, LINE, Costs, Limits
 from .pipeline import up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
 
-# A strand's outbox unless configured smaller (SHMRING_STRAND_SLOT_NBYTES in _c/layout.h).
+# A strand's outbox unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
 SHARE_LIMITS = Limits(slot_nbytes=65536)
 
 # Where the blocks of all ranks lie packed, one behind the other; elsewhere lies a vector, or one block.

@@ -184,7 +184,7 @@ cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
     if load_acquire_u64(&c.outbox[j].consumed) != round:
         return False
     fault_point("elsewhere")
-    # SYNC current (meets: start_eager in engine/eager.pyx, set_out in engine/engine.pyx, take_part in
+    # SYNC current (meets: start_eager in engine/eager.pyx, begin_execution in engine/engine.pyx, take_part in
     # engine/thread_team.pyx). Since the load of its count that rank may have ended this round and begun another call:
     # if that call's signature is loaded here, the load of the count below returns the higher number.
     theirs = load_acquire_u64(&c.outbox[j].current)
@@ -244,7 +244,7 @@ cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) 
             continue
         if is_elsewhere(c, j):
             return True
-        # SYNC left (meets: say_goodbye in engine/engine.pyx). The counters of a rank that has left are final.
+        # SYNC left (meets: mark_left in engine/engine.pyx). The counters of a rank that has left are final.
         if load_acquire_u32(&c.outbox[j].left):
             if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
                 report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from shmring.engine.engine import outbox_nbytes, sparse_nbytes
+from shmring.engine.outbox import outbox_nbytes, sparse_nbytes
 from support.harness import start_processes
 from support.segments import Squatter, page
 

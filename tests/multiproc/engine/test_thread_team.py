@@ -705,11 +705,3 @@ def block_signals(comm):
 
 def test_no_signal_is_handled_by_a_helper():
     assert all(run_ranks(2, block_signals, init=of(2)))
-
-
-# ---- the threads by themselves ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 32])
-def test_each_call_has_each_helper_at_work_once(threads):
-    assert team.called_by(threads, 200) == (threads, 200 * (threads - 1))

@@ -388,7 +388,7 @@ def test_a_read_only_buffer_is_refused():
 # Argument 1: a file of two pages. A signal handler that raises at the wrong moment has the same effect.
 FORGETFUL = """
 import mmap, sys
-from shmring.engine.engine import prepare_outbox
+from shmring.engine.outbox import prepare_outbox
 from shmring.sync.liveness import drop, hold, probe
 from shmring.memory.mapping import Mapping
 with open(sys.argv[1], "r+b") as file:
