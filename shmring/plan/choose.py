@@ -1,7 +1,7 @@
-"""Which plan to run: the cost model over the builders.
+"""The choice of the algorithm for a call, by the cost model.
 
-The choice depends on nothing but its arguments, which are equal on all ranks, so all ranks choose alike. It never
-changes a result, only its price (see `reduction`).
+The choice depends on its arguments only, which are equal on all ranks, so all ranks choose alike. It never changes a
+result, only its cost (see `reduction`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .two_shot import slice_capacity
 
 Builder = Callable[..., Plan]
 
-# (kind, algorithm) -> its builder; the first of a kind on private buffers is the one for small messages.
+# (kind, algorithm) -> builder. The first one of a kind is for small messages on private buffers.
 BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_reduce", "one_shot"): reduction.all_reduce_one_shot,
     ("all_reduce", "two_shot"): reduction.all_reduce_two_shot,
@@ -47,7 +47,7 @@ ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 
 
 def one_shot_limit(size: int, costs: Costs) -> float:
-    """Bytes up to which all-reduce in one shot is the cheaper one.
+    """Bytes up to which the one-shot all-reduce is cheaper than the two-shot one.
 
     A rank touches (p+3)s bytes with one exposed sync, against (5-2/p)s with two.
     """
@@ -55,14 +55,14 @@ def one_shot_limit(size: int, costs: Costs) -> float:
 
 
 def flat_reduce_limit(size: int, costs: Costs) -> float:
-    """Bytes up to which reduce by the root alone is the cheaper one.
+    """Bytes up to which a reduce by the root alone is cheaper than a sliced one.
 
     The root touches (p+1)s bytes with one exposed sync, against 4s with two.
     """
     return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
 
 
-# Those on private buffers that know of domains, by kind.
+# The hierarchical algorithms, on private buffers.
 HIERARCHICAL_BUILDERS: dict[str, Builder] = {
     "all_reduce": hierarchical.all_reduce,
     "reduce": hierarchical.reduce,
@@ -83,10 +83,10 @@ def algorithm(
     in_place: bool = False,
     one_result: bool = False,
 ) -> str:
-    """The name of the algorithm that `choose` takes."""
+    """The name of the flat or zero-copy algorithm that `choose` takes."""
     if kind not in KINDS:
         raise ValueError(f"unknown collective {kind!r}; known: {', '.join(KINDS)}")
-    # Blocks of an all-to-all in place swap under their readers, and prefixes have no zero-copy form.
+    # An all-to-all in place would overwrite blocks that other ranks still read; scans have no zero-copy form.
     if shared_arrays and (kind, "zero_copy") in BUILDERS and not (kind == "all_to_all" and in_place):
         return "zero_copy_shared" if one_result else "zero_copy"
     if kind not in ("all_reduce", "reduce"):
@@ -126,27 +126,27 @@ def choose(
         One of `KINDS`, or ``"barrier"`` with a ``hierarchy``.
     rank, size : int
     nbytes : int, or a sequence for blocks of different sizes
-        Of the vector (all_reduce, reduce, scan, exscan, broadcast), of one block (reduce_scatter, all_gather, gather,
-        scatter, all_to_all).
+        The size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
+        all_gather, gather, scatter, all_to_all).
     itemsize : int
         Bytes of an element; divides 64.
     root : int
     limits, costs : Limits, Costs
     shared_arrays : bool
-        Whether all buffers are shared arrays that every rank maps.
+        Whether all buffers are in shared arrays, which every rank has mapped.
     in_place : bool
-        Whether the ranks work in place. Matters to all_to_all on shared arrays only; equal on all ranks.
+        Whether the ranks work in place; equal on all ranks. Matters to all_to_all on shared arrays only.
     one_result : bool
         Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``shared_arrays``.
     hierarchy : Hierarchy, optional
-        The domains that the ranks live in, if there are several. Blocks of different sizes and shared arrays take plans
-        that do not care.
+        The locality domains of the ranks, if there are several. Shared arrays and blocks of different sizes take flat
+        plans all the same.
     wide : int
-        How many times the bytes of an operand a prefix of its fold takes (`shmring.dtypes.widening`).
+        Bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
     if kind == "barrier":
         if hierarchy is None:
-            raise ValueError("a barrier has a plan only where ranks live in several domains")
+            raise ValueError("a barrier has a plan only for ranks in several domains: hierarchy is None")
         return hierarchical.barrier(rank, hierarchy)
     if not shared_arrays and isinstance(nbytes, int):
         whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes

@@ -1,7 +1,6 @@
-"""What a plan costs, counted from its steps: nothing here knows what a plan is for.
+"""The cost of a plan, counted from its steps.
 
-A *touch* is one byte loaded or stored once. Loads and stores of slots and of buffers count alike; what caches make of
-them is not counted.
+A *touch* is one byte loaded or stored once. Slots and buffers count alike; the effect of caches is not counted.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from .steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publis
 
 
 class Cost(NamedTuple):
-    """What one rank does in a plan, or all ranks together.
+    """The cost of a plan for one rank, or for all ranks together.
 
     Attributes
     ----------
     read_nbytes, written_nbytes : int
         Bytes loaded and stored.
     staged_nbytes : int
-        Those of the stored that went into slots.
+        Bytes stored to slots.
     crossed_nbytes : int
         Bytes loaded from or stored to memory of another domain.
     awaits, claims, publishes : int
@@ -48,9 +47,9 @@ def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = 
     ----------
     plan : Plan
     in_place : bool
-        Whether the caller works in place, so that copies from IN to the same place in OUT vanish.
+        Whether the caller works in place, so that copies from IN to the same address in OUT cost nothing.
     domains : sequence of int, optional
-        The memory domain (NUMA node, socket, cache) of each rank; its buffers and its outbox lie there.
+        The memory domain (NUMA node, socket, cache) of each rank, of its buffers and of its outbox.
     """
     reads = writes = staged = crossed = awaits = claims = publishes = 0
     here = domains[plan.rank] if domains else 0
@@ -80,12 +79,12 @@ def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[in
 
 
 def dependent_syncs(plans: Sequence[Plan]) -> int:
-    """The longest chain in which a publish waits for an await that waits for a publish ...: latencies nothing can hide.
+    """The longest chain of awaits that depend on one another through publishes: latencies that nothing can hide.
 
-    Claims are left out: when a collective takes few rounds its slots have long been free.
+    Claims are left out: the slots of a collective of few rounds have long been free.
     """
     depth = [0] * len(plans)
-    said: list[list[tuple[int, int]]] = [[] for _ in plans]  # of each rank: (round, depth when published), ascending
+    published: list[list[tuple[int, int]]] = [[] for _ in plans]  # per rank: (round, depth), ascending
     scripts = [
         ((s, i) for loop in p.loops for i in range(loop.times) for s in loop.steps if isinstance(s, (Await, Publish)))
         for p in plans
@@ -99,13 +98,13 @@ def dependent_syncs(plans: Sequence[Plan]) -> int:
             step, i = item
             round = step.round.at(i)
             if isinstance(step, Publish):
-                said[rank].append((round, depth[rank]))
+                published[rank].append((round, depth[rank]))
             else:
                 ranks = [r for r in range(len(plans)) if r != rank] if step.ranks is ALL else step.ranks
-                heard = [next((d for at, d in said[r] if at >= round), None) for r in ranks]
-                if None in heard:
+                depths = [next((d for at, d in published[r] if at >= round), None) for r in ranks]
+                if None in depths:
                     continue
-                depth[rank] = max(depth[rank], 1 + max(d for d in heard if d is not None))
+                depth[rank] = max(depth[rank], 1 + max(d for d in depths if d is not None))
             current[rank] = next(scripts[rank], None)
         if current == before:
             raise ValueError("the plans deadlock")
@@ -113,7 +112,7 @@ def dependent_syncs(plans: Sequence[Plan]) -> int:
 
 
 def _same(plan: Plan, dst: Operand, src: Operand) -> bool:
-    """Whether a copy from IN to OUT goes to where it comes from when the caller works in place."""
+    """Whether a copy from IN to OUT has the same source and destination when the caller works in place."""
     own = dst.rank == src.rank == plan.rank and dst.space is OUT and src.space is IN
     if not own or plan.in_place is None:
         return False

@@ -1,7 +1,7 @@
 """Collectives that only move bytes, on private buffers.
 
-``nbytes`` is the size of what one rank gives (or, scatter: gets), or a sequence of such sizes, one per rank; blocks lie
-packed in rank order in the larger buffer. All-to-all takes a size per pair, or a matrix
+``nbytes`` is the size of the block that one rank contributes (scatter: receives), or a sequence of sizes, one per rank;
+blocks lie packed in rank order in the larger buffer. All-to-all takes one size for all pairs, or a matrix
 ``nbytes[source][destination]``. All ranks pass the same numbers.
 """
 
@@ -12,20 +12,21 @@ from itertools import accumulate
 
 from .limits import DEFAULT_LIMITS, Limits
 from .pipeline import (
-    Turn,
+    BlockSizes,
+    Iteration,
     alone,
-    awaiting,
+    await_ranks,
     blocks_of,
-    deaf,
     extent,
-    joined,
-    packing,
+    merged,
+    no_steps,
     peers,
     pipelined,
+    release_all,
+    round_groups,
+    round_up,
     rounds_of,
-    silent,
-    stages,
-    up,
+    slot_alignment,
 )
 from .steps import IN, OUT, SLOT, ZERO, Affine, Claim, Copy, Operand, Plan, Publish, Release, Step
 
@@ -37,55 +38,44 @@ def broadcast(
     kind = "broadcast"
     if size == 1 or not nbytes:
         return alone(kind, rank, size, 0)
-    cut = stages([nbytes], limits.capacity)
+    cut = round_groups([nbytes], limits.capacity)
 
-    def say(turn: Turn) -> Iterable[Step]:
-        yield Claim(turn.round)
-        yield Copy(Operand(SLOT, rank, ZERO, turn.round), Operand(IN, rank, turn.at(0, 0)), turn.stage.pieces[0])
-        yield Publish(turn.round)
+    def produce(it: Iteration) -> Iterable[Step]:
+        yield Claim(it.round)
+        yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(0, 0)), it.group.pieces[0])
+        yield Publish(it.round)
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        yield from awaiting(turn.round, (root,), size)
-        yield Copy(Operand(OUT, rank, turn.at(0, 0)), Operand(SLOT, root, ZERO, turn.round), turn.stage.pieces[0])
-        yield Release(turn.round)
+    def consume(it: Iteration) -> Iterable[Step]:
+        yield from await_ranks(it.round, (root,), size)
+        yield Copy(Operand(OUT, rank, it.at(0, 0)), Operand(SLOT, root, ZERO, it.round), it.group.pieces[0])
+        yield Release(it.round)
 
-    loops = pipelined(cut, say, silent) if rank == root else pipelined(cut, silent, hear)
+    loops = pipelined(cut, produce, no_steps) if rank == root else pipelined(cut, no_steps, consume)
     return Plan(kind, "staged", rank, size, *extent(cut), loops)
 
 
-def all_gather(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Plan:
+def all_gather(rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Every rank stages its block, the others copy it out: one sync, 2p^2 m bytes in place."""
     kind = "all_gather"
     sizes, places = blocks_of(nbytes, size)
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), places[rank])
-    cut = stages(sizes, limits.capacity)
+    cut = round_groups(sizes, limits.capacity)
 
-    def say(turn: Turn) -> Iterable[Step]:
-        if turn.stage.pieces[rank]:
-            yield from _stage_own(rank, turn)
-            yield from _keep_own(rank, turn, places[rank])
+    def produce(it: Iteration) -> Iterable[Step]:
+        if it.group.pieces[rank]:
+            yield from _stage_own(rank, it)
+            yield from _keep_own(rank, it, places[rank])
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        yield from _collect(rank, size, turn, places)
-        yield Release(turn.round)
+    def consume(it: Iteration) -> Iterable[Step]:
+        yield from _collect(rank, size, it, places)
+        yield Release(it.round)
 
-    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, say, hear), places[rank])
+    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, produce, consume), places[rank])
 
 
 def gather(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-    root: int = 0,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
     """Every rank stages its block, the root copies them out: one sync, 4(p-1)m bytes in place."""
     kind = "gather"
@@ -93,27 +83,26 @@ def gather(
     in_place = places[root] if rank == root else None
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place)
-    cut = stages(sizes, limits.capacity, lambda pieces: max(n for r, n in enumerate(pieces) if r != root))
+    cut = round_groups(sizes, limits.capacity, lambda pieces: max(n for r, n in enumerate(pieces) if r != root))
 
-    def say(turn: Turn) -> Iterable[Step]:
-        if turn.stage.pieces[rank]:
-            yield from _keep_own(rank, turn, places[root]) if rank == root else _stage_own(rank, turn)
+    def produce(it: Iteration) -> Iterable[Step]:
+        if it.group.pieces[rank]:
+            yield from _keep_own(rank, it, places[root]) if rank == root else _stage_own(rank, it)
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        yield from _collect(rank, size, turn, places)
-        yield Release(turn.round)
+    def consume(it: Iteration) -> Iterable[Step]:
+        yield from _collect(rank, size, it, places)
+        yield Release(it.round)
 
-    loops = pipelined(cut, say, hear) if rank == root else (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
+    loops = (
+        pipelined(cut, produce, consume)
+        if rank == root
+        else (*release_all(rounds_of(cut)), *pipelined(cut, produce, no_steps))
+    )
     return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
 def scatter(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-    root: int = 0,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
     """The root stages a piece of every other rank's block in each round: one sync, 4(p-1)m bytes in place."""
     kind = "scatter"
@@ -122,157 +111,153 @@ def scatter(
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place)
     others = peers(root, size)
-    alignment = packing(size - 1, limits.capacity, 1)
-    cut = stages(sizes, limits.capacity, lambda pieces: sum(pieces) - pieces[root], alignment)
+    alignment = slot_alignment(size - 1, limits.capacity, 1)
+    cut = round_groups(sizes, limits.capacity, lambda pieces: sum(pieces) - pieces[root], alignment)
 
-    def packed(turn: Turn) -> list[int]:
-        # Where each rank's piece lies in the slot; the root's own is not there.
-        return [0, *accumulate(up(n, alignment) if r != root else 0 for r, n in enumerate(turn.stage.pieces))]
+    def packed(it: Iteration) -> list[int]:
+        # Offset of each rank's piece in the slot; the root's own piece is not staged.
+        return [0, *accumulate(round_up(n, alignment) if r != root else 0 for r, n in enumerate(it.group.pieces))]
 
-    def say(turn: Turn) -> Iterable[Step]:
-        place = packed(turn)
+    def produce(it: Iteration) -> Iterable[Step]:
+        place = packed(it)
         if place[-1]:
-            yield Claim(turn.round)
-            yield from joined(
+            yield Claim(it.round)
+            yield from merged(
                 Copy(
-                    Operand(SLOT, rank, Affine(place[j]), turn.round),
-                    Operand(IN, rank, turn.at(j, places[j])),
-                    turn.stage.pieces[j],
+                    Operand(SLOT, rank, Affine(place[j]), it.round),
+                    Operand(IN, rank, it.at(j, places[j])),
+                    it.group.pieces[j],
                 )
                 for j in sorted(others)
-                if turn.stage.pieces[j]
+                if it.group.pieces[j]
             )
-            yield Publish(turn.round)
-        if turn.stage.pieces[root]:
+            yield Publish(it.round)
+        if it.group.pieces[root]:
             yield Copy(
-                Operand(OUT, rank, turn.at(root, 0)),
-                Operand(IN, rank, turn.at(root, places[root])),
-                turn.stage.pieces[root],
+                Operand(OUT, rank, it.at(root, 0)),
+                Operand(IN, rank, it.at(root, places[root])),
+                it.group.pieces[root],
             )
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        if turn.stage.pieces[rank]:
-            yield from awaiting(turn.round, (root,), size)
+    def consume(it: Iteration) -> Iterable[Step]:
+        if it.group.pieces[rank]:
+            yield from await_ranks(it.round, (root,), size)
             yield Copy(
-                Operand(OUT, rank, turn.at(rank, 0)),
-                Operand(SLOT, root, Affine(packed(turn)[rank]), turn.round),
-                turn.stage.pieces[rank],
+                Operand(OUT, rank, it.at(rank, 0)),
+                Operand(SLOT, root, Affine(packed(it)[rank]), it.round),
+                it.group.pieces[rank],
             )
-        yield Release(turn.round)
+        yield Release(it.round)
 
-    loops = pipelined(cut, say, silent) if rank == root else pipelined(cut, silent, hear)
+    loops = pipelined(cut, produce, no_steps) if rank == root else pipelined(cut, no_steps, consume)
     return Plan(kind, "staged", rank, size, *extent(cut), loops, in_place)
 
 
 def all_to_all(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[Sequence[int]],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
+    rank: int, size: int, nbytes: int | Sequence[Sequence[int]], itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
 ) -> Plan:
     """Every rank stages a piece of every other rank's block in each round: one sync, 4p(p-1)m bytes in place.
 
     In place only if every rank sends each peer as much as it gets from it.
     """
     kind = "all_to_all"
-    wire = _Pairs(rank, size, nbytes, limits)
-    if size == 1 or not wire.cut:
-        return alone(kind, rank, size, wire.sent[0] if size == 1 else 0, wire.in_place)
+    pairs = _Pairs(rank, size, nbytes, limits)
+    if size == 1 or not pairs.cut:
+        return alone(kind, rank, size, pairs.sent[0] if size == 1 else 0, pairs.in_place)
 
-    def say(turn: Turn) -> Iterable[Step]:
-        place = wire.packed(turn, rank)
+    def produce(it: Iteration) -> Iterable[Step]:
+        place = pairs.packed(it, rank)
         copies = [
             Copy(
-                Operand(SLOT, rank, Affine(place[j]), turn.round),
-                Operand(IN, rank, turn.at(wire.block(rank, j), wire.sent_at[j])),
+                Operand(SLOT, rank, Affine(place[j]), it.round),
+                Operand(IN, rank, it.at(pairs.block(rank, j), pairs.sent_at[j])),
                 n,
             )
             for j in range(size)
-            if j != rank and (n := wire.piece(turn, rank, j))
+            if j != rank and (n := pairs.piece(it, rank, j))
         ]
         if copies:
-            yield Claim(turn.round)
-            yield from joined(copies)
-            yield Publish(turn.round)
-        if own := wire.piece(turn, rank, rank):
-            block = wire.block(rank, rank)
+            yield Claim(it.round)
+            yield from merged(copies)
+            yield Publish(it.round)
+        if own := pairs.piece(it, rank, rank):
+            block = pairs.block(rank, rank)
             yield Copy(
-                Operand(OUT, rank, turn.at(block, wire.got_at[rank])),
-                Operand(IN, rank, turn.at(block, wire.sent_at[rank])),
+                Operand(OUT, rank, it.at(block, pairs.got_at[rank])),
+                Operand(IN, rank, it.at(block, pairs.sent_at[rank])),
                 own,
             )
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        senders = [r for r in peers(rank, size) if wire.piece(turn, r, rank)]
-        yield from awaiting(turn.round, senders, size)
+    def consume(it: Iteration) -> Iterable[Step]:
+        senders = [r for r in peers(rank, size) if pairs.piece(it, r, rank)]
+        yield from await_ranks(it.round, senders, size)
         for r in senders:
             yield Copy(
-                Operand(OUT, rank, turn.at(wire.block(r, rank), wire.got_at[r])),
-                Operand(SLOT, r, Affine(wire.place_here(turn, r)), turn.round),
-                wire.piece(turn, r, rank),
+                Operand(OUT, rank, it.at(pairs.block(r, rank), pairs.got_at[r])),
+                Operand(SLOT, r, Affine(pairs.place_here(it, r)), it.round),
+                pairs.piece(it, r, rank),
             )
-        yield Release(turn.round)
+        yield Release(it.round)
 
-    return Plan(kind, "staged", rank, size, *extent(wire.cut), pipelined(wire.cut, say, hear), wire.in_place)
+    return Plan(kind, "staged", rank, size, *extent(pairs.cut), pipelined(pairs.cut, produce, consume), pairs.in_place)
 
 
 class _Pairs:
-    """Who sends how much to whom, uniform (one block stands for all) or not (a block per pair), seen by one rank."""
+    """The block sizes of all pairs of ranks, seen by one rank: uniform (one block for all) or one per pair."""
 
     def __init__(self, rank: int, size: int, nbytes: int | Sequence[Sequence[int]], limits: Limits) -> None:
         self.rank, self.size, self.uniform = rank, size, isinstance(nbytes, int)
-        self.alignment = packing(size - 1, limits.capacity, 1)
+        self.alignment = slot_alignment(size - 1, limits.capacity, 1)
         self.in_place: int | None = 0
         if isinstance(nbytes, int):
             self.sent = self.got = [nbytes] * size
-            self.cut = stages([nbytes], limits.capacity, lambda n: (size - 1) * n[0], self.alignment)
+            self.cut = round_groups([nbytes], limits.capacity, lambda n: (size - 1) * n[0], self.alignment)
         else:
             self.sent, self.got = list(nbytes[rank]), [row[rank] for row in nbytes]
-            self.cut = stages([n for row in nbytes for n in row], limits.capacity, self.fullest, self.alignment)
+            self.cut = round_groups([n for row in nbytes for n in row], limits.capacity, self.fullest, self.alignment)
             if self.sent != self.got:
                 self.in_place = None
         self.sent_at = [0, *accumulate(self.sent)]
         self.got_at = [0, *accumulate(self.got)]
 
     def fullest(self, pieces: list[int]) -> int:
-        """The most that any rank says: a row, without what it keeps for itself."""
+        """The most that any rank stages: the sum of its row, without the block for itself."""
         p = self.size
         return max(sum(pieces[r * p : (r + 1) * p]) - pieces[r * p + r] for r in range(p))
 
     def block(self, src: int, dst: int) -> int:
-        """Which block of a stage stands for what ``src`` sends to ``dst``."""
+        """Index of the block that ``src`` sends to ``dst``."""
         return 0 if self.uniform else src * self.size + dst
 
-    def piece(self, turn: Turn, src: int, dst: int) -> int:
-        """How much of it goes in one round."""
-        return turn.stage.pieces[self.block(src, dst)]
+    def piece(self, it: Iteration, src: int, dst: int) -> int:
+        """Bytes from ``src`` to ``dst`` in one round."""
+        return it.group.pieces[self.block(src, dst)]
 
-    def packed(self, turn: Turn, src: int) -> list[int]:
-        """Where the pieces for each rank lie in the slot of ``src``; its own is not there."""
-        aligned = (up(self.piece(turn, src, j), self.alignment) if j != src else 0 for j in range(self.size))
+    def packed(self, it: Iteration, src: int) -> list[int]:
+        """Offset of each rank's piece in the slot of ``src``; the piece for ``src`` itself is not staged."""
+        aligned = (round_up(self.piece(it, src, j), self.alignment) if j != src else 0 for j in range(self.size))
         return [0, *accumulate(aligned)]
 
-    def place_here(self, turn: Turn, src: int) -> int:
-        """Where the piece for this rank lies in the slot of ``src``."""
+    def place_here(self, it: Iteration, src: int) -> int:
+        """Offset of this rank's piece in the slot of ``src``."""
         if self.uniform:
-            return (self.rank - (self.rank > src)) * up(turn.stage.pieces[0], self.alignment)
-        return self.packed(turn, src)[self.rank]
+            return (self.rank - (self.rank > src)) * round_up(it.group.pieces[0], self.alignment)
+        return self.packed(it, src)[self.rank]
 
 
-def _stage_own(rank: int, turn: Turn) -> Iterable[Step]:
-    yield Claim(turn.round)
-    yield Copy(Operand(SLOT, rank, ZERO, turn.round), Operand(IN, rank, turn.at(rank, 0)), turn.stage.pieces[rank])
-    yield Publish(turn.round)
+def _stage_own(rank: int, it: Iteration) -> Iterable[Step]:
+    yield Claim(it.round)
+    yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(rank, 0)), it.group.pieces[rank])
+    yield Publish(it.round)
 
 
-def _keep_own(rank: int, turn: Turn, place: int) -> Iterable[Step]:
-    """Input to the own block of the output; after the publish, so that nobody waits for it."""
-    yield Copy(Operand(OUT, rank, turn.at(rank, place)), Operand(IN, rank, turn.at(rank, 0)), turn.stage.pieces[rank])
+def _keep_own(rank: int, it: Iteration, place: int) -> Iterable[Step]:
+    """Copy the input to this rank's block of the output; after the publish, so that no rank waits for it."""
+    yield Copy(Operand(OUT, rank, it.at(rank, place)), Operand(IN, rank, it.at(rank, 0)), it.group.pieces[rank])
 
 
-def _collect(rank: int, size: int, turn: Turn, places: list[int]) -> Iterable[Step]:
-    senders = [r for r in peers(rank, size) if turn.stage.pieces[r]]
-    yield from awaiting(turn.round, senders, size)
+def _collect(rank: int, size: int, it: Iteration, places: list[int]) -> Iterable[Step]:
+    senders = [r for r in peers(rank, size) if it.group.pieces[r]]
+    yield from await_ranks(it.round, senders, size)
     for r in senders:
-        yield Copy(Operand(OUT, rank, turn.at(r, places[r])), Operand(SLOT, r, ZERO, turn.round), turn.stage.pieces[r])
+        yield Copy(Operand(OUT, rank, it.at(r, places[r])), Operand(SLOT, r, ZERO, it.round), it.group.pieces[r])

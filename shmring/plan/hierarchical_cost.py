@@ -1,8 +1,8 @@
-"""Whether domains pay: what a flat and a nested plan take, by bytes touched, bytes across links and synchronisations.
+"""Cost model of hierarchical against flat plans: bytes touched, bytes over links, and synchronisations.
 
-The most loaded link of a level carries what the ranks of one domain load from all others, or others from it. A flat
-plan hides its synchronisations in its pipeline but for one or two; a nested one passes more stations, so chunks are
-made small enough for the stations to overlap (`hierarchical.chunks_for`).
+The busiest link of a level carries what the ranks of one domain load from all others, or the others from it. A flat
+plan hides all but one or two synchronisations in its pipeline. A hierarchical plan has more pipeline stages, so its
+chunks are made small enough for the stages to overlap (`hierarchical.chunks_for`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from .hierarchical import chunks_for, fits
 from .hierarchy import Hierarchy, Level
 from .limits import Costs, Limits
 
-# Those whose operands are folded.
+# Collectives that fold operands.
 FOLDING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
-# A word within a domain and between two, in seconds, and how many such loads a processor has under way at a time: of
-# the order of what is measured on servers. They decide about barriers only.
-NEAR_S, FAR_S, LOOKS = 6e-8, 1.4e-7, 4
+# Seconds for a word within a domain and between two, and the number of such loads in flight per processor: of the order
+# measured on servers. They decide about barriers only.
+NEAR_S, FAR_S, LOADS_IN_FLIGHT = 6e-8, 1.4e-7, 4
 HIERARCHICAL_KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 def flat_seconds(kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs) -> float:
-    """What the best flat plan takes; ``nbytes``: of the vector, or of all blocks."""
+    """Seconds of the best flat plan; ``nbytes``: of the vector, or of all blocks."""
     p = hierarchy.size
-    # (bytes touched by the busiest rank, bytes over the fullest link, synchronisations), in vectors.
+    # (bytes touched by the busiest rank, bytes over the busiest link, synchronisations); bytes in vectors.
     touched, syncs = {
         "all_reduce": (5 - 2 / p, 2),
         "reduce": (4.0, 2),
@@ -34,11 +34,11 @@ def flat_seconds(kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs) -> 
         "all_gather": (2.0, 1),
         "broadcast": (2.0, 1),
     }[kind]
-    ways = [(touched, _fullest(hierarchy.levels, lambda m: _over(kind, p, m)), syncs)]
+    ways = [(touched, _busiest_link(hierarchy.levels, lambda m: _over(kind, p, m)), syncs)]
     if kind == "all_reduce":
-        ways.append((p + 3, _fullest(hierarchy.levels, lambda m: m * (p - m)), 1))
+        ways.append((p + 3, _busiest_link(hierarchy.levels, lambda m: m * (p - m)), 1))
     if kind == "reduce":
-        ways.append((p + 1, _fullest(hierarchy.levels, lambda m: p - m), 1))
+        ways.append((p + 1, _busiest_link(hierarchy.levels, lambda m: p - m), 1))
     return min(
         nbytes * (touched / costs.bytes_per_second + across / costs.link_bytes_per_second) + syncs * costs.latency
         for touched, across, syncs in ways
@@ -48,12 +48,12 @@ def flat_seconds(kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs) -> 
 def hierarchical_seconds(
     kind: str, hierarchy: Hierarchy, nbytes: int, costs: Costs, *, wide: int = 1, within: Sequence[Level] = ()
 ) -> float:
-    """What the nested plan takes. ``within``: finer levels, of which it does not know."""
+    """Seconds of the hierarchical plan. ``within``: finer levels, which the plan ignores."""
     p, m = hierarchy.size, min(map(len, hierarchy.domains))
-    fan = max(_siblings(hierarchy))  # domains that get something from one and the same
-    stations = len(hierarchy.runs)
+    siblings = max(_siblings(hierarchy))  # domains that fetch from the same domain
+    runs = len(hierarchy.runs)
     hops = len(hierarchy.levels)
-    more = 2 * (wide - 1) * (stations - 1) / p  # the rest of a prefix that is stored and loaded
+    more = 2 * (wide - 1) * (runs - 1) / p  # the additional bytes of wide prefixes
     touched = {
         "all_reduce": 5 + 2 / m + more,
         "reduce": 5 + more,
@@ -61,39 +61,39 @@ def hierarchical_seconds(
         "all_gather": 2 + 2 / m,
         "broadcast": 2 + 2 / m,
     }
-    # The prefix comes over a link and the result, which goes out as often as there are siblings.
+    # The prefix comes in over a link, and so does the result, which goes out to every sibling.
     prefix = wide * _visits(hierarchy)
     over = {
-        "all_reduce": max(prefix + 1, fan),
+        "all_reduce": max(prefix + 1, siblings),
         "reduce": prefix,
         "reduce_scatter": prefix + 1,
         "all_gather": 1,
-        "broadcast": fan,
+        "broadcast": siblings,
     }
     across: float = over[kind]
     if within:
-        # Inside a domain it does as a flat plan does among that many ranks.
+        # Inside a domain the plan loads as a flat plan among that many ranks.
         ranks = max(map(len, hierarchy.domains))
-        across = max(across, _fullest(within, lambda m: _over(kind, ranks, m)))
+        across = max(across, _busiest_link(within, lambda m: _over(kind, ranks, m)))
     seconds = nbytes * (touched[kind] / costs.bytes_per_second + across / costs.link_bytes_per_second)
-    delay = (stations if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
+    delay = (runs if kind in FOLDING else 0) + (1 if kind in ("reduce", "reduce_scatter") else hops)
     chunks = chunks_for(seconds, delay, costs)
     return (chunks + delay) * (seconds / chunks + costs.latency)
 
 
 def use_hierarchical_barrier(hierarchy: Hierarchy, limits: Limits) -> bool:
-    """Whether a barrier goes by the domains: more waits, and looks at fewer ranks, most of them near."""
+    """Whether a hierarchical barrier is faster: it has more waits, but loads fewer counters, most of them near."""
     if limits.hierarchical_nbytes is not None:
         return limits.hierarchical_nbytes == 0
     p, q, m = hierarchy.size, len(hierarchy.domains), max(map(len, hierarchy.domains))
-    flat = FAR_S + (m * NEAR_S + (p - m) * FAR_S) / LOOKS
-    return 2 * (NEAR_S + len(hierarchy.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOOKS < flat
+    flat = FAR_S + (m * NEAR_S + (p - m) * FAR_S) / LOADS_IN_FLIGHT
+    return 2 * (NEAR_S + len(hierarchy.levels) * FAR_S) + (m * NEAR_S + q * FAR_S) / LOADS_IN_FLIGHT < flat
 
 
 def hierarchy_for(
     kind: str, hierarchy: Hierarchy | None, nbytes: int, limits: Limits, costs: Costs, *, wide: int = 1
 ) -> Hierarchy | None:
-    """The domains by which a collective should go, of all levels or of the coarser ones; None if by none."""
+    """The hierarchy that a collective should use, all levels or only the coarser ones; None for a flat plan."""
     if hierarchy is None or kind not in HIERARCHICAL_KINDS:
         return None
     if limits.hierarchical_nbytes is not None and nbytes <= limits.hierarchical_nbytes:
@@ -110,20 +110,20 @@ def hierarchy_for(
 
 
 def _over(kind: str, p: int, m: int) -> float:
-    """Vectors over the border of a domain of ``m`` among ``p`` ranks, one way, by a flat plan for large messages."""
+    """Vectors over the link of a domain of ``m`` among ``p`` ranks, one way, by a flat plan for large messages."""
     if kind == "broadcast":
         return p - m
     return (m + 1 if kind == "reduce" else 2 * m if kind == "all_reduce" else m) * (p - m) / p
 
 
-def _fullest(levels: Sequence[Level], over: Callable[[int], float]) -> float:
-    """The most that crosses the border of any domain of any level."""
+def _busiest_link(levels: Sequence[Level], over: Callable[[int], float]) -> float:
+    """The bytes over the busiest link of any domain of any level."""
     return max(over(level.count(number)) for level in levels for number in set(level))
 
 
 def _visits(hierarchy: Hierarchy) -> int:
-    """How often a fold in rank order comes to one and the same domain from another one: once, if ranks that live
-    together are neighbours by number.
+    """How often a fold in rank order enters the same domain from another one: once if the ranks of each domain are
+    consecutive.
     """
     return max(
         max(Counter(here for before, here in pairwise(level) if here != before).values(), default=0)
@@ -132,7 +132,7 @@ def _visits(hierarchy: Hierarchy) -> int:
 
 
 def _siblings(hierarchy: Hierarchy) -> list[int]:
-    """Of each level, how many domains get what enters the larger domain from the first of them."""
+    """For each level, how many domains fetch from the domain through which data enters the next larger one."""
     outer = (*hierarchy.levels[1:], (0,) * hierarchy.size)
     return [
         max(len({i for i, o in zip(inner, around, strict=True) if o == number}) for number in set(around)) - 1

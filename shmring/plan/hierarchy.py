@@ -1,7 +1,7 @@
-"""Ranks in domains: which ranks are near one another (a cache, a node, a package), at one level or at several.
+"""The locality hierarchy of the ranks: domains (a cache, a NUMA node, a package) at one level or several.
 
-A *domain* is a set of ranks with a memory or a cache of their own; between two domains lies a *link*. A plan that knows
-them sends as few bytes as it can across (`nested`).
+A *domain* is a set of ranks that share a cache or a memory; *links* connect domains. Hierarchical plans send as few
+bytes as possible over links (`hierarchical`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ Level = tuple[int, ...]
 
 
 class Route(NamedTuple):
-    """How a domain gets what starts in another: from the domain ``parent``, after ``hops`` links."""
+    """How data reaches a domain: from the domain ``parent``, over ``hops`` links from where it starts."""
 
     parent: int
     hops: int
 
 
 class Hierarchy:
-    """Ranks divided into domains, each level inside the next one.
+    """Ranks divided into domains; every domain is inside one domain of the next level.
 
     Parameters
     ----------
     levels : sequence of sequence of int
-        Finest first: of each rank the number of its domain. Ranks that share a domain share those of all levels after
-        it.
+        Finest first; each level has the domain number of every rank. Ranks that share a domain share the domains of all
+        coarser levels.
     """
 
     def __init__(self, levels: Sequence[Sequence[int]]) -> None:
@@ -49,30 +49,30 @@ class Hierarchy:
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return len(self.levels[0])
 
     @cached_property
     def domains(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks of every domain of the finest level, domains in the order of their first ranks."""
+        """The ranks of each domain of the finest level; domains are ordered by their first rank."""
         numbers = dict.fromkeys(self.levels[0])
         return tuple(tuple(r for r, n in enumerate(self.levels[0]) if n == number) for number in numbers)
 
     @cached_property
     def domain_of(self) -> tuple[int, ...]:
-        """The domain of every rank: its place in `domains`."""
+        """The domain of every rank, as an index into `domains`."""
         numbers = {number: d for d, number in enumerate(dict.fromkeys(self.levels[0]))}
         return tuple(numbers[number] for number in self.levels[0])
 
     @cached_property
     def place_of(self) -> tuple[int, ...]:
-        """The place of every rank among the ranks of its domain."""
+        """The index of every rank among the ranks of its domain."""
         places = {r: place for ranks in self.domains for place, r in enumerate(ranks)}
         return tuple(places[r] for r in range(self.size))
 
     @cached_property
     def runs(self) -> tuple[tuple[int, ...], ...]:
-        """Consecutive ranks of one domain, in rank order: the stations of a sum that goes from domain to domain."""
+        """Maximal runs of consecutive ranks of one domain, in rank order: the path of a fold through the domains."""
         found: list[list[int]] = []
         for r, d in enumerate(self.domain_of):
             if found and self.domain_of[found[-1][-1]] == d:
@@ -82,25 +82,25 @@ class Hierarchy:
         return tuple(map(tuple, found))
 
     def routes(self, start: int) -> tuple[Route, ...]:
-        """How every domain gets what starts in domain ``start``: at each level one domain fetches it for the others.
+        """How data from domain ``start`` reaches every domain: at each level one domain fetches it for the others.
 
-        So every byte crosses the links between q domains of a level q - 1 times.
+        So every byte crosses the links between the q domains of a level q - 1 times.
         """
         paths = [tuple(level[ranks[0]] for level in reversed(self.levels)) for ranks in self.domains]
 
-        def gate(prefix: tuple[int, ...]) -> int:
-            """The domain through which it enters the larger domain of this path."""
+        def entry(prefix: tuple[int, ...]) -> int:
+            """The domain through which the data enters the larger domain with this path."""
             inside = [d for d, path in enumerate(paths) if path[: len(prefix)] == prefix]
             return start if start in inside else inside[0]
 
         found = [Route(start, 0)] * len(paths)
-        for d, path in sorted(enumerate(paths), key=lambda item: (len(self._own(gate, *item)), item)):
+        for d, path in sorted(enumerate(paths), key=lambda item: (len(self._own(entry, *item)), item)):
             if d != start:
-                parent = gate(self._own(gate, d, path)[:-1])
+                parent = entry(self._own(entry, d, path)[:-1])
                 found[d] = Route(parent, found[parent].hops + 1)
         return tuple(found)
 
     @staticmethod
-    def _own(gate: Callable[[tuple[int, ...]], int], d: int, path: tuple[int, ...]) -> tuple[int, ...]:
-        """The path of the largest domain that is entered through ``d``."""
-        return next(path[:k] for k in range(len(path) + 1) if gate(path[:k]) == d)
+    def _own(entry: Callable[[tuple[int, ...]], int], d: int, path: tuple[int, ...]) -> tuple[int, ...]:
+        """The path of the largest domain that the data enters through ``d``."""
+        return next(path[:k] for k in range(len(path) + 1) if entry(path[:k]) == d)

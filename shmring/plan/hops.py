@@ -1,12 +1,12 @@
-"""Relays: pieces that go from rank to rank, one hop a round.
+"""Pipelines in which pieces go from rank to rank, one hop a round.
 
-The bytes go chunk by chunk, a chunk in pieces of *blocks*. What a rank does with one piece is an `Act`: it says the
-piece, folds it from what others have said, or fetches it, and the next rank does something with that a round later. An
-act has a *delay*: in round t it is done for chunk t - delay, from what others said in round t - 1, and said in
-round t. So all acts on all chunks overlap like the stations of an assembly line, a rank has one claim, one await, one
-publish and one release a round, and once the line is full a chunk takes one round, however many stations it passes.
+The bytes go chunk by chunk, a chunk in pieces of *blocks*. A `PieceTask` is the work of one rank on a piece: it stages
+the piece, folds it with pieces from other slots, or forwards it; the next rank continues one round later. A task has a
+*delay*: in round t it processes chunk t - delay, with what other ranks published in round t - 1, and publishes the
+result in round t. So the tasks of all ranks work at once, on different chunks; a rank has one claim, one await, one
+publish and one release a round, and once the pipeline is full it completes one chunk a round, however many hops it has.
 
-No wait can close a circle: a rank in round t waits for what others do in round t - 1 (await) or before round t - 2
+Waits cannot form a cycle: a rank in round t waits for what others do in round t - 1 (await) or before round t - 2
 (claim, from four slots up).
 """
 
@@ -18,61 +18,61 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .limits import LINE
-from .pipeline import awaiting, deaf, even, joined
+from .pipeline import await_ranks, even, merged, release_all
 from .steps import IN, OUT, SLOT, Affine, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Release, Space, Step
 
 
 class Role(IntEnum):
-    """What a piece in a slot is: as it came from an input, folded, or fetched from another slot."""
+    """The origin of a piece in a slot: staged from an input, folded, or forwarded from another slot."""
 
-    SAID = 0
+    STAGED = 0
     FOLDED = 1
-    FETCHED = 2
+    FORWARDED = 2
 
 
-SAID, FOLDED, FETCHED = Role.SAID, Role.FOLDED, Role.FETCHED
+STAGED, FOLDED, FORWARDED = Role.STAGED, Role.FOLDED, Role.FORWARDED
 
 
-class Act(NamedTuple):
-    """What one rank does with its piece of a block.
+class PieceTask(NamedTuple):
+    """The work of one rank on its piece of a block.
 
     Attributes
     ----------
     delay : int
-        In round t it is done for chunk t - delay.
+        In round t the task processes chunk t - delay.
     block : int
     role : Role
-        What comes of it. FOLDED: a fold of ``sources``; else a copy of the one source.
+        The result. FOLDED: a fold of ``sources``; otherwise a copy of the single source.
     sources : tuple of (rank, Role)
-        Whose pieces are taken, from the slots of the round before; the own rank stands for the own input. The first of
-        a fold is a prefix if it is FOLDED.
-    stages, keeps : bool
-        Whether the result goes into the slot, and into the output.
+        The pieces to load, from the slots of the previous round; for this rank itself, from its input. The first source
+        of a fold is a prefix if it is FOLDED.
+    to_slot, to_output : bool
+        Whether the result is stored to the slot, and to the output.
     closes : bool
-        Of a fold: whether it is the whole, and not a prefix for another rank to continue.
+        For a fold: whether it completes the result, instead of making a prefix for another rank to continue.
     """
 
     delay: int
     block: int
     role: Role
     sources: tuple[tuple[int, Role], ...]
-    stages: bool
-    keeps: bool
+    to_slot: bool
+    to_output: bool
     closes: bool = True
 
 
 class Cut(NamedTuple):
-    """How blocks are cut: ``full`` chunks of ``piece`` bytes a block, and one with what is left.
+    """How blocks are cut: ``full`` chunks of ``piece`` bytes per block, and one chunk with the remainder.
 
     Attributes
     ----------
     piece, full, chunks : int
     ins, outs : list of int
-        Where each block begins in IN and in OUT, in a chunk of full size.
+        Offset of each block in IN and in OUT, in a chunk of full size.
     stride : int
-        How far the next chunk's pieces lie from these.
+        Distance to the pieces of the next chunk.
     tail : list of (int, int, int)
-        Where each block's last, smaller piece lies in IN and in OUT, and its bytes.
+        For each block, offsets of its last, smaller piece in IN and in OUT, and its bytes.
     """
 
     piece: int
@@ -85,10 +85,10 @@ class Cut(NamedTuple):
 
 
 def cut_vector(nbytes: int, blocks: int, most: int) -> Cut:
-    """A vector, cut into chunks and these into ``blocks`` slices of at most ``most`` bytes each, in whole lines."""
+    """A vector, cut into chunks of ``blocks`` slices of at most ``most`` bytes each, in whole lines."""
     lines = -(-nbytes // LINE)
     chunks = -(-lines // (blocks * (most // LINE)))
-    piece = -(-lines // (blocks * chunks)) * LINE  # as many chunks, but equal ones
+    piece = -(-lines // (blocks * chunks)) * LINE  # the same number of chunks, but equal ones
     full, left = divmod(nbytes, blocks * piece)
     starts = [b * piece for b in range(blocks)]
     bounds = [nbytes - left + at for at in even(left, blocks)]
@@ -106,139 +106,141 @@ def cut_blocks(nbytes: int, ins: list[int], outs: list[int], most: int) -> Cut:
     return Cut(piece, full, full + (left > 0), ins, outs, piece, tail)
 
 
-class Relay(NamedTuple):
-    """One rank's part in a collective, as acts.
+class HopSchedule(NamedTuple):
+    """The tasks of one rank in a collective, and the layout of pieces in slots.
 
     Attributes
     ----------
-    acts : sequence of Act
-        Those of this rank.
+    tasks : sequence of PieceTask
+        The tasks of this rank.
     place : callable
-        ``place(rank, block, role)``: which of the places for pieces in that rank's slots is for this one, in all rounds
-        the same.
+        ``place(rank, block, role)``: index of the piece among the places in that rank's slots, the same in all
+        rounds.
     places : int
-        How many of these places there are; the same on all ranks.
+        Number of places in a slot; the same on all ranks.
     delay : int
-        The longest delay of any rank's act that stages.
+        The longest delay of any task, on any rank, that stores to a slot.
     wide : int
-        How many of the places a prefix takes.
+        Number of places that a prefix takes.
     """
 
-    acts: Sequence[Act]
+    tasks: Sequence[PieceTask]
     place: Callable[[int, int, Role], int]
     places: int
     delay: int
     wide: int = 1
 
 
-def relayed(kind: str, algorithm: str, rank: int, size: int, relay: Relay, cut: Cut, in_place: int | None = 0) -> Plan:
+def hop_plan(
+    kind: str, algorithm: str, rank: int, size: int, schedule: HopSchedule, cut: Cut, in_place: int | None = 0
+) -> Plan:
     """The plan of one rank."""
-    rounds = cut.chunks + relay.delay
-    part = _Part(rank, size, relay, cut, rounds)
-    return Plan(kind, algorithm, rank, size, rounds, relay.places * cut.piece, part.loops(), in_place)
+    rounds = cut.chunks + schedule.delay
+    part = _Part(rank, size, schedule, cut, rounds)
+    return Plan(kind, algorithm, rank, size, rounds, schedule.places * cut.piece, part.loops(), in_place)
 
 
 class _Part:
-    """One rank's part: its acts, and what they are in some round."""
+    """The steps of the tasks of one rank, round by round."""
 
-    def __init__(self, rank: int, size: int, relay: Relay, cut: Cut, rounds: int) -> None:
+    def __init__(self, rank: int, size: int, schedule: HopSchedule, cut: Cut, rounds: int) -> None:
         self.rank, self.size, self.cut, self.rounds = rank, size, cut, rounds
-        self.acts, self.place, self.wide = relay.acts, relay.place, relay.wide
+        self.tasks, self.place, self.wide = schedule.tasks, schedule.place, schedule.wide
 
     def loops(self) -> tuple[Loop, ...]:
-        delays = [act.delay for act in self.acts]
+        delays = [task.delay for task in self.tasks]
         if not delays:
-            return deaf(self.rounds)
-        # Until its turn comes the others must not wait for it.
-        heard = min((act.delay - 1 for act in self.acts if self.others(act)), default=self.rounds - 1)
-        loops = [Loop(1, (Release(Affine(heard - 1)),))] if heard else []
+            return release_all(self.rounds)
+        # Release the rounds before the first await at once, so that no claim of another rank waits for them.
+        released = min((task.delay - 1 for task in self.tasks if self.others(task)), default=self.rounds - 1)
+        loops = [Loop(1, (Release(Affine(released - 1)),))] if released else []
         first, last = min(delays), max(delays)
         once: list[Step] = []
         t, end = first, self.cut.chunks + last
-        repeats = self.cut.full + first - last  # rounds in which all acts meet chunks of full size
+        repeats = self.cut.full + first - last  # rounds in which all tasks process full chunks
         while t < end:
             if t == last and repeats > 1:
-                loops += [Loop(1, tuple(once)), Loop(repeats, tuple(self.round(t, 1, heard)))]
+                loops += [Loop(1, tuple(once)), Loop(repeats, tuple(self.round(t, 1, released)))]
                 once, t = [], t + repeats
             else:
-                once += self.round(t, 0, heard)
+                once += self.round(t, 0, released)
                 t += 1
         return tuple(loop for loop in (*loops, Loop(1, tuple(once))) if loop.steps)
 
-    def round(self, t: int, step: int, heard_from: int) -> Iterable[Step]:
-        """The steps of round t, or of all rounds from t on if ``step`` is 1 and they stand in a loop.
+    def round(self, t: int, step: int, released: int) -> Iterable[Step]:
+        """The steps of round t, or, with ``step`` 1 and inside a loop, of all rounds from t on.
 
-        All before the round ``heard_from`` are released.
+        Rounds before ``released`` are released already.
         """
         here = Affine(t, step)
-        acts = [act for act in self.acts if self.nbytes(act, t)]
-        stages = any(act.stages for act in acts)
-        if stages:
+        tasks = [task for task in self.tasks if self.nbytes(task, t)]
+        publishes = any(task.to_slot for task in tasks)
+        if publishes:
             yield Claim(here)
-        said = [act for act in acts if not self.others(act)]
-        heard = [act for act in acts if self.others(act)]
-        if stages:
-            yield from joined(self.copy(act, t, step) for act in said if act.stages and not self.widens(act))
-            yield from (self.fold(act, t, step) for act in said if self.widens(act))
-        ranks = sorted({r for act in heard for r in self.others(act)})
-        yield from awaiting(Affine(t - 1, step), ranks, self.size)
-        for act in heard:
-            if act.role is FOLDED:
-                yield self.fold(act, t, step)
-            elif act.stages:
-                yield self.copy(act, t, step)
-        if stages:
+        local = [task for task in tasks if not self.others(task)]
+        remote = [task for task in tasks if self.others(task)]
+        if publishes:
+            yield from merged(self.copy(task, t, step) for task in local if task.to_slot and not self.widens(task))
+            yield from (self.fold(task, t, step) for task in local if self.widens(task))
+        ranks = sorted({r for task in remote for r in self.others(task)})
+        yield from await_ranks(Affine(t - 1, step), ranks, self.size)
+        for task in remote:
+            if task.role is FOLDED:
+                yield self.fold(task, t, step)
+            elif task.to_slot:
+                yield self.copy(task, t, step)
+        if publishes:
             yield Publish(here)
-        for act in acts:
-            if act.keeps and act.role is not FOLDED:
-                yield self.keep(act, t, step)
-        if heard_from < t < self.rounds:
+        for task in tasks:
+            if task.to_output and task.role is not FOLDED:
+                yield self.keep(task, t, step)
+        if released < t < self.rounds:
             yield Release(Affine(t - 1, step))
 
-    def others(self, act: Act) -> list[int]:
-        return [r for r, _ in act.sources if r != self.rank]
+    def others(self, task: PieceTask) -> list[int]:
+        return [r for r, _ in task.sources if r != self.rank]
 
-    def widens(self, act: Act) -> bool:
-        """Whether one operand alone, folded with nothing, is other bytes than before."""
-        return act.role is FOLDED and self.wide > 1
+    def widens(self, task: PieceTask) -> bool:
+        """Whether folding a single operand changes its bytes."""
+        return task.role is FOLDED and self.wide > 1
 
-    def nbytes(self, act: Act, t: int) -> int:
-        chunk = t - act.delay
+    def nbytes(self, task: PieceTask, t: int) -> int:
+        chunk = t - task.delay
         if 0 <= chunk < self.cut.full:
             return self.cut.piece
-        return self.cut.tail[act.block][2] if self.cut.full <= chunk < self.cut.chunks else 0
+        return self.cut.tail[task.block][2] if self.cut.full <= chunk < self.cut.chunks else 0
 
-    def copy(self, act: Act, t: int, step: int) -> Copy:
-        """Into the slot."""
-        return Copy(self.slot(self.rank, act, act.role, t, step), self.source(act, t, step), self.nbytes(act, t))
+    def copy(self, task: PieceTask, t: int, step: int) -> Copy:
+        """The copy to the slot."""
+        return Copy(self.slot(self.rank, task, task.role, t, step), self.source(task, t, step), self.nbytes(task, t))
 
-    def keep(self, act: Act, t: int, step: int) -> Copy:
-        """Into the output, after the publish: nobody waits for that. What came from afar is in the own slot now."""
-        near = act.stages and self.others(act)
-        source = self.slot(self.rank, act, act.role, t, step) if near else self.source(act, t, step)
-        return Copy(self.buffer(OUT, act, t, step), source, self.nbytes(act, t))
+    def keep(self, task: PieceTask, t: int, step: int) -> Copy:
+        """The copy to the output, after the publish; from this rank's own slot if the piece was copied there."""
+        near = task.to_slot and self.others(task)
+        source = self.slot(self.rank, task, task.role, t, step) if near else self.source(task, t, step)
+        return Copy(self.buffer(OUT, task, t, step), source, self.nbytes(task, t))
 
-    def fold(self, act: Act, t: int, step: int) -> Reduce:
+    def fold(self, task: PieceTask, t: int, step: int) -> Reduce:
         sources = tuple(
-            self.buffer(IN, act, t, step) if r == self.rank else self.slot(r, act, role, t - 1, step)
-            for r, role in act.sources
+            self.buffer(IN, task, t, step) if r == self.rank else self.slot(r, task, role, t - 1, step)
+            for r, role in task.sources
         )
-        targets = [self.buffer(OUT, act, t, step)] if act.keeps else []
-        if act.stages:
-            targets.append(self.slot(self.rank, act, FOLDED, t, step))
-        opens = act.sources[0][1] is not FOLDED
-        return Reduce(targets[0], tuple(targets[1:]), sources, self.nbytes(act, t), opens, act.closes, self.wide)
+        targets = [self.buffer(OUT, task, t, step)] if task.to_output else []
+        if task.to_slot:
+            targets.append(self.slot(self.rank, task, FOLDED, t, step))
+        opens = task.sources[0][1] is not FOLDED
+        return Reduce(targets[0], tuple(targets[1:]), sources, self.nbytes(task, t), opens, task.closes, self.wide)
 
-    def source(self, act: Act, t: int, step: int) -> Operand:
-        ((r, role),) = act.sources
-        return self.buffer(IN, act, t, step) if r == self.rank else self.slot(r, act, role, t - 1, step)
+    def source(self, task: PieceTask, t: int, step: int) -> Operand:
+        ((r, role),) = task.sources
+        return self.buffer(IN, task, t, step) if r == self.rank else self.slot(r, task, role, t - 1, step)
 
-    def slot(self, r: int, act: Act, role: Role, t: int, step: int) -> Operand:
-        return Operand(SLOT, r, Affine(self.place(r, act.block, role) * self.cut.piece), Affine(t, step))
+    def slot(self, r: int, task: PieceTask, role: Role, t: int, step: int) -> Operand:
+        return Operand(SLOT, r, Affine(self.place(r, task.block, role) * self.cut.piece), Affine(t, step))
 
-    def buffer(self, space: Space, act: Act, t: int, step: int) -> Operand:
-        chunk = t - act.delay
+    def buffer(self, space: Space, task: PieceTask, t: int, step: int) -> Operand:
+        chunk = t - task.delay
         if chunk >= self.cut.full:
-            return Operand(space, self.rank, Affine(self.cut.tail[act.block][space is OUT]))
+            return Operand(space, self.rank, Affine(self.cut.tail[task.block][space is OUT]))
         starts = self.cut.outs if space is OUT else self.cut.ins
-        return Operand(space, self.rank, Affine(starts[act.block] + chunk * self.cut.stride, step * self.cut.stride))
+        return Operand(space, self.rank, Affine(starts[task.block] + chunk * self.cut.stride, step * self.cut.stride))

@@ -1,15 +1,15 @@
-"""What a plan has to fit into, and what the machine is assumed to cost. Equal on all ranks of a communicator."""
+"""The limits that a plan must fit into, and the parameters of the cost model. Equal on all ranks of a communicator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-LINE = 64  # bytes of a cache line; what two ranks write never shares one
+LINE = 64  # bytes of a cache line; no two ranks store to the same one
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The outbox, and thresholds that override what the cost model would choose.
+    """The size of the outbox, and thresholds that override the cost model.
 
     Attributes
     ----------
@@ -17,14 +17,13 @@ class Limits:
         Slots per outbox, at least 4 (the deepest pipeline has four rounds in flight), and bytes per slot, a multiple
         of 64 and at least 128.
     round_nbytes : int or None
-        Most bytes a rank says in one round; None for a whole slot. Smaller: less cache, more synchronisations.
+        Most bytes that a rank stages in one round; None for a whole slot. Smaller: less cache, more synchronisations.
     one_shot_nbytes : int or None
         Largest all_reduce done in one shot; None to derive it from `Costs`.
     flat_reduce_nbytes : int or None
         Largest reduce done by the root alone; None to derive it.
     hierarchical_nbytes : int or None
-        Where ranks live in several domains: largest collective (vector, or all blocks) whose plan does not care; None
-        to derive it.
+        With several locality domains: largest collective (vector, or all blocks) with a flat plan; None to derive it.
     """
 
     nslots: int = 8
@@ -35,7 +34,7 @@ class Limits:
     hierarchical_nbytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no plan fits into."""
+        """Reject limits that no plan fits into."""
         if self.nslots < 4:
             raise ValueError(f"nslots is {self.nslots}; the pipelines need at least 4")
         if self.slot_nbytes < 2 * LINE or self.slot_nbytes % LINE:
@@ -45,7 +44,7 @@ class Limits:
 
     @property
     def capacity(self) -> int:
-        """Bytes a rank may say in one round: whole lines."""
+        """Bytes that a rank may stage in one round, in whole lines."""
         if self.round_nbytes is None:
             return self.slot_nbytes
         return min(self.slot_nbytes, self.round_nbytes // LINE * LINE)
@@ -53,19 +52,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Costs:
-    """The machine as the cost model sees it. The defaults are of the order measured between two near cores.
+    """The parameters of the cost model. The defaults are of the order measured between two near cores.
 
     Attributes
     ----------
     latency : float
-        Seconds from one rank's publish to another's awakening, when nothing hides it.
+        Seconds from a publish to the return of the await of another rank, when nothing hides it.
     bytes_per_second : float
-        Bytes one thread loads or stores per second while staging is in cache.
+        Bytes that one thread loads or stores per second while the slots are in cache.
     dispatch : float
-        Seconds in which a thread wakes two parked ones of its team, which then wake two others each.
+        Seconds for a thread to wake two parked helper threads, which then wake two more each.
     link_bytes_per_second : float
-        Bytes per second that all ranks of a domain together load from other domains, or these from it. The default is
-        of the order that vendors give for two sockets, and for the clusters of one; measured by nobody here.
+        Bytes per second that all ranks of a domain together load from other domains, or the others from it. The default
+        is of the order that vendors give for two sockets, and for cache clusters of one socket; not measured here.
     """
 
     latency: float = 5e-7

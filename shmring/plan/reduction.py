@@ -1,44 +1,45 @@
-"""Collectives that compute, on private buffers: everything another rank needs crosses an outbox.
+"""Reductions on private buffers: everything another rank needs is staged in an outbox.
 
-Every element is folded in rank order 0..p-1 by a single Reduce, whichever builder makes the plan, so that results
-have the same bits for all algorithms and sizes. This rules out whatever moves partial results (trees, rings, recursive
+A single Reduce folds every element in rank order 0..p-1, whichever builder makes the plan, so that results have the
+same bits for all algorithms and sizes. This rules out algorithms that move partial results (trees, rings, recursive
 halving): a partial result in float16 is rounded once more, and in float32 it is only right if it is a prefix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 
 from .limits import DEFAULT_LIMITS, Limits
 from .pipeline import (
-    Speech,
-    Turn,
+    BlockSizes,
+    Iteration,
+    IterationSteps,
     alone,
-    awaiting,
+    await_ranks,
     blocks_of,
-    deaf,
     extent,
-    joined,
-    packing,
+    merged,
+    no_steps,
     pipelined,
+    release_all,
+    round_groups,
+    round_up,
     rounds_of,
-    silent,
-    stages,
-    up,
+    slot_alignment,
 )
 from .steps import IN, OUT, SLOT, ZERO, Affine, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release, Step
 from .two_shot import two_shot
 
 
 def all_reduce_one_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Every rank stages all it has and folds everything itself: one sync, p(p+3)s bytes. For small messages."""
+    """Every rank stages its vector and folds all vectors itself: one sync, p(p+3)s bytes. For small messages."""
     kind = "all_reduce"
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, folds=True)
-    cut = stages([nbytes], limits.capacity)
-    say, hear = _stage_whole(rank), _fold(rank, size, range(size))
-    return Plan(kind, "one_shot", rank, size, *extent(cut), pipelined(cut, say, hear))
+    cut = round_groups([nbytes], limits.capacity)
+    produce, consume = _stage_whole(rank), _fold(rank, size, range(size))
+    return Plan(kind, "one_shot", rank, size, *extent(cut), pipelined(cut, produce, consume))
 
 
 def all_reduce_two_shot(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
@@ -54,11 +55,11 @@ def reduce_flat(
     in_place = 0 if rank == root else None
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
-    cut = stages([nbytes], limits.capacity)
+    cut = round_groups([nbytes], limits.capacity)
     if rank == root:
-        loops = pipelined(cut, silent, _fold(rank, size, range(size)))
+        loops = pipelined(cut, no_steps, _fold(rank, size, range(size)))
     else:
-        loops = (*deaf(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), silent))
+        loops = (*release_all(rounds_of(cut)), *pipelined(cut, _stage_whole(rank), no_steps))
     return Plan(kind, "flat", rank, size, *extent(cut), loops, in_place)
 
 
@@ -67,78 +68,73 @@ def reduce_sliced(
 ) -> Plan:
     """The other ranks fold a slice each and the root collects: (3p+1)s bytes, of which no rank touches more than 4s.
 
-    The root stages its operand like everyone, because it has its place in the order of summation; folding it in at the
-    end, which would save those 2s, is right for the last rank only, and there only where partial results are exact.
+    The root stages its operand like every rank, because summation is in rank order. Folding it in at the end would save
+    2s, but is right only if the root is the last rank and partial results are exact.
     """
     owners = tuple(r for r in range(size) if r != root)
     return two_shot("reduce", "sliced", rank, size, nbytes, limits, owners, (root,))
 
 
 def reduce_scatter(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
 ) -> Plan:
     """Every rank stages the other ranks' blocks and folds its own: one sync, (3p-1)s bytes (s = p * ``nbytes``).
 
-    ``nbytes`` is the size of one block, i.e. of the output, or a sequence of the sizes of all.
+    ``nbytes`` is the size of one block, i.e. of the output, or a sequence of all sizes.
     """
     kind = "reduce_scatter"
     sizes, places = blocks_of(nbytes, size)
     in_place = -places[rank]
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place, folds=True)
-    alignment = packing(size - 1, limits.capacity, itemsize)
-    cut = stages(sizes, limits.capacity, lambda pieces: sum(pieces) - min(pieces), alignment)
+    alignment = slot_alignment(size - 1, limits.capacity, itemsize)
+    cut = round_groups(sizes, limits.capacity, lambda pieces: sum(pieces) - min(pieces), alignment)
 
-    def packed(turn: Turn, src: int) -> list[int]:
-        # Where the piece for each rank lies in the slot of `src`. Its own is not there, so the later ones move up.
-        return [0, *accumulate(up(n, alignment) if r != src else 0 for r, n in enumerate(turn.stage.pieces))]
+    def packed(it: Iteration, src: int) -> list[int]:
+        # Offset of each rank's piece in the slot of `src`, which does not stage a piece for itself.
+        return [0, *accumulate(round_up(n, alignment) if r != src else 0 for r, n in enumerate(it.group.pieces))]
 
-    def say(turn: Turn) -> Iterable[Step]:
-        place = packed(turn, rank)
+    def produce(it: Iteration) -> Iterable[Step]:
+        place = packed(it, rank)
         if place[-1]:
-            yield Claim(turn.round)
-            yield from joined(
+            yield Claim(it.round)
+            yield from merged(
                 Copy(
-                    Operand(SLOT, rank, Affine(place[j]), turn.round),
-                    Operand(IN, rank, turn.at(j, places[j])),
-                    turn.stage.pieces[j],
+                    Operand(SLOT, rank, Affine(place[j]), it.round),
+                    Operand(IN, rank, it.at(j, places[j])),
+                    it.group.pieces[j],
                 )
                 for j in range(size)
-                if j != rank and turn.stage.pieces[j]
+                if j != rank and it.group.pieces[j]
             )
-            yield Publish(turn.round)
+            yield Publish(it.round)
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        if own := turn.stage.pieces[rank]:
-            before = packed(turn, rank)[rank]  # what lies before our piece in the slots of the ranks after us
-            yield Await(turn.round)
+    def consume(it: Iteration) -> Iterable[Step]:
+        if own := it.group.pieces[rank]:
+            before = packed(it, rank)[rank]  # offset of this rank's piece in the slots of later ranks
+            yield Await(it.round)
             yield Reduce(
-                Operand(OUT, rank, turn.at(rank, 0)),
+                Operand(OUT, rank, it.at(rank, 0)),
                 (),
                 tuple(
-                    Operand(IN, rank, turn.at(rank, places[rank]))
+                    Operand(IN, rank, it.at(rank, places[rank]))
                     if r == rank
                     else Operand(
-                        SLOT, r, Affine(before - (up(turn.stage.pieces[r], alignment) if r < rank else 0)), turn.round
+                        SLOT, r, Affine(before - (round_up(it.group.pieces[r], alignment) if r < rank else 0)), it.round
                     )
                     for r in range(size)
                 ),
                 own,
             )
-        yield Release(turn.round)
+        yield Release(it.round)
 
-    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, say, hear), in_place)
+    return Plan(kind, "staged", rank, size, *extent(cut), pipelined(cut, produce, consume), in_place)
 
 
 def scan(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
     """Rank r folds the operands of ranks 0..r: one sync, (p^2+7p-4)/2 * s bytes.
 
-    No two ranks want the same result, so slices have no owner to share the work with; everything but the last rank's
-    operand is staged once.
+    No two ranks need the same result, so slices would save nothing. Every operand but the last is staged once.
     """
     return _prefix("scan", rank, size, nbytes, limits, range(rank + 1))
 
@@ -153,32 +149,32 @@ def _prefix(kind: str, rank: int, size: int, nbytes: int, limits: Limits, source
         return alone(kind, rank, size, 0)
     if size == 1:
         return alone(kind, rank, size, nbytes, folds=True)
-    cut = stages([nbytes], limits.capacity)
-    say = _stage_whole(rank) if rank < size - 1 else silent
+    cut = round_groups([nbytes], limits.capacity)
+    produce = _stage_whole(rank) if rank < size - 1 else no_steps
     if sources:
-        loops = pipelined(cut, say, _fold(rank, size, sources))
+        loops = pipelined(cut, produce, _fold(rank, size, sources))
     else:
-        loops = (*deaf(rounds_of(cut)), *pipelined(cut, say, silent))
+        loops = (*release_all(rounds_of(cut)), *pipelined(cut, produce, no_steps))
     return Plan(kind, "staged", rank, size, *extent(cut), loops)
 
 
-def _stage_whole(rank: int) -> Speech:
-    def say(turn: Turn) -> Iterable[Step]:
-        yield Claim(turn.round)
-        yield Copy(Operand(SLOT, rank, ZERO, turn.round), Operand(IN, rank, turn.at(0, 0)), turn.stage.pieces[0])
-        yield Publish(turn.round)
+def _stage_whole(rank: int) -> IterationSteps:
+    def produce(it: Iteration) -> Iterable[Step]:
+        yield Claim(it.round)
+        yield Copy(Operand(SLOT, rank, ZERO, it.round), Operand(IN, rank, it.at(0, 0)), it.group.pieces[0])
+        yield Publish(it.round)
 
-    return say
+    return produce
 
 
-def _fold(rank: int, size: int, ranks: range) -> Speech:
-    """Hear by folding whole operands of ``ranks``, the own one from where it is."""
+def _fold(rank: int, size: int, ranks: range) -> IterationSteps:
+    """Consume a round: fold the whole operands of ``ranks``, this rank's own from its input."""
 
-    def hear(turn: Turn) -> Iterable[Step]:
-        at, nbytes = turn.at(0, 0), turn.stage.pieces[0]
-        sources = tuple(Operand(IN, rank, at) if r == rank else Operand(SLOT, r, ZERO, turn.round) for r in ranks)
-        yield from awaiting(turn.round, [r for r in ranks if r != rank], size)
+    def consume(it: Iteration) -> Iterable[Step]:
+        at, nbytes = it.at(0, 0), it.group.pieces[0]
+        sources = tuple(Operand(IN, rank, at) if r == rank else Operand(SLOT, r, ZERO, it.round) for r in ranks)
+        yield from await_ranks(it.round, [r for r in ranks if r != rank], size)
         yield Reduce(Operand(OUT, rank, at), (), sources, nbytes)
-        yield Release(turn.round)
+        yield Release(it.round)
 
-    return hear
+    return consume

@@ -1,10 +1,10 @@
 """The vocabulary of plans: what one rank does in one collective, as data.
 
-A plan is of size O(ranks), never O(bytes): what repeats is a `Loop` whose steps move by `Affine` numbers. It names no
-address; the engine adds those of the buffers and outboxes when it runs the plan, and the simulator those of its own.
+A plan has size O(ranks), never O(bytes): repetition is a `Loop` whose steps have `Affine` offsets and rounds. A plan
+contains no addresses; the engine adds those of buffers and outboxes when it executes the plan.
 
 Rounds are counted from the collective's first. Round ``r`` of a rank lies in the slot ``r % nslots`` of its outbox
-(counted from the communicator's first round), so a plan is right wherever in the life of a communicator it runs.
+(counted from the communicator's first round), so a plan is valid at any point in the life of a communicator.
 At the end of a plan the engine publishes and releases all its rounds, so no plan needs to end with that.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Space(IntEnum):
-    """Where bytes are: a rank's input buffer, its output buffer, or its outbox slot of some round."""
+    """Where bytes are: the input buffer of a rank, its output buffer, or its outbox slot of some round."""
 
     IN = 0
     OUT = 1
@@ -25,12 +25,12 @@ class Space(IntEnum):
 
 IN, OUT, SLOT = Space.IN, Space.OUT, Space.SLOT
 
-# In `Await.ranks`: every rank but this one.
+# In `Await.ranks`: all other ranks.
 ALL = None
 
 
 class Affine(NamedTuple):
-    """A number that moves with the loop around it: ``start + i * step`` in iteration ``i``."""
+    """A number that depends on the iteration of the enclosing loop: ``start + i * step`` in iteration ``i``."""
 
     start: int
     step: int = 0
@@ -44,7 +44,7 @@ ZERO = Affine(0)
 
 
 class Operand(NamedTuple):
-    """Where some bytes begin: ``offset`` bytes into a space of a rank; ``round`` says which slot, if it is a SLOT."""
+    """The place of some bytes: ``offset`` bytes into a space of a rank; for a SLOT, that of ``round``."""
 
     space: Space
     rank: int
@@ -60,8 +60,8 @@ class Touch(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Move ``nbytes``. Where ``dst`` and ``src`` turn out to be the same address (in place) there is nothing to do;
-    they never overlap otherwise.
+    """Copy ``nbytes``. ``dst`` and ``src`` may be the same address (in place), then nothing is done; they never overlap
+    otherwise.
     """
 
     dst: Operand
@@ -70,22 +70,22 @@ class Copy(NamedTuple):
 
     @property
     def loads(self) -> list[Touch]:
-        """What is loaded."""
+        """The bytes that the step loads."""
         return [Touch(self.src, self.nbytes)]
 
     @property
     def stores(self) -> list[Touch]:
-        """What is stored."""
+        """The bytes that the step stores."""
         return [Touch(self.dst, self.nbytes)]
 
 
 class Reduce(NamedTuple):
     """Fold ``sources``, in the order given, in registers, and store the result in ``dst`` and in every one of ``also``.
 
-    A destination is one of the sources or overlaps none. Unless ``closes``, the result is a prefix of the fold, which a
-    step that does not ``opens`` continues with it as its first source. An element of a prefix has ``wide`` times the
-    bytes of one of the operands, of which ``nbytes`` are folded: 16-bit floats accumulate in float32 and are rounded
-    once, at the close.
+    A destination is one of the sources or overlaps none. Unless ``closes`` is set, the result is a prefix of the fold;
+    a later step without ``opens`` takes it as its first source and continues. An element of a prefix has ``wide`` times
+    the bytes of an element of the operands, of which ``nbytes`` are folded: 16-bit floats accumulate in float32 and are
+    rounded once, by the step that closes the fold.
     """
 
     dst: Operand
@@ -98,46 +98,47 @@ class Reduce(NamedTuple):
 
     @property
     def loads(self) -> list[Touch]:
-        """What is loaded."""
+        """The bytes that the step loads."""
         first, *others = self.sources
         nbytes = self.nbytes if self.opens else self.wide * self.nbytes
         return [Touch(first, nbytes), *(Touch(o, self.nbytes) for o in others)]
 
     @property
     def stores(self) -> list[Touch]:
-        """What is stored."""
+        """The bytes that the step stores."""
         nbytes = self.nbytes if self.closes else self.wide * self.nbytes
         return [Touch(o, nbytes) for o in (self.dst, *self.also)]
 
 
 class Claim(NamedTuple):
-    """Wait until the own slots of all rounds up to ``round`` may be overwritten: every other rank has consumed the
-    rounds that lay in them before, ``consumed >= round + 1 - nslots``.
+    """Wait until this rank may overwrite its slots of all rounds up to ``round``: every other rank has consumed the
+    rounds that they held before, ``consumed >= round + 1 - nslots``.
     """
 
     round: Affine
 
 
 class Publish(NamedTuple):
-    """Say that all this rank says in the rounds up to ``round`` lies in its slots; the skipped ones stay empty.
+    """Make the rounds of this rank up to ``round`` visible to the others; rounds without data stay empty.
 
-    Only a claimed round is published, be it one without data.
+    Every published round was claimed before, with or without data.
     """
 
     round: Affine
 
 
 class Await(NamedTuple):
-    """Wait until each of ``ranks`` (`ALL`: all others) has published ``round``; each of them says something in it."""
+    """Wait until each of ``ranks`` (`ALL`: all others) has published ``round``; each has a Publish step for it."""
 
     round: Affine
     ranks: tuple[int, ...] | None = ALL
 
 
 class Release(NamedTuple):
-    """Say that this rank reads nothing more of the rounds up to ``round``.
+    """Declare that this rank reads no more of the rounds up to ``round``, so that their slots can be reused.
 
-    Never of the last round: the end of the plan releases that, so a rank that has not yet is known to be in the call.
+    Never of the last round: the end of the plan releases it, so an unreleased last round shows that a rank is in the
+    call.
     """
 
     round: Affine
@@ -147,7 +148,7 @@ Step: TypeAlias = Copy | Reduce | Claim | Publish | Await | Release
 
 
 class Loop(NamedTuple):
-    """``steps`` done ``times`` times, with ``i = 0, 1, ...`` in their affine numbers."""
+    """``steps`` repeated ``times`` times, with ``i = 0, 1, ...`` in their affine numbers."""
 
     times: int
     steps: tuple[Step, ...]
@@ -159,20 +160,20 @@ class Plan(NamedTuple):
     Attributes
     ----------
     kind, algorithm : str
-        What is computed, and by which of the ways to do so.
+        The collective, and the name of the algorithm.
     rank, size : int
-        Whose schedule this is, among how many.
+        The rank that executes this schedule, and the number of ranks.
     rounds : int
-        How many rounds the collective takes, the same on all ranks.
+        Number of rounds of the collective, the same on all ranks.
     used_nbytes : int
-        How much of a slot the ranks use at most, the same on all ranks.
+        Most bytes of a slot that any rank uses, the same on all ranks.
     loops : tuple of Loop
-        Run one after the other.
+        Executed one after the other.
     in_place : int or None
         The address of IN minus the address of OUT when the caller works in place; None if there is no such form
         (for instance because only one of the two buffers exists on this rank).
     zero_copy : bool
-        Whether the plan addresses buffers of other ranks (shared arrays), not only their slots.
+        Whether the plan loads or stores buffers of other ranks (shared arrays), not only their slots.
     """
 
     kind: str
@@ -213,13 +214,13 @@ def _step(s: Step) -> str:
             verb = "reduce" if s.closes and s.opens else "close" if s.closes else "open" if s.opens else "carry"
             return f"{verb:7} {s.nbytes} bytes: {_operands((s.dst, *s.also))} <- {_operands(s.sources)}"
         case Await():
-            who = "all others" if s.ranks is ALL else ", ".join(map(str, s.ranks))
-            return f"await   round {_number(s.round)} of {who}"
+            ranks = "all others" if s.ranks is ALL else ", ".join(map(str, s.ranks))
+            return f"await   round {_number(s.round)} of {ranks}"
     return f"{type(s).__name__.lower():7} round {_number(s.round)}"
 
 
 def describe(plan: Plan) -> str:
-    """The plan in readable lines; offsets stand in brackets, ``i`` is the iteration."""
+    """The plan as text; offsets are in brackets, ``i`` is the iteration."""
     lines = [f"{plan.kind}, {plan.algorithm}: rank {plan.rank} of {plan.size}, {plan.rounds} rounds"]
     for loop in plan.loops:
         lines.append("  once" if loop.times == 1 else f"  {loop.times} times, i = 0..{loop.times - 1}")

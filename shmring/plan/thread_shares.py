@@ -1,13 +1,13 @@
-"""Shares: one collective made by several threads of every rank, each of which makes a smaller one.
+"""Thread shares: a collective split among the threads of each rank, each of which executes a smaller collective.
 
-The vector, or each block of it, is cut into as many shares as there are threads. Thread t of a rank makes the
+The vector, or each block of it, is cut into as many shares as there are threads. Thread t of a rank executes the
 collective of the t-th shares with the threads t of the other ranks, over slots and counters of its own. Shares have no
-byte in common, so the threads of a rank need nothing of one another until all are done; and every element is still
-folded by one `Reduce` in rank order, so results have the same bits for any number of threads.
+byte in common, so the threads of a rank do not synchronise until all are done; and one `Reduce` in rank order still
+folds every element, so results have the same bits for any number of threads.
 
-A share's plan is that of a collective of the share's size, its blocks moved apart to where the whole one's lie. The
-shares are equal but for the last, so one plan does for all threads but the last one: the engine adds ``t * nbytes`` to
-the addresses of IN and OUT.
+The plan of a share is that of a collective of the share's size, with its blocks spaced as those of the whole. All
+shares but the last are equal, so their threads use the same plan: the engine adds ``t * nbytes`` to the addresses of IN
+and OUT.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import NamedTuple
 from .choose import choose
 from .cost import cost
 from .limits import DEFAULT_COSTS, LINE, Costs, Limits
-from .pipeline import up
+from .pipeline import round_up
 from .steps import IN, OUT, Affine, Copy, Loop, Operand, Plan, Reduce, Space, Step
 
-# A strand's outbox unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
+# The outbox of a helper thread, unless configured smaller (SHMRING_HELPER_SLOT_NBYTES in _c/layout.h).
 SHARE_LIMITS = Limits(slot_nbytes=65536)
 
-# Where the blocks of all ranks lie packed, one behind the other; elsewhere lies a vector, or one block.
+# The buffers that hold the packed blocks of all ranks; the others hold a vector, or one block.
 BLOCKS: dict[str, tuple[Space, ...]] = {
     "reduce_scatter": (IN,),
     "scatter": (IN,),
@@ -34,18 +34,18 @@ BLOCKS: dict[str, tuple[Space, ...]] = {
 }
 
 
-class Shares(NamedTuple):
-    """Bytes of every thread's share of the vector or block but the last one's, and of the last one's."""
+class ThreadShares(NamedTuple):
+    """Bytes of the share of the last thread, and of the share of every other thread."""
 
     nbytes: int
     last_nbytes: int
 
 
 def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
-    """Bytes of a whole message from which ``threads`` threads are quicker than one.
+    """Bytes of a message from which ``threads`` threads are faster than one.
 
-    Every rank touches at least twice the bytes of the message (broadcast). Of the time that takes, all but one part in
-    ``threads`` is saved, and one waking is paid.
+    Every rank touches at least twice the bytes of the message (broadcast). The threads save the fraction
+    ``1 - 1 / threads`` of that time, and add the time to wake the helper threads.
     """
     if threads < 2:
         return float("inf")
@@ -53,14 +53,14 @@ def split_limit(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
 
 
 def waking(threads: int, costs: Costs = DEFAULT_COSTS) -> float:
-    """Seconds until the helpers of a team of ``threads`` are awake: the depth of the tree in which they are woken."""
+    """Seconds to wake all helper threads of ``threads`` threads, in a binary tree."""
     return (threads.bit_length() - 1) * costs.dispatch
 
 
 def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFAULT_COSTS) -> float:
-    """What a large collective takes by the model, as long as memory gives all threads what one of them draws alone.
+    """Predicted seconds of a large collective, if memory bandwidth grows with the number of threads.
 
-    Its bytes at the pace of a thread, the synchronisations that nothing hides, and the waking of the helpers.
+    The sum of its bytes at the speed of one thread, the exposed synchronisations, and the time to wake the helpers.
     """
     shares = cut(kind, size, nbytes, threads, 0)
     part = nbytes if shares is None else shares.nbytes
@@ -71,21 +71,21 @@ def seconds(kind: str, size: int, nbytes: int, threads: int, costs: Costs = DEFA
     return touched / costs.bytes_per_second + exposed + waking(threads, costs)
 
 
-def cut(kind: str, size: int, nbytes: int, threads: int, limit: float) -> Shares | None:
-    """The shares of a vector or block of ``nbytes``; None if one thread makes the call alone.
+def cut(kind: str, size: int, nbytes: int, threads: int, limit: float) -> ThreadShares | None:
+    """The shares of a vector or block of ``nbytes``; None if one thread executes the whole call.
 
-    Equal on all ranks, since it depends on nothing but its arguments. Shares are whole lines but for the last.
+    Equal on all ranks, since it depends on its arguments only. Shares are whole lines, except for the last.
     """
     whole = nbytes * size if kind in BLOCKS else nbytes
     if threads < 2 or whole < limit:
         return None
-    share = up(-(-nbytes // threads), LINE)
+    share = round_up(-(-nbytes // threads), LINE)
     last = nbytes - (threads - 1) * share
-    return Shares(share, last) if last > 0 else None
+    return ThreadShares(share, last) if last > 0 else None
 
 
 def spaced(plan: Plan, nbytes: int, pitch: int) -> Plan:
-    """The same plan, of blocks of ``nbytes`` each, for buffers in which blocks begin ``pitch`` bytes apart."""
+    """A plan for blocks of ``nbytes`` each, changed for buffers in which blocks begin ``pitch`` bytes apart."""
     spaces = BLOCKS.get(plan.kind, ())
 
     def moved(o: Operand, by: int = 0) -> Operand:
@@ -99,7 +99,7 @@ def spaced(plan: Plan, nbytes: int, pitch: int) -> Plan:
             also, sources = tuple(map(moved, step.also)), tuple(map(moved, step.sources))
             yield step._replace(dst=moved(step.dst), also=also, sources=sources)
         elif isinstance(step, Copy):
-            # One copy may take several whole blocks, which lie apart now; in a loop it never leaves its block.
+            # A copy may cover several whole blocks, which are no longer adjacent; in a loop it stays within its block.
             ends = [o.offset.start for o in (step.dst, step.src) if o.space in spaces]
             done = 0
             while done < step.nbytes:

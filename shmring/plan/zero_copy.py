@@ -1,25 +1,24 @@
-"""Collectives on shared arrays: every rank can load and store every rank's buffers, and nothing is staged.
+"""Collectives on shared arrays: every rank can load and store the buffers of all ranks, and nothing is staged.
 
-Two dataless rounds frame the work: the *entry* says "my buffers are ready", the *exit* says "I am done with
-yours". A rank awaits only those whose word it needs.
+Two rounds without data frame the work. A rank publishes the *entry* when its buffers are ready, and the *exit* when it
+no longer uses those of other ranks. It awaits only the ranks it depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .data_movement import blocks_of
 from .limits import DEFAULT_LIMITS, Limits
-from .pipeline import alone, even, peers
+from .pipeline import BlockSizes, alone, blocks_of, even, peers
 from .steps import IN, OUT, Affine, Await, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Step
 
 ENTRY, EXIT = Affine(0), Affine(1)
 
 
 def all_reduce(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
-    """Every rank folds one slice of all inputs and stores it into all outputs: 2ps bytes, the least there can be.
+    """Every rank folds one slice of all inputs and stores it into all outputs: 2ps bytes, the least possible.
 
-    Right in place, because the slice is read and written by its owner alone.
+    Works in place, because only its owner reads and writes a slice.
     """
     return _by_slices("all_reduce", rank, size, nbytes, outputs=(rank, *peers(rank, size)), in_place=0)
 
@@ -27,7 +26,7 @@ def all_reduce(rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Lim
 def all_reduce_shared(
     rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
-    """All-reduce with one result for all, in the OUT of ``root``, where everyone reads it: (p+1)s bytes."""
+    """All-reduce with one shared result, in the OUT of ``root``: (p+1)s bytes."""
     plan = _by_slices("all_reduce", rank, size, nbytes, outputs=(root,), in_place=0 if rank == root else None)
     return plan._replace(algorithm="zero_copy_shared" if plan.zero_copy else plan.algorithm)
 
@@ -53,9 +52,10 @@ def reduce_scatter(rank: int, size: int, nbytes: int, itemsize: int = 1, limits:
 def broadcast(
     rank: int, size: int, nbytes: int, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
-    """Everyone copies from the root's IN, each starting somewhere else: 2(p-1)s bytes.
+    """Every rank copies from the root's IN, starting at a different offset: 2(p-1)s bytes.
 
-    Pushing slices would load every byte only once (ps bytes), but leave the result in the caches of the wrong ranks.
+    If every rank stored one slice into all outputs, each byte would be loaded only once (ps bytes), but the result
+    would be in the caches of the wrong ranks.
     """
     kind = "broadcast"
     if size == 1 or not nbytes:
@@ -69,10 +69,8 @@ def broadcast(
     return _with_root(kind, rank, size, root, work if rank != root else [])
 
 
-def all_gather(
-    rank: int, size: int, nbytes: int | Sequence[int], itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
-) -> Plan:
-    """Everyone copies every block: 2p(p-1)m bytes in place."""
+def all_gather(rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS) -> Plan:
+    """Every rank copies every block: 2p(p-1)m bytes in place."""
     kind = "all_gather"
     sizes, places = blocks_of(nbytes, size)
     if size == 1 or not any(sizes):
@@ -86,34 +84,22 @@ def all_gather(
 
 
 def all_gather_shared(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-    root: int = 0,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
-    """All-gather with one result for all, in the OUT of ``root``: everyone stores its block, 2pm bytes.
+    """All-gather with one shared result, in the OUT of ``root``: every rank stores its block, 2pm bytes.
 
-    The inputs are reached by their owners alone, so they need not be shared.
+    Only the owner of an input loads it, so inputs need not be shared.
     """
     kind = "all_gather"
     sizes, places = blocks_of(nbytes, size)
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), places[rank])
-    own: list[Step] = []
-    if sizes[rank]:
-        own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
+    own = _copies(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])
     return _framed(kind, rank, size, own, None)._replace(algorithm="zero_copy_shared")
 
 
 def gather(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-    root: int = 0,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
     """Every rank stores its block into the root's output: 2(p-1)m bytes in place."""
     kind = "gather"
@@ -121,19 +107,12 @@ def gather(
     in_place = places[root] if rank == root else None
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place)
-    own: list[Step] = []
-    if sizes[rank]:
-        own = [Copy(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])]
+    own = _copies(Operand(OUT, root, Affine(places[rank])), Operand(IN, rank, Affine(0)), sizes[rank])
     return _with_root(kind, rank, size, root, own, in_place)
 
 
 def scatter(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[int],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
-    root: int = 0,
+    rank: int, size: int, nbytes: BlockSizes, itemsize: int = 1, limits: Limits = DEFAULT_LIMITS, root: int = 0
 ) -> Plan:
     """Every rank copies its block from the root's input: 2(p-1)m bytes in place."""
     kind = "scatter"
@@ -141,20 +120,14 @@ def scatter(
     in_place = -places[root] if rank == root else None
     if size == 1 or not any(sizes):
         return alone(kind, rank, size, sum(sizes), in_place)
-    own: list[Step] = []
-    if sizes[rank]:
-        own = [Copy(Operand(OUT, rank, Affine(0)), Operand(IN, root, Affine(places[rank])), sizes[rank])]
+    own = _copies(Operand(OUT, rank, Affine(0)), Operand(IN, root, Affine(places[rank])), sizes[rank])
     return _with_root(kind, rank, size, root, own, in_place)
 
 
 def all_to_all(
-    rank: int,
-    size: int,
-    nbytes: int | Sequence[Sequence[int]],
-    itemsize: int = 1,
-    limits: Limits = DEFAULT_LIMITS,
+    rank: int, size: int, nbytes: int | Sequence[Sequence[int]], itemsize: int = 1, limits: Limits = DEFAULT_LIMITS
 ) -> Plan:
-    """Everyone copies its blocks from all inputs: 2p^2 m bytes. Not in place: blocks would swap under their readers."""
+    """Every rank copies its blocks from all inputs: 2p^2 m bytes. Not in place: blocks would change while read."""
     kind = "all_to_all"
     matrix = [[nbytes] * size] * size if isinstance(nbytes, int) else nbytes
     sizes = [row[rank] for row in matrix]
@@ -170,7 +143,7 @@ def all_to_all(
 
 
 def entered(plan: Plan) -> Plan:
-    """The same plan for ranks that have all just heard from one another: the exit round alone is left."""
+    """The plan without its entry round, for ranks that have just completed an exchange with all others."""
     if not plan.zero_copy:
         return plan
     steps = [s for loop in plan.loops for s in loop.steps if not (isinstance(s, (Publish, Await)) and s.round == ENTRY)]
@@ -179,7 +152,7 @@ def entered(plan: Plan) -> Plan:
 
 
 def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int, ...], in_place: int | None) -> Plan:
-    """Every rank folds its slice of all inputs and stores it into each of ``outputs``."""
+    """Every rank folds its slice of all inputs and stores it into the output of each of the ranks ``outputs``."""
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
     lo, hi = even(nbytes, size)[rank : rank + 2]
@@ -189,19 +162,23 @@ def _by_slices(kind: str, rank: int, size: int, nbytes: int, outputs: tuple[int,
     return _framed(kind, rank, size, [Reduce(dst, tuple(also), sources, hi - lo)] if lo < hi else [], in_place)
 
 
+def _copies(dst: Operand, src: Operand, nbytes: int) -> list[Step]:
+    return [Copy(dst, src, nbytes)] if nbytes else []
+
+
 def _framed(kind: str, rank: int, size: int, work: Sequence[Step], in_place: int | None) -> Plan:
-    """Work on everyone's buffers, which everyone keeps still from entry to exit."""
+    """Work on the buffers of all ranks, which no caller touches from entry to exit."""
     return _plan(kind, rank, size, [Publish(ENTRY), Await(ENTRY), *work, Publish(EXIT), Await(EXIT)], in_place)
 
 
 def _with_root(kind: str, rank: int, size: int, root: int, work: Sequence[Step], in_place: int | None = 0) -> Plan:
-    """Work on the root's buffers: it waits at the exit for everyone, the others at the entry for it."""
+    """Work on the root's buffers: the root awaits the exit of all ranks, the others await the entry of the root."""
     if rank == root:
         return _plan(kind, rank, size, [Publish(ENTRY), *work, Await(EXIT)], in_place)
     return _plan(kind, rank, size, [Await(ENTRY, (root,)), *work, Publish(EXIT)], in_place)
 
 
 def _plan(kind: str, rank: int, size: int, steps: Sequence[Step], in_place: int | None) -> Plan:
-    # Nothing is written into slots, but the rule holds for every round: claim before you publish. It keeps a rank from
-    # getting so far ahead that it says a round over one that a slow peer has yet to look at.
+    # No data goes into slots, but every round is claimed before it is published: the claim keeps a rank from publishing
+    # over a round that a slow peer has not read yet.
     return Plan(kind, "zero_copy", rank, size, 2, 0, (Loop(1, (Claim(EXIT), *steps)),), in_place, zero_copy=True)

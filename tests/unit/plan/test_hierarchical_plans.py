@@ -1,4 +1,4 @@
-"""Plans that know of domains: the same results in the same order as flat ones, and few bytes across links."""
+"""Hierarchical plans: the same results in the same order as flat ones, and few bytes across links."""
 
 import random
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from shmring.plan.limits import Limits
-from shmring.plan.pipeline import even, joined, packing, rounds_of, stages, up
+from shmring.plan.pipeline import even, merged, round_groups, round_up, rounds_of, slot_alignment
 from shmring.plan.steps import IN, SLOT, Affine, Copy, Operand, Plan, describe
 from shmring.plan.two_shot import slice_capacity
 
@@ -28,51 +28,51 @@ def test_stages_cover_every_block_once_in_order_and_fit_the_slots(seed):
     for _ in range(500):
         blocks, capacity = rng.randrange(1, 8), 64 * rng.choice((2, 3, 16, 40, 4096))
         load = rng.choice((max, sum))
-        alignment = packing(1 if load is max else blocks, capacity, 1)
+        alignment = slot_alignment(1 if load is max else blocks, capacity, 1)
         sizes = [rng.choice((0, 1, 64, rng.randrange(20_000), rng.randrange(300))) for _ in range(blocks)]
         at, round = [0] * blocks, 0
-        for stage in stages(sizes, capacity, load, alignment):
-            assert stage.round == round
-            assert stage.starts == at
-            assert load([up(n, alignment) for n in stage.pieces]) <= capacity
-            round += stage.times
-            at = [a + stage.times * n for a, n in zip(at, stage.pieces, strict=True)]
+        for group in round_groups(sizes, capacity, load, alignment):
+            assert group.round == round
+            assert group.starts == at
+            assert load([round_up(n, alignment) for n in group.pieces]) <= capacity
+            round += group.times
+            at = [a + group.times * n for a, n in zip(at, group.pieces, strict=True)]
         assert at == sizes
 
 
 def test_one_block_takes_the_fewest_rounds_in_equal_pieces_to_the_line():
     for nbytes in (1, 256, 4096, 4097, 65_536, 65_540, 999_999, 1 << 34):
-        cut = stages([nbytes], 4096)
+        cut = round_groups([nbytes], 4096)
         least = -(-nbytes // 4096)
         assert rounds_of(cut) == least
         assert len(cut) <= 2
-        assert cut[0].pieces[0] == (up(-(-nbytes // least), 64) if least > 1 else nbytes)
+        assert cut[0].pieces[0] == (round_up(-(-nbytes // least), 64) if least > 1 else nbytes)
 
 
 def test_equal_blocks_that_share_a_slot_take_at_most_one_round_more_than_the_fewest():
     for blocks in (2, 3, 7):
         for nbytes in (1000, 87_381, 87_382, 262_144, 1_000_000, 1 << 26):
-            cut = stages([nbytes] * blocks, 262_144, sum)
-            assert rounds_of(cut) <= -(-blocks * up(nbytes, 64) // 262_144) + 1
+            cut = round_groups([nbytes] * blocks, 262_144, sum)
+            assert rounds_of(cut) <= -(-blocks * round_up(nbytes, 64) // 262_144) + 1
             assert len(cut) <= 2
 
 
 def test_a_long_block_does_not_make_the_stages_of_many_short_ones_many():
     sizes = [10_000_000] + [100 * r for r in range(200)]
-    assert len(stages(sizes, 4096)) <= 4
+    assert len(round_groups(sizes, 4096)) <= 4
 
 
 def test_slots_too_small_for_the_items_are_refused():
     with pytest.raises(ValueError, match="too few"):
-        packing(9, 128, 16)
+        slot_alignment(9, 128, 16)
 
 
 def test_copies_that_continue_one_another_are_joined_and_no_others():
     def copy(dst, src, nbytes, step=0):
         return Copy(Operand(SLOT, 0, Affine(dst, step)), Operand(IN, 0, Affine(src, step)), nbytes)
 
-    assert joined([copy(0, 64, 64), copy(64, 128, 64), copy(128, 256, 64)]) == [copy(0, 64, 128), copy(128, 256, 64)]
-    assert joined([copy(0, 0, 64, 64), copy(64, 64, 64, 128)]) == [copy(0, 0, 64, 64), copy(64, 64, 64, 128)]
+    assert merged([copy(0, 64, 64), copy(64, 128, 64), copy(128, 256, 64)]) == [copy(0, 64, 128), copy(128, 256, 64)]
+    assert merged([copy(0, 0, 64, 64), copy(64, 64, 64, 128)]) == [copy(0, 0, 64, 64), copy(64, 64, 64, 128)]
 
 
 def test_limits_refuse_what_no_plan_fits_into():
