@@ -1,6 +1,6 @@
 """``shmring bench``: every implementation that is installed, timed in turn on the same processors.
 
-`conductor` runs the slices, `team` the processes of one competitor, `worker/` is what runs in them; `competitors` knows
-who can take part, `figures` what a number means, `table`, `plot` and `progress` show it. ``docs/benchmarks.md`` has the
-method.
+`runner` times the slices, `processes` starts and stops the ranks of one competitor, `worker/` is the code of a rank,
+`competitors` finds the implementations, `metrics` computes bandwidths and medians; `table`, `plot`, `report` and
+`progress` show the results. ``docs/benchmarks.md`` describes the method.
 """

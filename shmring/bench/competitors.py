@@ -1,7 +1,7 @@
-"""Who can compete here: what the interpreters at hand have, and how each competitor is launched.
+"""The competitors: which implementations the given interpreters have, and how each is launched.
 
-Every competitor gets what its own manual would advise for ranks of one machine, and nothing that the others do not get
-too. What is set is set here, and ``docs/benchmarks.md`` repeats it.
+Every competitor gets the settings that its manual recommends for the ranks of one machine, and no advantage over the
+others. ``docs/benchmarks.md`` lists the settings.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ import shmring
 from shmring.bootstrap.environment import rank_variables
 
 WORKER = Path(__file__).with_name("worker")
-PROBE_PATIENCE_S = 600.0  # building an operator takes a minute, on a loaded machine some
+PROBE_PATIENCE_S = 600.0  # building an operator takes a minute, or several on a loaded machine
 
 CEILING = "ceiling"
 OURS = ("shmring", "shared", "plan", "torch-shmring")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Where all perform: how many ranks, and which processors each may use (None: all)."""
+class RankLayout:
+    """The number of ranks, and the processors of each rank (None: all)."""
 
     size: int
     processors: tuple[tuple[int, ...], ...] | None
     nprocessors: int
-    """How many there are for all ranks."""
+    """Number of processors for all ranks."""
 
     @property
     def crowded(self) -> bool:
-        """More ranks than processors: who waits has to make room."""
+        """Whether there are more ranks than processors, so that waiting ranks must yield."""
         return self.size > self.nprocessors
 
     @property
     def threads(self) -> int:
-        """Processors for each rank."""
+        """Processors per rank."""
         return 1 if self.processors is not None else max(1, self.nprocessors // self.size)
 
 
@@ -51,64 +51,64 @@ Commands = Iterable[tuple[list[str], dict[str, str]]]
 
 @dataclass(frozen=True)
 class Competitor:
-    """One way to do it: its name in the tables, and what it takes to start it."""
+    """One implementation: its name in the tables, and how to start it."""
 
     name: str
     title: str
     python: str
-    launch: Callable[[Competitor, Stage, list[str], Path], Commands]
+    launch: Callable[[Competitor, RankLayout, list[str], Path], Commands]
     task: Mapping[str, Any] = field(default_factory=dict)
     has_own_threads: bool = False
-    """It communicates in threads of its own, which on one processor would be in the caller's way."""
+    """Whether it communicates in threads of its own, which would compete with the caller on one processor."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is shmring, in one of its ways."""
+        """Whether this is shmring, in one of its forms."""
         return self.name.partition("@")[0] in OURS
 
-    def commands(self, stage: Stage, address: str, folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
-        """The commands that start its ranks, each with its whole environment."""
+    def commands(self, layout: RankLayout, address: str, folder: Path) -> Iterator[tuple[list[str], dict[str, str]]]:
+        """The commands that start its ranks, each with its environment."""
         common = {
             **os.environ,
-            "TMPDIR": str(folder),  # what libraries put there goes with it
+            "TMPDIR": str(folder),  # temporary files of libraries are removed with the folder
             "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": str(stage.threads),
+            "OMP_NUM_THREADS": str(layout.threads),
             "OPENBLAS_NUM_THREADS": "1",
         }
-        for command, variables in self.launch(self, stage, [address], folder):
+        for command, variables in self.launch(self, layout, [address], folder):
             yield command, {**common, **variables}
 
-    def task_of(self, stage: Stage, rank: int, folder: Path) -> dict[str, Any]:
-        """What a rank is told to be."""
-        bound = None if stage.processors is None or self.has_own_threads else stage.processors[rank]
+    def task_of(self, layout: RankLayout, rank: int, folder: Path) -> dict[str, Any]:
+        """The task that is sent to a rank."""
+        bound = None if layout.processors is None or self.has_own_threads else layout.processors[rank]
         return {
-            "size": stage.size,
+            "size": layout.size,
             "processors": bound,
-            "nprocessors": stage.nprocessors,
-            "threads": stage.threads,
+            "nprocessors": layout.nprocessors,
+            "threads": layout.threads,
             "folder": str(folder),
             **self.task,
         }
 
 
 def find(pythons: Mapping[str, str], deepspeed_source: str = "", on_look: Callable[[str], None] = lambda name: None):
-    """Look into interpreters for competitors.
+    """Find the competitors that interpreters have.
 
     Parameters
     ----------
     pythons : mapping
-        Label and path of each; this one is called ``""``.
+        Label and path of each; the label of this interpreter is ``""``.
     deepspeed_source : str
         DeepSpeed's source folder, or ``""`` for that of an installed one.
     on_look : callable
-        Told each label before its interpreter is looked into.
+        Called with each label before its interpreter is examined.
 
     Returns
     -------
     competitors : list of Competitor
-        Ours first. Those of the same name carry their interpreter's label: ``mpich@other``.
+        Those of shmring first. Duplicate names carry the label of their interpreter: ``mpich@other``.
     problems : dict
-        What looked as if it could compete and why it cannot.
+        For each implementation that was found but cannot be used, the reason.
     """
     found: list[tuple[str, Competitor]] = []
     problems: dict[str, str] = {}
@@ -132,7 +132,7 @@ def find(pythons: Mapping[str, str], deepspeed_source: str = "", on_look: Callab
 
 
 def ceiling() -> Competitor:
-    """The machine itself, which takes part like everybody else."""
+    """The copy and round-trip measurement of the machine, timed like a competitor."""
     return Competitor(CEILING, "copy", sys.executable, _by_shmring, {"backend": "ceiling"})
 
 
@@ -165,41 +165,41 @@ def _probe(python: str, deepspeed_source: str) -> dict:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"problem": str(error)}
     except (IndexError, ValueError):
-        return {"problem": f"{python} said nothing of what it has: {done.stderr.strip()[-200:]}"}
+        return {"problem": f"{python} did not list its packages: {done.stderr.strip()[-200:]}"}
 
 
 # ---- launchers ---------------------------------------------------------------------------------------------------
 
 
-def _by_shmring(one: Competitor, stage: Stage, address: list[str], folder: Path) -> Commands:
-    run = [one.python, "-m", "shmring", "run", "-n", str(stage.size), "--"]
+def _by_shmring(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+    run = [one.python, "-m", "shmring", "run", "-n", str(layout.size), "--"]
     variables = {}
-    if one.python == sys.executable:  # perhaps it is not installed but run from where it lies
+    if one.python == sys.executable:  # shmring may be run from its source folder instead of being installed
         path = [str(Path(shmring.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables["PYTHONPATH"] = os.pathsep.join(path)
     yield [*run, one.python, str(WORKER), "rank", *address], variables
 
 
-def _by_hand(one: Competitor, stage: Stage, address: list[str], folder: Path) -> Commands:
-    """One process for each rank, with torchrun's variables but without its agent, which would never sleep."""
+def _by_hand(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+    """One process for each rank, with the variables of torchrun but without its agent, which never sleeps."""
     common = {
-        "MASTER_ADDR": address[0],  # nobody connects: DeepSpeed makes the names of its segments from it
+        "MASTER_ADDR": address[0],  # not connected to; DeepSpeed derives the names of its segments from it
         "MASTER_PORT": "0",
-        "LOCAL_SIZE": str(stage.size),
+        "LOCAL_SIZE": str(layout.size),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    for rank in range(stage.size):
-        variables = {**common, **rank_variables(rank, stage.size, address[0])}
+    for rank in range(layout.size):
+        variables = {**common, **rank_variables(rank, layout.size, address[0])}
         yield [one.python, str(WORKER), "rank", *address], variables
 
 
-def _by_pipes(one: Competitor, stage: Stage, address: list[str], folder: Path) -> Commands:
-    yield [one.python, str(WORKER), "pipes", *address, str(stage.size)], {}
+def _by_pipes(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+    yield [one.python, str(WORKER), "pipes", *address, str(layout.size)], {}
 
 
 _MPI = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "intelmpi"}
 
-# Ranks are bound by this program, all competitors' alike, so the launchers shall not.
+# The benchmark binds the ranks of all competitors in the same way, so launchers must not.
 _MPI_OPTIONS = {
     "mpich": (["-bind-to", "none"], {}),
     "openmpi": (
@@ -215,11 +215,11 @@ _MPI_CROWDED = {
 }
 
 
-def _by_mpiexec(one: Competitor, stage: Stage, address: list[str], folder: Path) -> Commands:
+def _by_mpiexec(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
     flavour = one.name.partition("@")[0]
     beside = Path(one.python).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec"
     options, variables = _MPI_OPTIONS[flavour]
-    crowded = _MPI_CROWDED[flavour] if stage.crowded else {}
-    command = [mpiexec, *options, "-n", str(stage.size), one.python, str(WORKER), "rank", *address]
+    crowded = _MPI_CROWDED[flavour] if layout.crowded else {}
+    command = [mpiexec, *options, "-n", str(layout.size), one.python, str(WORKER), "rank", *address]
     yield command, {**variables, **crowded}

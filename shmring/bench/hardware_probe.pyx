@@ -1,5 +1,6 @@
-"""What bounds every implementation: how fast the ranks copy, and how long one word takes there and back."""
+"""Bounds of every implementation: copy bandwidth, and the round trip of one word between two ranks."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
@@ -11,53 +12,70 @@ cdef extern from "sched.h" nogil:
     int sched_yield()
 
 cdef enum:
-    _APART = 16    # words of 8 bytes: what different processors write lies 128 bytes apart
+    _APART = 16    # words of 8 bytes: words that different processors store lie 128 bytes apart
     WARMUP = 20
-    LOOKS = 2000   # before a yield: two ranks may for a while have one processor
+    LOOKS = 2000   # loads before a yield: for a while two ranks may share one processor
 
 APART = _APART
-WAYS = "memcpy", "a loop", "past the cache"    # the loops are over vectors, the last with non-temporal stores
+WAYS = "memcpy", "a loop", "past the cache"    # the last two are vector loops; the last has non-temporal stores
 
 
-def copy(unsigned char[::1] y not None, const unsigned char[::1] x not None, Py_ssize_t times, str way="memcpy"):
-    """Copy ``x`` into ``y``, ``times`` times: by one of `WAYS`."""
+def copy(y, x, Py_ssize_t times, str way="memcpy"):
+    """Copy the bytes of ``x`` into ``y``, ``times`` times, by one of `WAYS`."""
     cdef Py_ssize_t _i
+    cdef Py_buffer target, source
     cdef bint by_loop = way != "memcpy", past_cache = way == "past the cache"
-    if len(x) != len(y):
-        raise ValueError(f"{len(x)} bytes do not fit {len(y)}")
     if way not in WAYS:
         raise ValueError(f"way={way!r}: must be one of {', '.join(WAYS)}")
-    with nogil:
-        for _i in range(times):
-            if by_loop:
-                copy_bytes(&y[0], &x[0], y.shape[0], past_cache)
-            else:
-                memcpy(&y[0], &x[0], y.shape[0])
+    PyObject_GetBuffer(y, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        PyObject_GetBuffer(x, &source, PyBUF_SIMPLE)
+        try:
+            if source.len != target.len:
+                raise ValueError(f"{source.len} bytes do not fit {target.len}")
+            with nogil:
+                for _i in range(times):
+                    if by_loop:
+                        copy_bytes(<char *> target.buf, <char *> source.buf, target.len, past_cache)
+                    else:
+                        memcpy(target.buf, source.buf, target.len)
+        finally:
+            PyBuffer_Release(&source)
+    finally:
+        PyBuffer_Release(&target)
 
 
-def round_trips(uint64_t[::1] words not None, int rank, int size, uint64_t times):
+def round_trips(words, int rank, int size, uint64_t times):
     """Time ``times`` round trips of one word between rank 0 and each of the others, one after the other.
 
-    All ranks call this together, with the same shared ``words``: two for each other rank, `APART` apart, zero at first.
+    All ranks call this together, with the same shared ``words`` of 8 bytes: two for each other rank, `APART` apart,
+    initially zero.
 
     Returns
     -------
     list of float
-        On rank 0 nanoseconds for each of the others, nothing on the others.
+        On rank 0, nanoseconds for each of the other ranks; empty on the other ranks.
     """
     cdef int peer
     cdef list taken = []
     cdef double ns
-    if len(words) < 2 * size * _APART:
-        raise ValueError(f"{len(words)} words are too few for {size} ranks")
-    for peer in range(1, size):
-        if rank == 0:
-            with nogil:
-                ns = _ping(&words[2 * peer * _APART], &words[(2 * peer + 1) * _APART], times)
-            taken.append(ns)
-        elif rank == peer:
-            with nogil:
-                _pong(&words[2 * peer * _APART], &words[(2 * peer + 1) * _APART], times)
+    cdef Py_buffer view
+    cdef uint64_t *word
+    PyObject_GetBuffer(words, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    try:
+        if view.len < 16 * size * _APART:
+            raise ValueError(f"{view.len // 8} words are too few for {size} ranks")
+        word = <uint64_t *> view.buf
+        for peer in range(1, size):
+            if rank == 0:
+                with nogil:
+                    ns = _ping(word + 2 * peer * _APART, word + (2 * peer + 1) * _APART, times)
+                taken.append(ns)
+            elif rank == peer:
+                with nogil:
+                    _pong(word + 2 * peer * _APART, word + (2 * peer + 1) * _APART, times)
+    finally:
+        PyBuffer_Release(&view)
     return taken
 
 

@@ -1,4 +1,4 @@
-"""What the numbers mean: sizes, medians, bandwidths, ratios. Pure functions."""
+"""Sizes, medians, bandwidths, ratios. Pure functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes as people write them; exact."""
+    """Bytes with a binary unit; exact."""
     for unit, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
         if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power} {unit}B"
@@ -54,14 +54,14 @@ def size_text(nbytes: int) -> str:
 
 
 def time_text(us: float | None) -> str:
-    """Microseconds, three digits where there are that many."""
+    """Microseconds, with three significant digits."""
     if us is None:
         return "-"
     return f"{us:.2g}" if us < 0.0995 else f"{us:.2f}" if us < 9.995 else f"{us:.1f}" if us < 99.95 else f"{us:.0f}"
 
 
 def bus_factor(op: str, size: int) -> float:
-    """The share of the bytes that must cross between ranks, as nccl-tests counts it (0: the call has no bytes)."""
+    """The fraction of the bytes that must move between ranks, as in nccl-tests (0: the call has no bytes)."""
     if op == "barrier":
         return 0.0
     if op == "all_reduce":
@@ -72,12 +72,12 @@ def bus_factor(op: str, size: int) -> float:
 
 
 def algorithm_bandwidth(op: str, nbytes: int, us: float) -> float:
-    """Bytes of the problem in GB/s. A round trip carries them twice."""
+    """Bytes of the problem in GB/s. A round trip moves them twice."""
     return (2 if op == "ping_pong" else 1) * nbytes / us / 1e3 if us else 0.0
 
 
 def bus_bandwidth(op: str, nbytes: int, us: float, size: int) -> float:
-    """Algorithm bandwidth by `bus_factor`: comparable between collectives and numbers of ranks."""
+    """Algorithm bandwidth times `bus_factor`: comparable between collectives and numbers of ranks."""
     return algorithm_bandwidth(op, nbytes, us) * bus_factor(op, size)
 
 
@@ -90,21 +90,21 @@ def summary(us: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the ratios cycle by cycle: what changes between cycles, such as placement, cancels out."""
+    """The median of the ratios of each cycle: changes between cycles, such as of placement, cancel out."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def placements(trip_ns: Sequence[float], least: int = 5) -> list[list[int]]:
-    """The cycles in which the processors lay alike, the nearest first, where trips fall into two groups.
+    """Group cycles by the placement of the processors, near before far, if the round trips fall into two groups.
 
-    They are divided at the widest gap, in proportion, that leaves ``least`` cycles on either side, if the median of the
-    farther is twice that of the nearer. A trip is measured at the beginning of a cycle: one that ends otherwise, as
-    the next begins, belongs to no group.
+    The groups are divided at the widest relative gap that leaves ``least`` cycles on either side, if the far median is
+    at least twice the near one. A trip is measured at the start of a cycle; a cycle belongs to no group if the
+    placement changed before the next one.
 
     Returns
     -------
     list of list of int
-        Numbers of cycles. One group with all of them where they cannot be told apart.
+        Numbers of cycles; a single group with all of them if there is no such gap.
     """
     everything = list(range(len(trip_ns)))
     ordered = sorted(trip_ns)

@@ -1,10 +1,10 @@
-"""Latency and bus bandwidth over size, with what the machine can do drawn in."""
+"""Plots of latency and bus bandwidth over size, with the bounds of the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import metrics as figures
+from . import metrics
 from .competitors import Competitor
 from .runner import Row
 
@@ -25,13 +25,13 @@ def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> N
         own = [row for row in with_size if row.op == op]
         _panel(left, own, competitors, lambda row, us: us)
         left.set(title=f"{op}, {own[0].dtype}, {own[0].size} ranks", ylabel="microseconds per call", yscale="log")
-        _panel(right, own, competitors, lambda row, us: figures.bus_bandwidth(row.op, row.nbytes, us, row.size))
+        _panel(right, own, competitors, lambda row, us: metrics.bus_bandwidth(row.op, row.nbytes, us, row.size))
         right.set(title="bus bandwidth", ylabel="GB/s")
         _draw_ceiling(left, right, own)
         for panel in (left, right):
             panel.set_xscale("log", base=2)
             sizes = [row.nbytes for row in own]
-            panel.set_xticks(sizes, [figures.size_text(n).replace(" ", "\n") for n in sizes])
+            panel.set_xticks(sizes, [metrics.size_text(n).replace(" ", "\n") for n in sizes])
             panel.minorticks_off()
             panel.grid(alpha=0.3)
         left.legend(fontsize="small")
@@ -40,12 +40,12 @@ def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> N
 
 
 def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value) -> None:
-    """A line for each competitor: the median, and a band between the quartiles."""
+    """A line for each competitor: the median, with a band between the quartiles."""
     for number, one in enumerate(competitors):
         timed = [row for row in rows if row.results[one.name].us]
         if not timed:
             continue
-        spreads = [figures.summary(row.results[one.name].us) for row in timed]
+        spreads = [metrics.summary(row.results[one.name].us) for row in timed]
         sizes = [row.nbytes for row in timed]
         line = {
             key: [value(row, s[key]) for row, s in zip(timed, spreads, strict=True)] for key in ("median", "q1", "q3")
@@ -56,12 +56,12 @@ def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value)
 
 
 def _draw_ceiling(left, right, rows: Sequence[Row]) -> None:
-    """A word's way bounds small calls; a copy those on private arrays, but not shared ones, which copy nothing."""
+    """Draw the bounds: one word one way for small calls, a copy for private arrays (shared ones copy nothing)."""
     ceiling = {"color": "black", "linestyle": "--", "linewidth": 1}
-    trips = [(row.nbytes, figures.summary(row.trip_ns)["median"] / 2e3) for row in rows if row.trip_ns]
+    trips = [(row.nbytes, metrics.summary(row.trip_ns)["median"] / 2e3) for row in rows if row.trip_ns]
     if trips:
         left.plot(*zip(*trips, strict=True), label="one word, one way", color="black", linestyle=":", linewidth=1)
-    copies = [(row, figures.summary(row.copy_us)["median"]) for row in rows if row.copy_us]
+    copies = [(row, metrics.summary(row.copy_us)["median"]) for row in rows if row.copy_us]
     if copies:
         sizes = [row.nbytes for row, _ in copies]
         left.plot(sizes, [us for _, us in copies], label="a copy on all ranks", **ceiling)

@@ -1,4 +1,4 @@
-"""A competitor's processes: started by its own launcher, asked, watched, and gone without a trace."""
+"""The processes of one competitor: start them with its own launcher, send orders, watch them, clean up after them."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from typing import Any
 from shmring.launch.processes import describe_status, die_with_parent
 from shmring.memory.names import user_prefix
 
-from .competitors import Competitor, Stage
+from .competitors import Competitor, RankLayout
 
 GRACE_S = 5.0
-PAGE_WORDS = 3 * 16  # for each rank: its place at the start line, and two words for round trips, 128 bytes apart
+PAGE_WORDS = 3 * 16  # per rank: its word of the start barrier and two words for round trips, 128 bytes apart
 
 
-class TeamFailure(Exception):
-    """A competitor cannot go on; the text says why, for its row."""
+class CompetitorFailure(Exception):
+    """A competitor cannot continue; the text is the reason, shown in its row."""
 
 
-class Team:
-    """The ranks of one competitor, under way from `start` to `end`."""
+class CompetitorProcesses:
+    """The ranks of one competitor, running from `start` to `end`."""
 
-    def __init__(self, competitor: Competitor, stage: Stage, folder: Path) -> None:
+    def __init__(self, competitor: Competitor, layout: RankLayout, folder: Path) -> None:
         self.competitor = competitor
-        self.stage = stage
+        self.layout = layout
         self.folder = folder
         self.version = competitor.title
         self._launchers: list[subprocess.Popen] = []
-        self._lines: dict[int, _Line] = {}
+        self._connections: dict[int, _RankConnection] = {}
         self._shared_files: set[Path] = set()
         self._resources = contextlib.ExitStack()
 
     @property
     def is_up(self) -> bool:
-        """Whether there are ranks to be asked."""
-        return bool(self._lines)
+        """Whether the ranks are running."""
+        return bool(self._connections)
 
     def start(self, patience: float) -> None:
-        """Launch the ranks and wait until all have joined their library's world.
+        """Launch the ranks and wait until all have initialised their library.
 
         Raises
         ------
-        TeamFailure
-            They did not come, or not within ``patience`` seconds.
+        CompetitorFailure
+            The ranks did not connect within ``patience`` seconds.
         """
         self.folder.mkdir(exist_ok=True)
         address = f"{user_prefix()[1:]}bench-{secrets.token_hex(8)}"
@@ -62,19 +62,19 @@ class Team:
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.end)
             log = self._resources.enter_context(open(self.folder / "log", "wb"))
-            # An abstract address: no file that could be left.
+            # An abstract address leaves no file behind.
             listener = self._resources.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind("\0" + address)
-            listener.listen(self.stage.size)
-            page = os.memfd_create("start line")
+            listener.listen(self.layout.size)
+            page = os.memfd_create("start barrier")
             self._resources.callback(os.close, page)
-            os.ftruncate(page, self.stage.size * PAGE_WORDS * 8)
-            for command, variables in self.competitor.commands(self.stage, address, self.folder):
+            os.ftruncate(page, self.layout.size * PAGE_WORDS * 8)
+            for command, variables in self.competitor.commands(self.layout, address, self.folder):
                 self._launchers.append(
                     subprocess.Popen(
                         command,
                         env=variables,
-                        cwd=self.folder,  # Python looks for modules where it is started
+                        cwd=self.folder,  # Python imports modules from its current directory
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
@@ -82,66 +82,66 @@ class Team:
                         preexec_fn=die_with_parent,
                     )
                 )
-            while len(self._lines) < self.stage.size:
-                line = self._welcome(listener, deadline)
-                self._lines[line.rank] = line
-            for rank, line in self._lines.items():
-                line.give_task(self.competitor.task_of(self.stage, rank, self.folder), page)
+            while len(self._connections) < self.layout.size:
+                connection = self._accept_rank(listener, deadline)
+                self._connections[connection.rank] = connection
+            for rank, connection in self._connections.items():
+                connection.give_task(self.competitor.task_of(self.layout, rank, self.folder), page)
             answers = self._answers(deadline)
             self.version = answers[0]["version"] or self.version
             self._note_shared_files()
             on_failure.pop_all()
 
     def ask(self, patience: float, **order: Any) -> list[dict]:
-        """Give all ranks an order; their answers by rank.
+        """Send an order to all ranks and return their answers by rank.
 
         Raises
         ------
-        TeamFailure
-            A rank said that it failed, died, or did not answer in ``patience`` seconds. The team is no more then.
+        CompetitorFailure
+            A rank reported a failure, died, or did not answer in ``patience`` seconds. All ranks have been ended.
         """
         message = json.dumps(order).encode() + b"\n"
         try:
-            for line in self._lines.values():
-                line.send(message)
+            for connection in self._connections.values():
+                connection.send(message)
             answers = self._answers(time.monotonic() + patience)
             if order["do"] == "prepare":
                 self._note_shared_files()
             return answers
-        except TeamFailure:
+        except CompetitorFailure:
             self.end()
             raise
 
     def end(self) -> None:
-        """Let the ranks quit, end by force what has not, and remove what they have left in shared memory."""
-        for line in self._lines.values():
-            with contextlib.suppress(TeamFailure):
-                line.send(b'{"do": "quit"}\n')
-        deadline = time.monotonic() + (GRACE_S if self._healthy() else 0.2)
+        """Ask the ranks to quit, kill those that do not, and remove their files from shared memory."""
+        for connection in self._connections.values():
+            with contextlib.suppress(CompetitorFailure):
+                connection.send(b'{"do": "quit"}\n')
+        deadline = time.monotonic() + (GRACE_S if self._all_connected() else 0.2)
         for launcher in self._launchers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(max(0.0, deadline - time.monotonic()))
-        for line in self._lines.values():
-            line.kill()
+        for connection in self._connections.values():
+            connection.kill()
         for launcher in self._launchers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(launcher.pid, signal.SIGKILL)
             launcher.wait()
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         self._resources.close()
         for path in self._shared_files:
             with contextlib.suppress(OSError):
                 path.unlink()
-        self._launchers, self._lines = [], {}
+        self._launchers, self._connections = [], {}
         self._shared_files = set()
         self._resources = contextlib.ExitStack()
 
-    def _healthy(self) -> bool:
-        return bool(self._lines) and all(line.is_whole for line in self._lines.values())
+    def _all_connected(self) -> bool:
+        return bool(self._connections) and all(connection.is_whole for connection in self._connections.values())
 
-    def _welcome(self, listener: socket.socket, deadline: float) -> _Line:
-        """The next rank to come; of this user's processes only."""
+    def _accept_rank(self, listener: socket.socket, deadline: float) -> _RankConnection:
+        """Accept the next rank; connections of other users are closed."""
         listener.settimeout(0.1)
         while True:
             try:
@@ -149,49 +149,49 @@ class Team:
             except TimeoutError:
                 for launcher in self._launchers:
                     if launcher.poll():
-                        raise TeamFailure(
-                            f"its launcher {describe_status(launcher.returncode)}{self._said()}"
+                        raise CompetitorFailure(
+                            f"its launcher {describe_status(launcher.returncode)}{self._last_output()}"
                         ) from None
                 if time.monotonic() > deadline:
-                    raise TeamFailure(f"its ranks did not come in time{self._said()}") from None
+                    raise CompetitorFailure(f"its ranks did not connect in time{self._last_output()}") from None
                 continue
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             if struct.unpack("3i", credentials)[1] == os.getuid():
-                return _Line(connection, deadline)
+                return _RankConnection(connection, deadline)
             connection.close()
 
     def _answers(self, deadline: float) -> list[dict]:
         answers: dict[int, dict] = {}
         with selectors.DefaultSelector() as selector:
-            for line in self._lines.values():
-                selector.register(line.socket, selectors.EVENT_READ, line)
-            while len(answers) < len(self._lines):
+            for connection in self._connections.values():
+                selector.register(connection.socket, selectors.EVENT_READ, connection)
+            while len(answers) < len(self._connections):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    late = ", ".join(map(str, sorted(self._lines.keys() - answers.keys())))
-                    raise TeamFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
+                    late = ", ".join(map(str, sorted(self._connections.keys() - answers.keys())))
+                    raise CompetitorFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
                 for key, _ in ready:
-                    answer = key.data.read(self._said)
+                    answer = key.data.read(self._last_output)
                     if answer is not None:
                         answers[key.data.rank] = answer
                         selector.unregister(key.fileobj)
         return [answers[rank] for rank in sorted(answers)]
 
-    def _said(self) -> str:
-        """The last thing that its processes printed, which as a rule says why they failed."""
+    def _last_output(self) -> str:
+        """The last line that the processes printed: usually the reason of a failure."""
         text = (self.folder / "log").read_text(errors="replace")
         lines = [line.strip(" -=*\t") for line in re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()]
-        said = [line for line in lines if line]
-        return f": {said[-1][:200]}" if said else ""
+        printed = [line for line in lines if line]
+        return f": {printed[-1][:200]}" if printed else ""
 
     def _note_shared_files(self) -> None:
-        """Remember which files of /dev/shm the ranks have mapped: whatever kills them, those shall not stay."""
-        for line in self._lines.values():
-            self._shared_files |= set(_mapped_shared_files(line.pid))
+        """Record the files of /dev/shm that the ranks have mapped, to remove them even if the ranks are killed."""
+        for connection in self._connections.values():
+            self._shared_files |= set(_mapped_shared_files(connection.pid))
 
 
-class _Line:
-    """The conductor's end of the line to one rank."""
+class _RankConnection:
+    """The runner's end of the connection to one rank."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self.socket = connection
@@ -202,13 +202,13 @@ class _Line:
         while hello is None:
             hello = self.read()
         self.rank, self.pid = hello["rank"], hello["pid"]
-        # A descriptor of the process itself: a number could have passed on to a stranger by the time it is killed.
+        # A pidfd, because the kernel may reuse the pid before the process is killed.
         self._process = os.pidfd_open(self.pid)
         reading, self._liveness = os.pipe()
         self._reading = reading
 
     def give_task(self, task: dict, page: int) -> None:
-        """Tell the rank what to be; with it go the start line's page and the liveness (`worker/control.py`)."""
+        """Send the rank its task, with the descriptors of the start barrier's page and of the liveness pipe."""
         socket.send_fds(self.socket, [json.dumps(task).encode() + b"\n"], [page, self._reading])
         os.close(self._reading)
         self._reading = -1
@@ -219,10 +219,10 @@ class _Line:
             self.socket.sendall(message)
         except OSError as error:
             self.is_whole = False
-            raise TeamFailure(f"rank {self.rank} is gone: {error.strerror}") from None
+            raise CompetitorFailure(f"rank {self.rank} is gone: {error.strerror}") from None
 
     def read(self, said: Callable[[], str] = str) -> dict | None:
-        """Take what has come; an answer if it is complete."""
+        """Read what has arrived; returns an answer once it is complete."""
         try:
             data = self.socket.recv(65536)
         except OSError:
@@ -230,22 +230,22 @@ class _Line:
         self._inbox += data
         if not data:
             self.is_whole = False
-            raise TeamFailure(f"rank {getattr(self, 'rank', '?')} died{said()}")
+            raise CompetitorFailure(f"rank {getattr(self, 'rank', '?')} died{said()}")
         if not self._inbox.endswith(b"\n"):
             return None
         answer, self._inbox = json.loads(self._inbox), b""
         if "error" in answer:
             self.is_whole = False
-            raise TeamFailure(answer["error"])
+            raise CompetitorFailure(answer["error"])
         return answer
 
     def kill(self) -> None:
-        """End the rank if it is still there."""
+        """Kill the rank if it is still alive."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close all descriptors."""
         for descriptor in (self._process, self._liveness, self._reading):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A bar on standard error, where that is a terminal; nothing where it is not."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CLEAR = "\r\x1b[K"  # back to the start of the line, and clear it
 
 
 class Progress:
-    """Shows what is under way, how far it is, and how long the rest will take at this pace."""
+    """Shows the current step, the fraction done, and an estimate of the remaining time."""
 
     def __init__(self) -> None:
         self.is_shown = sys.stderr.isatty()
         self._started = time.monotonic()
 
     def __call__(self, what: str, done: float) -> None:
-        """``done`` of 1 is all."""
+        """Show that the fraction ``done`` is complete and ``what`` comes next."""
         if not self.is_shown:
             return
         filled = int(WIDTH * done)
@@ -25,6 +25,6 @@ class Progress:
         print(f"{CLEAR}[{'#' * filled}{'.' * (WIDTH - filled)}] {what}  {left}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Make room for other lines."""
+        """Clear the bar before other output."""
         if self.is_shown:
             print(CLEAR, end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a run has found, for programs: who was ahead in a row, and everything as JSON."""
+"""The results of a run for programs: the comparison in each row, and everything as JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from shmring.placement.topology import discover
 from shmring.version import __version__
 
-from . import metrics as figures
-from .competitors import Competitor, Stage
+from . import metrics
+from .competitors import Competitor, RankLayout
 from .runner import Row, Settings
 
 
 class Standing(NamedTuple):
-    """How ours stands in a row: the name of ours, of the quickest peer, and the ratio of their times."""
+    """The comparison in a row: the name of the shmring entry, of the fastest peer, and the ratio of their times."""
 
     ours: str | None
     peer: str | None
@@ -23,7 +23,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, row: Row, competitors: Sequence[Competitor], ours: str = "shmring") -> Standing:
-        """Compare ``ours`` (or the first of ours that was timed) with the best of the others."""
+        """Compare ``ours`` (or the first shmring entry that was timed) with the fastest of the others."""
         timed = [one for one in competitors if row.results[one.name].us]
         own = [one.name for one in timed if one.is_ours]
         peers = [one.name for one in timed if not one.is_ours]
@@ -31,22 +31,22 @@ class Standing(NamedTuple):
         peer = min(peers, key=lambda one: row.median(one) or 0.0, default=None)
         if name is None or peer is None:
             return cls(name, peer, None)
-        return cls(name, peer, figures.ratio(row.results[name].us, row.results[peer].us))
+        return cls(name, peer, metrics.ratio(row.results[name].us, row.results[peer].us))
 
 
 def as_json(
     rows: Sequence[Row],
     competitors: Sequence[Competitor],
     problems: Mapping[str, str],
-    stage: Stage,
+    layout: RankLayout,
     settings: Settings,
 ) -> dict[str, Any]:
-    """Everything: machine, settings, who took part, and for each row all times of all cycles."""
+    """Machine, settings, competitors, and for each row the times of all cycles."""
     versions = {name: result.version for row in rows for name, result in row.results.items() if result.version}
     return {
         "shmring": __version__,
         "machine": dataclasses.asdict(discover()),
-        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(stage)},
+        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(layout)},
         "competitors": [
             {"name": one.name, "title": versions.get(one.name, one.title), "python": one.python, "is_ours": one.is_ours}
             for one in competitors
@@ -75,12 +75,12 @@ def _result(row: Row, name: str) -> dict[str, Any]:
     result = row.results[name]
     facts: dict[str, Any] = {"statement": result.statement, "problem": result.problem or None}
     if result.us:
-        spread = figures.summary(result.us)
+        spread = metrics.summary(result.us)
         facts |= {
             "verified": True,
             **{f"{key}_us": value for key, value in spread.items()},
-            "algbw_gbs": figures.algorithm_bandwidth(row.op, row.nbytes, spread["median"]),
-            "busbw_gbs": figures.bus_bandwidth(row.op, row.nbytes, spread["median"], row.size),
+            "algbw_gbs": metrics.algorithm_bandwidth(row.op, row.nbytes, spread["median"]),
+            "busbw_gbs": metrics.bus_bandwidth(row.op, row.nbytes, spread["median"], row.size),
             "calls_in_slice": result.times,
             "us": result.us,
         }

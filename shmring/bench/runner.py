@@ -1,4 +1,4 @@
-"""The conductor: row after row, in each slices of all competitors in turn; who is not timed sleeps."""
+"""The benchmark runner: times slices of all competitors in turn, row by row, while the other competitors sleep."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from shmring.launch.processes import adopting_orphans, children
 
-from . import metrics as figures
-from .competitors import CEILING, Competitor, Stage, ceiling
-from .processes import Team, TeamFailure
+from . import metrics
+from .competitors import CEILING, Competitor, RankLayout, ceiling
+from .processes import CompetitorFailure, CompetitorProcesses
 
-MOST_FAILURES = 3  # of one competitor in a run, before it is given up
+MOST_FAILURES = 3  # of one competitor in a run, before it is dropped
 TRIPS = 200
 
 
@@ -31,33 +31,33 @@ class Settings:
     sizes: Sequence[int]
     dtype: str
     seconds: float
-    """For each row."""
+    """Per row."""
     cycles: int | None
-    """Instead of ``seconds``: this many."""
+    """Number of cycles, instead of ``seconds``."""
     slice_s: float
     rewrite: bool
     patience: float
-    """Seconds that a competitor may be silent; thrice that while it starts."""
+    """Seconds to wait for an answer of a competitor; three times as long while it starts."""
     seed: int = 0
     min_cycles: int = 5
 
 
 @dataclass
 class Result:
-    """A competitor in a row: times per call in microseconds, one for each cycle; or what was the matter."""
+    """A competitor in a row: microseconds per call, one for each cycle, or the reason that there are none."""
 
     us: list[float] = field(default_factory=list)
     rewrite_us: list[float] = field(default_factory=list)
     version: str = ""
-    """As the competitor named itself while running."""
+    """The version that the competitor reported."""
     statement: str = ""
     problem: str = ""
     times: int = 1
-    """Statements in a slice."""
+    """Statements per slice."""
     calls: int = 1
-    """Calls in a statement."""
+    """Calls per statement."""
     failed: bool = False
-    """It was to be timed and could not be, or was wrong; otherwise a problem is that it has no such call."""
+    """The competitor failed or gave a wrong result. A problem without failure means that it has no such call."""
 
 
 @dataclass
@@ -76,11 +76,11 @@ class Row:
     def median(self, name: str) -> float | None:
         """The median of a competitor, if it was timed."""
         us = self.results[name].us
-        return figures.summary(us)["median"] if us else None
+        return metrics.summary(us)["median"] if us else None
 
     def by_placement(self) -> list[Row]:
-        """This row; or a row for each place where the processors were meanwhile, the nearest first."""
-        groups = figures.placements(self.trip_ns)
+        """This row, or one row for each placement of the processors during the run, the nearest first."""
+        groups = metrics.placements(self.trip_ns)
         return [self] if len(groups) == 1 else [self._of(cycles) for cycles in groups]
 
     def _of(self, cycles: Sequence[int]) -> Row:
@@ -96,42 +96,43 @@ class Row:
 
 def run(
     competitors: Sequence[Competitor],
-    stage: Stage,
+    layout: RankLayout,
     settings: Settings,
     on_row: Callable[[Row], None],
     on_step: Callable[[str, float], None],
 ) -> None:
-    """Time all competitors; nothing of them is left when this returns or raises.
+    """Time all competitors; no process or file of theirs is left when this returns or raises.
 
     Parameters
     ----------
-    competitors, stage, settings
-        Who, where, and what.
+    competitors, layout, settings
+        The implementations, the ranks and processors, and the measurements.
     on_row : callable
-        Given each row, one for each collective and size, as soon as it is complete.
+        Called with each row, one for each collective and size, when it is complete.
     on_step : callable
-        Told before each row what it will be, and which part of all is done.
+        Called before each row with its title and the fraction of rows that are done.
 
     Notes
     -----
-    To be called from the main thread: SIGTERM and SIGHUP end it in an orderly way, too.
+    To be called from the main thread, because it handles SIGTERM and SIGHUP: they end the run with a clean-up.
     """
-    tasks = [(op, n) for op in settings.ops for n in ([0] if op in figures.WITHOUT_SIZE else settings.sizes)]
-    with _scene() as folder:
-        teams = [Team(one, stage, folder / f"{number}") for number, one in enumerate([ceiling(), *competitors])]
-        players = [_Player(team) for team in teams]
+    tasks = [(op, n) for op in settings.ops for n in ([0] if op in metrics.WITHOUT_SIZE else settings.sizes)]
+    with _contained() as folder:
+        all_competitors = [ceiling(), *competitors]
+        groups = [CompetitorProcesses(one, layout, folder / f"{n}") for n, one in enumerate(all_competitors)]
+        participants = [_Participant(processes) for processes in groups]
         try:
             for number, (op, nbytes) in enumerate(tasks):
-                on_step(f"{op} {figures.size_text(nbytes)}", number / len(tasks))
-                on_row(_Round(players, settings, Row(op, settings.dtype, stage.size, nbytes)).play())
+                on_step(f"{op} {metrics.size_text(nbytes)}", number / len(tasks))
+                on_row(_RowRun(participants, settings, Row(op, settings.dtype, layout.size, nbytes)).measure())
         finally:
-            for team in teams:
-                team.end()
+            for processes in groups:
+                processes.end()
 
 
 @contextlib.contextmanager
-def _scene() -> Iterator[Path]:
-    """A folder for what competitors write, and the certainty that no process of theirs survives."""
+def _contained() -> Iterator[Path]:
+    """Provide a folder for files of the competitors, and kill all their processes at the end."""
     older = children()
     folder = Path(tempfile.mkdtemp(prefix="shmring-bench-"))
 
@@ -144,7 +145,7 @@ def _scene() -> Iterator[Path]:
             try:
                 yield folder
             finally:
-                while orphans := children() - older:  # ending one may hand us others
+                while orphans := children() - older:  # a killed process may leave more orphans
                     for pid in orphans:
                         with contextlib.suppress(ProcessLookupError, ChildProcessError):
                             os.kill(pid, signal.SIGKILL)
@@ -155,35 +156,35 @@ def _scene() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Player:
-    """A team, and how often it has failed."""
+class _Participant:
+    """A competitor's processes, and the number of its failures."""
 
-    def __init__(self, team: Team) -> None:
-        self.team = team
-        self.name = team.competitor.name
+    def __init__(self, processes: CompetitorProcesses) -> None:
+        self.processes = processes
+        self.name = processes.competitor.name
         self.failures = 0
         self.problem = ""
 
 
-class _Round:
-    """One row."""
+class _RowRun:
+    """The measurement of one row."""
 
-    def __init__(self, players: list[_Player], settings: Settings, row: Row) -> None:
+    def __init__(self, participants: list[_Participant], settings: Settings, row: Row) -> None:
         self.settings = settings
         self.row = row
-        self.players = players
+        self.participants = participants
         self.random = random.Random(f"{settings.seed} {row.op} {row.nbytes}")
 
-    def play(self) -> Row:
-        ready = [player for player in self.players if self._try(player, self._prepare)]
-        ready = [player for player in ready if self._try(player, self._calibrate)]
+    def measure(self) -> Row:
+        ready = [participant for participant in self.participants if self._try(participant, self._prepare)]
+        ready = [participant for participant in ready if self._try(participant, self._calibrate)]
         deadline = time.monotonic() + self.settings.seconds
         cycle = 0
         while ready and not self._is_enough(cycle, deadline):
-            ready = [player for player in self._in_turn(ready) if self._try(player, self._slice)]
+            ready = [participant for participant in self._in_turn(ready) if self._try(participant, self._slice)]
             cycle += 1
-        for player in ready:
-            self._try(player, self._check)
+        for participant in ready:
+            self._try(participant, self._check)
         self._close()
         return self.row
 
@@ -192,61 +193,63 @@ class _Round:
             return cycle >= self.settings.cycles
         return cycle >= self.settings.min_cycles and time.monotonic() > deadline
 
-    def _in_turn(self, players: list[_Player]) -> list[_Player]:
-        """Another order in each cycle, so that nobody always follows the same one; the ceiling first."""
-        others = [player for player in players if player.name != CEILING]
+    def _in_turn(self, participants: list[_Participant]) -> list[_Participant]:
+        """A new random order, so that no competitor always follows the same one; the ceiling is first."""
+        others = [participant for participant in participants if participant.name != CEILING]
         self.random.shuffle(others)
-        return [player for player in players if player.name == CEILING] + others
+        return [participant for participant in participants if participant.name == CEILING] + others
 
-    def _try(self, player: _Player, step: Callable[[_Player], bool]) -> bool:
-        """Whether the player is still in this row."""
+    def _try(self, participant: _Participant, step: Callable[[_Participant], bool]) -> bool:
+        """Run ``step``; returns whether the participant stays in this row."""
         try:
-            return step(player)
-        except TeamFailure as failure:
-            player.failures += 1
-            player.problem = str(failure)
-            self._fail(player, str(failure))
+            return step(participant)
+        except CompetitorFailure as failure:
+            participant.failures += 1
+            participant.problem = str(failure)
+            self._fail(participant, str(failure))
             return False
 
-    def _fail(self, player: _Player, why: str) -> None:
-        result = self._result(player)
+    def _fail(self, participant: _Participant, why: str) -> None:
+        result = self._result(participant)
         result.problem, result.failed = why, True
 
-    def _result(self, player: _Player) -> Result:
-        return self.row.results.setdefault(player.name, Result())
+    def _result(self, participant: _Participant) -> Result:
+        return self.row.results.setdefault(participant.name, Result())
 
-    def _prepare(self, player: _Player) -> bool:
-        row, settings, result = self.row, self.settings, self._result(player)
-        if not player.team.is_up:
-            if player.failures >= MOST_FAILURES:
-                self._fail(player, f"given up after {player.failures} failures, the last: {player.problem}")
+    def _prepare(self, participant: _Participant) -> bool:
+        row, settings, result = self.row, self.settings, self._result(participant)
+        if not participant.processes.is_up:
+            if participant.failures >= MOST_FAILURES:
+                self._fail(
+                    participant, f"dropped after {participant.failures} failures, the last: {participant.problem}"
+                )
                 return False
-            player.team.start(3 * settings.patience)
-        result.version = player.team.version
+            participant.processes.start(3 * settings.patience)
+        result.version = participant.processes.version
         order = {"op": row.op, "dtype": row.dtype, "nbytes": row.nbytes, "rewrite": settings.rewrite}
-        if player.name == CEILING:
+        if participant.name == CEILING:
             order.update(op="copy", rewrite=False)
-        answers = player.team.ask(settings.patience, do="prepare", **order)
+        answers = participant.processes.ask(settings.patience, do="prepare", **order)
         reasons = [answer["unsupported"] for answer in answers if "unsupported" in answer]
         if reasons:
             result.problem = reasons[0]
             return False
         result.statement, result.calls = answers[0]["statement"], answers[0]["calls"]
-        if player.name != CEILING:
+        if participant.name != CEILING:
             row.nbytes = answers[0]["nbytes"]  # a whole number of elements for each rank
-        return self._is_right(player, answers)
+        return self._is_right(participant, answers)
 
-    def _is_right(self, player: _Player, answers: list[dict]) -> bool:
+    def _is_right(self, participant: _Participant, answers: list[dict]) -> bool:
         wrong = [rank for rank, answer in enumerate(answers) if not answer["right"]]
         if wrong:
-            self._fail(player, f"WRONG answer on rank {', '.join(map(str, wrong))}")
+            self._fail(participant, f"WRONG answer on rank {', '.join(map(str, wrong))}")
         return not wrong
 
-    def _calibrate(self, player: _Player) -> bool:
-        """Find out how many calls fill a slice."""
-        result = self._result(player)
+    def _calibrate(self, participant: _Participant) -> bool:
+        """Find the number of calls that fill a slice."""
+        result = self._result(participant)
         for _ in range(6):
-            us = self._time(player, "call", result.times, warmup=1)
+            us = self._time(participant, "call", result.times, warmup=1)
             wanted = int(self.settings.slice_s * 1e6 / (us * result.calls))
             if wanted <= 2 * result.times:
                 result.times = max(1, min(wanted, result.times))
@@ -254,29 +257,29 @@ class _Round:
             result.times = min(wanted, 32 * result.times)
         return True
 
-    def _slice(self, player: _Player) -> bool:
-        result = self._result(player)
-        # Caches hold what the others left, and processors that have slept are slow at first: for milliseconds.
+    def _slice(self, participant: _Participant) -> bool:
+        result = self._result(participant)
+        # Caches hold data of other competitors, and a processor that has slept is slow for milliseconds.
         warmup = (result.times + 1) // 2
-        if player.name == CEILING:
-            trips = player.team.ask(self.settings.patience, do="round_trip", times=TRIPS)[0]["ns"]
+        if participant.name == CEILING:
+            trips = participant.processes.ask(self.settings.patience, do="round_trip", times=TRIPS)[0]["ns"]
             if trips:
-                self.row.trip_ns.append(max(trips))  # to the farthest
-        result.us.append(self._time(player, "call", result.times, warmup))
-        if self.settings.rewrite and player.name != CEILING:
-            result.rewrite_us.append(self._time(player, "rewrite", result.times, warmup))
+                self.row.trip_ns.append(max(trips))  # to the farthest rank
+        result.us.append(self._time(participant, "call", result.times, warmup))
+        if self.settings.rewrite and participant.name != CEILING:
+            result.rewrite_us.append(self._time(participant, "rewrite", result.times, warmup))
         return True
 
-    def _time(self, player: _Player, what: str, times: int, warmup: int) -> float:
+    def _time(self, participant: _Participant, what: str, times: int, warmup: int) -> float:
         """Microseconds per call of the slowest rank."""
-        answers = player.team.ask(self.settings.patience, do="slice", what=what, times=times, warmup=warmup)
-        return max(answer["ns"] for answer in answers) / (times * self._result(player).calls) / 1e3
+        answers = participant.processes.ask(self.settings.patience, do="slice", what=what, times=times, warmup=warmup)
+        return max(answer["ns"] for answer in answers) / (times * self._result(participant).calls) / 1e3
 
-    def _check(self, player: _Player) -> bool:
-        return self._is_right(player, player.team.ask(self.settings.patience, do="check"))
+    def _check(self, participant: _Participant) -> bool:
+        return self._is_right(participant, participant.processes.ask(self.settings.patience, do="check"))
 
     def _close(self) -> None:
-        """Take the ceiling out of the competitors, and what failed on the way out of the times."""
+        """Separate the ceiling from the competitors, and drop the times of competitors that failed."""
         row = self.row
         machine = row.results.pop(CEILING)
         row.ceiling_problem = machine.problem

@@ -1,10 +1,10 @@
-"""Rows as text: one line for each size with all competitors side by side, or all figures of each."""
+"""Rows as text: one line per size with all competitors side by side, or a block with all numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import metrics as figures
+from . import metrics
 from .competitors import Competitor
 from .metrics import size_text, time_text
 from .report import Standing
@@ -14,18 +14,18 @@ CELL = 14
 
 
 class Table:
-    """Lines for a terminal. ``is_long`` gives a block for each row instead, with every figure; ``is_split`` two where
-    the processors were moved."""
+    """Lines for a terminal. ``is_long``: a block with all numbers for each row; ``is_split``: two lines where the
+    placement of the processors changed."""
 
     def __init__(self, competitors: Sequence[Competitor], is_long: bool = False, is_split: bool = False) -> None:
         self.competitors = competitors
         self.is_long = is_long
         self.is_split = is_split
         self._op = ""
-        self._told: set[tuple[str, str, str]] = set()
+        self._reported: set[tuple[str, str, str]] = set()
 
     def lines(self, row: Row) -> list[str]:
-        """What a new row adds: its head when the collective is another one, then itself."""
+        """The lines of a new row, after a heading if it starts another collective."""
         head = [] if row.op == self._op else self._head(row)
         self._op = row.op
         for one in row.by_placement() if self.is_split else [row]:
@@ -54,10 +54,10 @@ class Table:
         lines = [f"  {_size(row)}: round trip {_trip(row)} us, a copy on all ranks {_copy(row)} us"]
         for one in self.competitors:
             if us := row.results[one.name].us:
-                s = {name: time_text(value) for name, value in figures.summary(us).items()}
+                s = {name: time_text(value) for name, value in metrics.summary(us).items()}
                 algorithm, bus = _bandwidths(row, one.name)
                 rewriting = row.results[one.name].rewrite_us
-                alone = f"  rewriting alone {time_text(figures.summary(rewriting)['median'])}" if rewriting else ""
+                alone = f"  rewriting alone {time_text(metrics.summary(rewriting)['median'])}" if rewriting else ""
                 lines.append(
                     f"    {one.name:<16}{s['median']:>9}   {s['q1']:>8} ..{s['q3']:>8}   min {s['min']:>8}   "
                     f"algbw {algorithm:>6}   busbw {bus:>6} GB/s   {len(us)} cycles{alone}"
@@ -69,26 +69,26 @@ class Table:
 
     def _problems(self, row: Row) -> list[str]:
         problems = {"ceiling": row.ceiling_problem, **{name: result.problem for name, result in row.results.items()}}
-        news = {(row.op, name, problem) for name, problem in problems.items() if problem} - self._told
-        self._told |= news
-        return [f"{'':>8} {name}: {problem}" for _, name, problem in sorted(news)]
+        new = {(row.op, name, problem) for name, problem in problems.items() if problem} - self._reported
+        self._reported |= new
+        return [f"{'':>8} {name}: {problem}" for _, name, problem in sorted(new)]
 
 
 def _cell(row: Row, name: str) -> str:
     us = row.results[name].us
     if not us:
         return "WRONG" if row.results[name].problem.startswith("WRONG") else "-"
-    s = figures.summary(us)
+    s = metrics.summary(us)
     return f"{time_text(s['median'])} ±{50 * (s['q3'] - s['q1']) / s['median']:.0f}%"
 
 
 def _bandwidths(row: Row, name: str) -> tuple[str, str]:
     us = row.median(name)
-    if us is None or not figures.bus_factor(row.op, row.size):
+    if us is None or not metrics.bus_factor(row.op, row.size):
         return "-", "-"
     return (
-        f"{figures.algorithm_bandwidth(row.op, row.nbytes, us):.3g}",
-        f"{figures.bus_bandwidth(row.op, row.nbytes, us, row.size):.3g}",
+        f"{metrics.algorithm_bandwidth(row.op, row.nbytes, us):.3g}",
+        f"{metrics.bus_bandwidth(row.op, row.nbytes, us, row.size):.3g}",
     )
 
 
@@ -97,8 +97,8 @@ def _size(row: Row) -> str:
 
 
 def _trip(row: Row) -> str:
-    return f"{figures.summary(row.trip_ns)['median'] / 1e3:.3f}" if row.trip_ns else "-"
+    return f"{metrics.summary(row.trip_ns)['median'] / 1e3:.3f}" if row.trip_ns else "-"
 
 
 def _copy(row: Row) -> str:
-    return time_text(figures.summary(row.copy_us)["median"]) if row.copy_us else "-"
+    return time_text(metrics.summary(row.copy_us)["median"]) if row.copy_us else "-"

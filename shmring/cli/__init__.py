@@ -17,13 +17,13 @@ from shmring.version import __version__
 COMMANDS = {
     "run": "run a script, module or program in N ranks",
     "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
-    "demo": "see it work",
-    "bench": "time it beside whatever else is installed",
+    "demo": "train a small network in several processes, and check the result",
+    "bench": "time shmring and other installed implementations",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit status.
+    """Run one command; returns the exit status.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] not in COMMANDS:
         _overview().parse_args(argv or ["--help"])
-        return 2  # not reached: argparse leaves with its own status
+        return 2  # not reached: argparse exits with its own status
     name = argv[0]
     module = importlib.import_module(f".{name}", __name__)
     parser = argparse.ArgumentParser(
@@ -54,7 +54,7 @@ def _overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="shmring",
         description="Communication engine for processes that share one machine.",
-        epilog=f"commands:\n{lines}\n\n`shmring COMMAND --help` tells more.",
+        epilog=f"commands:\n{lines}\n\n`shmring COMMAND --help` shows the options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shmring {__version__}")

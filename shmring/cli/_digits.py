@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-TEST_EVERY = 5  # images 0, 5, 10, ... (360 of 1797) are never trained on; no seed moves this split
+TEST_EVERY = 5  # images 0, 5, 10, ... (360 of 1797) are for tests only; the split does not depend on the seed
 
 
 class Digits(NamedTuple):
@@ -20,7 +20,7 @@ class Digits(NamedTuple):
 
 
 def load() -> Digits:
-    """Read the images and split them, always the same way."""
+    """Read the images and split them."""
     with (files("shmring.cli") / "digits.npz").open("rb") as file, np.load(file) as stored:
         images = stored["images"].reshape(-1, 64).astype(np.float32) / np.float32(16)
         labels = stored["labels"].astype(np.int64)

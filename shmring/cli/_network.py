@@ -1,7 +1,7 @@
-"""A neural network of one hidden layer, in NumPy alone.
+"""A neural network with one hidden layer, in NumPy.
 
-All parameters lie in one flat float32 vector, and so does their gradient. The layers are views into it, so that what
-travels between ranks is one array, and a step of the optimizer is two lines.
+All parameters are in one flat float32 vector, and so is their gradient. Layers are views into it, so that the ranks
+all-reduce a single array.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Layers(NamedTuple):
 
 
 def layers(flat: np.ndarray) -> Layers:
-    """The layers that lie in ``flat``."""
+    """The layers in ``flat``, as views."""
     views, start = [], 0
     for shape in _SHAPES:
         count = int(np.prod(shape))
@@ -36,7 +36,7 @@ def layers(flat: np.ndarray) -> Layers:
 
 
 def initial(seed: int) -> np.ndarray:
-    """Parameters to start from: normal weights of variance 1/inputs (LeCun et al. 1998), biases zero."""
+    """Initial parameters: normal weights of variance 1/inputs (LeCun et al. 1998), biases zero."""
     rng = np.random.default_rng(seed)
     flat = np.zeros(NPARAMETERS, np.float32)
     for weights in (layers(flat).w1, layers(flat).w2):
@@ -45,8 +45,8 @@ def initial(seed: int) -> np.ndarray:
 
 
 def _forward(net: Layers, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    # tanh rather than ReLU: it has no kink. Where two runs differ in the last bit only, a kink now and then turns the
-    # bit into a whole image's share of the gradient, and the demo could not compare the two runs any more.
+    # tanh rather than ReLU, because it is smooth. At a kink, a difference in the last bit can change the gradient by
+    # the contribution of a whole image, and the demo could not compare two runs.
     hidden = np.tanh(images @ net.w1 + net.b1)
     return hidden, hidden @ net.w2 + net.b2
 
@@ -59,7 +59,7 @@ def gradient(parameters: np.ndarray, images: np.ndarray, labels: np.ndarray, nba
     """
     net, grad = layers(parameters), layers(out)
     hidden, scores = _forward(net, images)
-    scores -= scores.max(axis=1, keepdims=True)  # the softmax does not see it; exp() cannot overflow any more
+    scores -= scores.max(axis=1, keepdims=True)  # does not change the softmax; keeps exp() from overflowing
     chances = np.exp(scores)
     chances /= chances.sum(axis=1, keepdims=True)
     rows = np.arange(len(labels))
@@ -76,12 +76,12 @@ def gradient(parameters: np.ndarray, images: np.ndarray, labels: np.ndarray, nba
 
 
 def recognise(parameters: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """What each of ``images`` most likely shows."""
+    """The most likely label of each of ``images``."""
     return _forward(layers(parameters), images)[1].argmax(axis=1)
 
 
 def accuracy(parameters: np.ndarray, images: np.ndarray, labels: np.ndarray) -> float:
-    """The fraction of ``images`` that are recognised."""
+    """The fraction of ``images`` with the right label."""
     return float(np.mean(recognise(parameters, images) == labels))
 
 
@@ -108,5 +108,5 @@ def batches(nimages: int, nbatch: int, epoch: int, seed: int) -> Iterator[np.nda
 
 
 def share(indices: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """The part of a global batch that falls to ``rank``: contiguous, sizes differing by one at most."""
+    """The part of a global batch for ``rank``: contiguous, with sizes that differ by at most one."""
     return indices[rank * len(indices) // size : (rank + 1) * len(indices) // size]

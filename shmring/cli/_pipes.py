@@ -1,7 +1,7 @@
-"""The same all-reduce over multiprocessing's pipes: what one would write without shmring, for the demo to compare with.
+"""An all-reduce over pipes of multiprocessing, for comparison in the demo.
 
-Rank 0 gathers everybody's array, sums them in rank order and sends the sum back. The connections are those that
-`multiprocessing.Pipe` gives (a pair of Unix sockets); a listener makes them here because the ranks are already running.
+Rank 0 receives all arrays, sums them in rank order and sends the sum back. The connections are Unix sockets, as those
+of `multiprocessing.Pipe`; a listener makes them because the ranks are already running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NADDRESS = 108  # the longest path of a Unix socket
 
 
 class Star:
-    """Rank 0 in the middle, a connection from there to every other rank. A context manager."""
+    """A connection from rank 0 to every other rank. A context manager."""
 
     def __init__(self, comm) -> None:
         self._connections: list[Connection] = []
@@ -38,11 +38,11 @@ class Star:
             text = invitation.tobytes()
             self._connections = [Client(os.fsdecode(text[NKEY:].rstrip(b"\0")), authkey=text[:NKEY])]
             self._connections[0].send(comm.rank)
-        self._middle = comm.rank == 0
+        self._is_root = comm.rank == 0
 
     def all_reduce(self, x: np.ndarray) -> np.ndarray:
         """Sum ``x`` over all ranks, in place."""
-        if self._middle:
+        if self._is_root:
             theirs = np.empty_like(x)
             for connection in self._connections:
                 connection.recv_bytes_into(theirs)

@@ -1,4 +1,4 @@
-"""A progress bar where a terminal shows it, a plain line now and then where not."""
+"""A progress bar on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ WIDTH = 28
 
 
 class Progress:
-    """Called after every epoch. Picklable: it looks for its terminal where it is used."""
+    """Called after every epoch. Picklable: it checks for a terminal in the process that calls it."""
 
     def __init__(self, nepochs: int) -> None:
         self.nepochs = nepochs
 
     def __call__(self, epoch: int, loss: float, accuracy: float) -> None:
         text = f"epoch {epoch:>{len(str(self.nepochs))}}/{self.nepochs}"
-        figures = f"loss {loss:.4f}   test accuracy {accuracy:6.1%}"
+        results = f"loss {loss:.4f}   test accuracy {accuracy:6.1%}"
         if sys.stdout.isatty():
             filled = WIDTH * epoch // self.nepochs
-            # Back to the start of the line, over what stands there, and clear the rest of it.
-            print(f"\r  {text} [{'#' * filled}{'.' * (WIDTH - filled)}] {figures}\x1b[K", end="", flush=True)
+            # Overwrite the line and clear the rest of it.
+            print(f"\r  {text} [{'#' * filled}{'.' * (WIDTH - filled)}] {results}\x1b[K", end="", flush=True)
             if epoch == self.nepochs:
                 print(flush=True)
         elif epoch % max(1, self.nepochs // 5) == 0 or epoch in (1, self.nepochs):
-            print(f"  {text}   {figures}", flush=True)
+            print(f"  {text}   {results}", flush=True)

@@ -1,7 +1,7 @@
-"""What the ranks of the demo do: train together, check the result, time the exchange.
+"""The work of the ranks of the demo: train together, check the result, time the all-reduce.
 
 Every rank holds all parameters and computes the gradient of its share of each batch. One all-reduce sums the shares,
-and since every rank then takes the same step from the same place, the parameters need never be sent.
+and since every rank then takes the same optimizer step, parameters are never sent.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from . import _digits, _network
 from ._pipes import Star
 
 NBATCH = 64
-NROUNDS, NCALLS = 25, 10  # exchanges timed: rounds of calls, shmring's and the pipes' by turns
+NROUNDS, NCALLS = 25, 10  # timed exchanges: rounds of calls, alternating between shmring and pipes
 
 
 class Settings(NamedTuple):
-    """What decides the result, and so is the same on every rank."""
+    """The parameters of the training, the same on every rank."""
 
     nepochs: int
     seed: int
 
 
 class Trained(NamedTuple):
-    """Where a training run ended and how it went."""
+    """The result and the history of a training run."""
 
     parameters: np.ndarray
     losses: list[float]  # of every batch, before its step
@@ -44,7 +44,7 @@ class Exchange(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What rank 0 brings home."""
+    """The results of rank 0."""
 
     trained: Trained
     training_ns: int
@@ -81,7 +81,7 @@ def train(rank: int, size: int, settings: Settings, combine: Callable, on_epoch:
 
 
 def write_message(message, parameters, digits: _digits.Digits, batch: np.ndarray, rank: int, size: int) -> None:
-    """Write what ``rank`` of ``size`` says about one global batch."""
+    """Write the gradient and the loss of the share of ``rank`` of one global batch."""
     mine = _network.share(batch, rank, size)
     images, labels = digits.train_images[mine], digits.train_labels[mine]
     message[-1] = _network.gradient(parameters, images, labels, len(batch), out=message[:-1])
@@ -90,8 +90,8 @@ def write_message(message, parameters, digits: _digits.Digits, batch: np.ndarray
 def train_by_shares(size: int, settings: Settings) -> np.ndarray:
     """The parameters that ``size`` ranks must end with, computed by one process.
 
-    It computes the share of every rank and sums them as shmring promises to: in rank order, in float32. So nothing is
-    left that could differ, not even in the last bit.
+    It computes the share of every rank and sums them as shmring does: in rank order, in float32. So the results must be
+    equal to the last bit.
     """
     digits = _digits.load()
     parameters = _network.initial(settings.seed)
@@ -108,36 +108,36 @@ def train_by_shares(size: int, settings: Settings) -> np.ndarray:
 
 
 def tolerance(parameters: np.ndarray, nsteps: int) -> float:
-    """How far a run may end from one that sums whole batches.
+    """The largest allowed difference from a run that sums whole batches.
 
-    A sum taken in another order is rounded differently. That moves a parameter by a few units in its last place each
-    step (4 are allowed), and the network has no kink that could make more of it.
+    A sum taken in another order is rounded differently. That changes a parameter by a few units in the last place per
+    step (4 are allowed), and a smooth network does not amplify the difference.
     """
     return 4 * nsteps * 2.0**-24 * float(np.abs(parameters).max())
 
 
 def time_exchange(comm, nbytes: int) -> Exchange:
-    """Time sums of ``nbytes`` through shmring and through pipes, by turns, so that both meet the same weather."""
+    """Time sums of ``nbytes`` through shmring and through pipes in turn, so that both meet the same conditions."""
     ours, theirs = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
     shmring_ns: list[int] = []
     pipes_ns: list[int] = []
     with Star(comm) as star:
-        for turn in range(NROUNDS + 1):
+        for round in range(NROUNDS + 1):
             for combine, x, times in ((comm.all_reduce, ours, shmring_ns), (star.all_reduce, theirs, pipes_ns)):
                 comm.barrier()
                 for _ in range(NCALLS):
                     x.fill(comm.rank + 1)
                     start = perf_counter_ns()
                     combine(x)
-                    if turn:  # the first turn warms up
+                    if round:  # the first round is a warm-up
                         times.append(perf_counter_ns() - start)
         if not np.array_equal(ours, theirs):
-            raise AssertionError("the two ways to sum disagree")
+            raise AssertionError("the sums of shmring and of pipes differ")
     return Exchange(nbytes, shmring_ns, pipes_ns)
 
 
 def run_rank(comm, settings: Settings, on_epoch: Callable | None) -> Report | None:
-    """All that one rank does; rank 0 returns the report, the others None."""
+    """The work of one rank; rank 0 returns the report, the others None."""
     all_reduce_ns: list[int] = []
 
     def combine(message: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""``shmring demo``: local processes train a small neural network together, and check every claim made about it."""
+"""``shmring demo``: local processes train a small neural network together, and check the result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ._progress import Progress
 from ._training import NBATCH, Exchange, Report, Settings, run_rank
 
 ENOUGH = 0.95
-MOST_BY_DEFAULT = 8  # a batch has 64 images; among more ranks than this there is little left for each
+MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
 
-# The ranks are the parallelism: with a pool of threads in each there would be more threads than processors. Each
-# library that NumPy may be built on has its own name for the wish, and reads it when NumPy is first imported.
+# One BLAS thread per rank: with a thread pool in each rank there would be more threads than processors. Every BLAS
+# library has its own variable and reads it when NumPy is first imported.
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _SHADES = " .:-=+*#%@"
 
@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
     )
-    parser.add_argument("--epochs", type=_positive, default=20, metavar="N", help="times over the data (default: 20)")
+    parser.add_argument("--epochs", type=_positive, default=20, metavar="N", help="passes over the data (default: 20)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
     parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into FILE; needs matplotlib")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but what failed")
+    parser.add_argument("--quiet", action="store_true", help="print only failures")
 
 
 def _positive(text: str) -> int:
@@ -49,9 +49,9 @@ def _positive(text: str) -> int:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the demo; 0 if every check held, 1 if one did not, 2 if it could not be run as asked."""
+    """Run the demo; 0 if every check passed, 1 if one failed, 2 if the arguments are invalid."""
     if args.plot and importlib.util.find_spec("matplotlib") is None:
-        print("shmring demo: --plot needs matplotlib; `pip install matplotlib` gets it", file=sys.stderr)
+        print("shmring demo: --plot needs matplotlib; `pip install matplotlib` installs it", file=sys.stderr)
         return 2
     if args.seed < 0:
         print(f"shmring demo: --seed must not be negative, got {args.seed}", file=sys.stderr)
@@ -80,10 +80,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
-    """What the demo claims, each with whether it held."""
+    """The claims of the demo, each with whether it holds."""
     accuracy = report.trained.accuracies[-1]
     return [
-        (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is wanted"),
+        (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is expected"),
         (
             len(set(report.digests)) == 1,
             f"{_plural(nranks, 'rank holds', 'ranks hold')} the same bits (sha256 {report.digests[0].hex()[:12]}...)",
@@ -105,7 +105,7 @@ def _print_opening(nranks: int, settings: Settings) -> None:
     print(f"shmring demo: {_plural(nranks, 'process', 'processes')} learn to read handwritten digits together\n")
     print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} to be tested on")
     print(f"  network    64-{_network.NHIDDEN}-10, {_network.NPARAMETERS} parameters, all on every rank")
-    print(f"  each step  a batch of {NBATCH} images is shared out, and the gradients of the shares are all-reduced")
+    print(f"  each step  a batch of {NBATCH} images is divided among the ranks, and their gradients are all-reduced")
     processors = int(max(1, usable_processors()))
     if nranks > processors:
         print(f"  note       {nranks} ranks take turns on {_plural(processors, 'processor', 'processors')}")
@@ -113,18 +113,18 @@ def _print_opening(nranks: int, settings: Settings) -> None:
 
 
 def _print_digits(report: Report, count: int = 6) -> None:
-    """Show the first test images and what the network takes them for."""
+    """Show the first test images and the predictions of the network."""
     digits = _digits.load()
     chosen = np.unique(digits.test_labels, return_index=True)[1][:count]  # the first 0, the first 1, ...
     images, labels = digits.test_images[chosen], digits.test_labels[chosen]
     guesses = _network.recognise(report.trained.parameters, images)
-    print("\nSome of the digits it had never seen, and what it takes them for:\n")
+    print("\nSome test digits, and the predictions of the network:\n")
     for row in range(8):
         shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
         print("   " + "  ".join("".join(_SHADES[shade] * 2 for shade in line) for line in shades).rstrip())
     pairs = zip(guesses, labels, strict=True)
-    said = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in pairs)
-    print("   " + "  ".join(f"{text:^16}" for text in said).rstrip())
+    predictions = (f"{guess}" if guess == label else f"{guess} (is {label})" for guess, label in pairs)
+    print("   " + "  ".join(f"{text:^16}" for text in predictions).rstrip())
 
 
 def _print_checks(checks: list[tuple[bool, str]]) -> None:
@@ -138,14 +138,14 @@ def _print_times(report: Report, nranks: int) -> None:
     print(
         f"\nTraining took {total / 1e9:.2f} s, of it {exchanged / 1e9:.3f} s ({exchanged / total:.0%}) in "
         f"{len(report.all_reduce_ns)} all-reduces, median {_us(statistics.median(report.all_reduce_ns))}"
-        "\n(waiting for slower ranks counted in)."
+        "\n(including waits for slower ranks)."
     )
     if report.exchanges:
         print(f"\nThe exchange alone, {nranks} ranks, median of {len(report.exchanges[0].shmring_ns)} calls:\n")
         print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
         for exchange in report.exchanges:
             print(_exchange_line(exchange))
-        print("\n(The 8-byte row is little but the way between processors and back; it moves with their placement.)")
+        print("\n(The 8-byte row is mostly the latency between processors; it depends on their placement.)")
 
 
 def _exchange_line(exchange: Exchange) -> str:

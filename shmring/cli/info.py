@@ -1,6 +1,6 @@
-"""What runs here, what the machine looks like, what limits apply, and what dead jobs have left.
+"""Show versions, kernels, topology, limits, launcher, thresholds, and names left in shared memory by dead jobs.
 
-Names of living jobs are never removed: those are rendezvous under way.
+The names of live jobs are never removed: their rendezvous is in progress.
 """
 
 from __future__ import annotations
@@ -41,19 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring info``."""
     parser.add_argument("--json", action="store_true", help="write one JSON object")
     parser.add_argument(
-        "--topology-json", action="store_true", help="only the topology, as a file for SHMRING_TOPOLOGY"
+        "--topology-json", action="store_true", help="only the topology, in the format of SHMRING_TOPOLOGY"
     )
-    parser.add_argument(
-        "--channels", action="store_true", help="only the channels that are open: who waits, fill, rates"
-    )
+    parser.add_argument("--channels", action="store_true", help="only the open channels: waiting ends, fill, rates")
     parser.add_argument(
         "--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)"
     )
-    parser.add_argument("--clean", action="store_true", help="remove the stale names; those of living jobs stay")
+    parser.add_argument("--clean", action="store_true", help="remove the names left by dead jobs")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Gather and print."""
+    """Collect the facts and print them."""
     if args.channels:
         return _show_channels(list_channels(args.interval), args.json)
     if args.topology_json:
@@ -94,12 +92,12 @@ def _show_channels(looks: list[ChannelLook], as_json: bool) -> int:
         return 0
     for x in looks:
         sender, receiver, ring = x.ring.producer, x.ring.consumer, x.ring
-        print(f"{x.name}{'' if x.is_named else '  (no name any more)'}")
+        print(f"{x.name}{'' if x.is_named else '  (unlinked)'}")
         rates = f"{x.messages_per_s:.0f} messages/s, {x.nbytes_per_s / 1e6:.1f} MB/s"
         print(f"  {ring.nslots * ring.slot_nbytes} bytes, {ring.fill:.0%} full, {rates}")
         print(f"  sender   {_end(sender)}")
         print(f"  receiver {_end(receiver)}")
-        print(f"  {x.waiting or 'nobody waits'}")
+        print(f"  {x.waiting or 'no end waits'}")
     if not looks:
         print("no channel is open")
     return 0
@@ -113,18 +111,18 @@ def _end(end: EndLook) -> str:
 
 
 def _clean() -> list[str]:
-    """Remove what nobody alive stands behind; it is looked at again under its lock before it goes."""
+    """Remove the names of dead jobs; each is checked again under its lock before."""
     return [x.name for x in leftovers() if x.status == "stale" and names.remove_stale(x.name)]
 
 
 def _limit(number: int) -> int | None:
-    """The soft limit; None where there is none."""
+    """The soft limit; None if unlimited."""
     soft = resource.getrlimit(number)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _thresholds(processors: float) -> dict[str, Any]:
-    """What two ranks would go by here, each with its reason; without what only ranks that meet can measure."""
+    """The thresholds for two ranks on this machine, each with its reason; those measured at start-up are unknown."""
     try:
         config = configure().settled(second_level_nbytes())
     except ValueError as error:
@@ -143,12 +141,12 @@ def _thresholds(processors: float) -> dict[str, Any]:
     for name in ("latency_us", "one_shot_nbytes", "flat_reduce_nbytes"):
         given = getattr(config, name)
         values[name] = None if given < 0 else given
-        why[name] = "measured when ranks meet; see comm.stats()" if given < 0 else found.why[name]
+        why[name] = "measured at start-up; see comm.stats()" if given < 0 else found.why[name]
     return {name: {"value": value, "why": why[name]} for name, value in values.items()}
 
 
 def _launcher() -> dict[str, Any]:
-    """What `init` without arguments would find here."""
+    """The job that `init` without arguments would join."""
     name = detected(os.environ)
     try:
         return {"name": name, "job": discover(os.environ)._asdict(), "problem": None}

@@ -20,9 +20,11 @@ from shmring.placement.cpu_binding import UNITS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring run``."""
     parser.add_argument("-n", "--size", type=_positive, required=True, metavar="N", help="number of ranks")
-    parser.add_argument("-m", "--module", action="store_true", help="the command is a module's name, as in python -m")
     parser.add_argument(
-        "--tag-output", "--prefix", action="store_true", help="begin each line that a rank writes with its [rank]"
+        "-m", "--module", action="store_true", help="the command is the name of a module, as in python -m"
+    )
+    parser.add_argument(
+        "--tag-output", "--prefix", action="store_true", help="prefix each output line with the [rank] that wrote it"
     )
     parser.add_argument(
         "--bind", choices=UNITS, default="none", help="bind each rank to one core, last-level cache or NUMA node"
@@ -36,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; 127 and 126 as in a shell if it is not there or may not be run."""
+    """Run the command; returns 127 or 126, as a shell does, if it does not exist or is not executable."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        print("shmring run: what shall be run? Give a script, -m and a module, or a program", file=sys.stderr)
+        print("shmring run: no command given: expected a script, `-m MODULE`, or a program", file=sys.stderr)
         return 2
     try:
         return run(

@@ -1,9 +1,9 @@
-"""What runs in a competitor's processes: one rank, asleep until the conductor gives it an order.
+"""The code of one rank of a competitor, asleep until the runner sends an order.
 
-This package stands alone: NumPy and the competitor's own library are all it needs, so that it runs in environments that
-have no shmring. `__main__.py` starts it in any interpreter as ``python PATH/worker ...``.
+This package needs only NumPy and the library of the competitor, so that it runs in environments without shmring.
+`__main__.py` starts it in any interpreter as ``python PATH/worker ...``.
 
-The conductor's orders and the answers are lines of JSON over a Unix socket (`control.py`):
+the runner's orders and the answers are lines of JSON over a Unix socket (`control.py`):
 
     {"do": "prepare", "op": ..., "dtype": ..., "nbytes": ..., "rewrite": ...}    make arrays, check results
     {"do": "slice", "what": "call", "warmup": n, "times": n}                     time calls -> {"ns": ...}

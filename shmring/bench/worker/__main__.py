@@ -10,8 +10,8 @@ NAME = "shmring_bench_worker"
 
 
 def load():
-    """Import this folder as a package of its own, whatever else the interpreter has."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]  # its names are not top-level
+    """Import this folder as a package of its own, independent of other packages of the interpreter."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]  # its modules are not top-level
     spec = importlib.util.spec_from_file_location(NAME, HERE / "__init__.py", submodule_search_locations=[str(HERE)])
     assert spec is not None
     assert spec.loader is not None

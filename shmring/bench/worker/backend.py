@@ -1,4 +1,4 @@
-"""What a competitor's module has: a class `Backend`, which knows what users of that library write."""
+"""The base class of competitors: the statements that users of a library write for each collective."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import numpy as np
 
 
 class Unsupported(Exception):
-    """This competitor has no such call."""
+    """The competitor has no such call."""
 
 
 class Backend:
     """One rank of a library. A subclass joins its peers in ``__init__`` and sets ``rank``, ``size`` and ``version``.
 
-    ``calls`` has for each collective the statement that its users write, with arrays ``x`` and ``y`` and what is in
-    ``names``. Two statements are for rank 0 and for the others; in ping_pong, for a pair's even rank and
-    its odd one.
+    ``calls`` has the statement of each collective, with arrays ``x`` and ``y`` and the variables in ``names``. Of two
+    statements the first is for rank 0 and the second for the others; in ping_pong, for even and for odd ranks.
     """
 
     calls: ClassVar[Mapping[str, str | tuple[str, str]]] = {}
     version = ""
     calls_in_statement = 1
 
-    def __init__(self, task: dict, line, rank: int) -> None:
+    def __init__(self, task: dict, barrier, rank: int) -> None:
         self.rank, self.size = rank, task["size"]
         self.names: dict[str, Any] = {}
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
-        """Memory as this library's users have it."""
+        """Memory as users of this library allocate it."""
         return np.empty(count, dtype)
 
     def statement(self, problem) -> str:
-        """The call of this rank, whose arrays are put into ``names``."""
+        """The statement of this rank; stores its arrays in ``names``."""
         if problem.op not in self.calls:
             raise Unsupported(f"has no {problem.op}")
         self.names.update(x=problem.x, y=problem.y, partner=problem.partner)
@@ -44,4 +43,4 @@ class Backend:
         return call if isinstance(call, str) else call[odd_one_out]
 
     def close(self) -> None:
-        """Leave; called with nothing under way."""
+        """Shut down; no call is in progress."""

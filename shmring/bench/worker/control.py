@@ -1,4 +1,4 @@
-"""The line to the conductor: orders in, answers out, both as lines of JSON; and the liveness."""
+"""The connection to the runner: orders and answers as lines of JSON, and the liveness pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 
 
 class Control:
-    """A rank's end. Waiting for an order is a blocking read: it costs no processor time while others are timed."""
+    """The rank's end of the connection. It waits for orders in a blocking read, without using the processor."""
 
     def __init__(self, address: str, rank: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -19,21 +19,21 @@ class Control:
         self.answer(rank=rank, pid=os.getpid())
 
     def take_task(self) -> tuple[dict, int]:
-        """What this rank shall be, and the descriptor of the start line's page."""
+        """The task of this rank, and the descriptor of the start barrier's page."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 2)
         if len(descriptors) != 2:
-            raise SystemExit("the conductor is gone")
+            raise SystemExit("the runner is gone")
         page, liveness = descriptors
         die_with(liveness)
         self._inbox = data
         return self.order(), page
 
     def order(self) -> dict:
-        """The next order; asleep until it comes. Without a conductor there is nothing left to do."""
+        """Wait for the next order; exits if the runner is gone."""
         while b"\n" not in self._inbox:
             data = self._socket.recv(65536)
             if not data:
-                raise SystemExit("the conductor is gone")
+                raise SystemExit("the runner is gone")
             self._inbox += data
         line, _, self._inbox = self._inbox.partition(b"\n")
         return json.loads(line)
@@ -44,12 +44,12 @@ class Control:
 
 
 def die_with(liveness: int) -> None:
-    """Have the kernel end this process when the conductor does, of whatever cause and whatever this process is in.
+    """Make the kernel end this process when the runner ends, for any reason and whatever this process is doing.
 
-    Nothing is ever written into the liveness. When the conductor's end of it closes, the kernel sends SIGIO, and what
-    that does to a process that has not asked for anything else is end it. No thread waits for it.
+    Nothing is ever written to the pipe. When the runner's end closes, the kernel sends SIGIO, which by default ends the
+    process. No thread is needed.
     """
     fcntl.fcntl(liveness, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(liveness, fcntl.F_SETFL, fcntl.fcntl(liveness, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([liveness], [], [], 0)[0]:  # it had closed before
-        raise SystemExit("the conductor is gone")
+    if select.select([liveness], [], [], 0)[0]:  # it was closed before
+        raise SystemExit("the runner is gone")

@@ -21,8 +21,8 @@ class Backend(Base):
 
     calls: ClassVar = {"all_reduce": "inference_all_reduce_(x)"}
 
-    def __init__(self, task: dict, line, rank: int) -> None:
-        super().__init__(task, line, rank)
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
         torch.set_num_threads(task["threads"])
         spec = importlib.util.spec_from_file_location(NAME, task["library"])
         assert spec is not None

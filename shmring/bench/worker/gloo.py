@@ -1,4 +1,4 @@
-"""``torch.distributed`` with one of its backends: gloo, or what a package has registered."""
+"""``torch.distributed`` with one of its backends: gloo, or one that a package has registered."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Backend(Base):
         "ping_pong": ("dist.send(x, partner); dist.recv(y, partner)", "dist.recv(y, partner); dist.send(x, partner)"),
     }
 
-    def __init__(self, task: dict, line, rank: int) -> None:
-        super().__init__(task, line, rank)
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
         torch.set_num_threads(task["threads"])
         store = f"file://{task['folder']}/store"
         dist.init_process_group(task["group"], init_method=store, rank=rank, world_size=self.size)

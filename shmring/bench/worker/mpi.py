@@ -32,8 +32,8 @@ class Backend(Base):
         ),
     }
 
-    def __init__(self, task: dict, line, rank: int) -> None:
-        super().__init__(task, line, rank)
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
         comm = MPI.COMM_WORLD
         if (comm.rank, comm.size) != (self.rank, self.size):
             raise RuntimeError(f"started as rank {rank} of {self.size}, but MPI says {comm.rank} of {comm.size}")

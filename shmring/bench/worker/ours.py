@@ -29,8 +29,8 @@ class Backend(Base):
 
     calls = CALLS
 
-    def __init__(self, task: dict, line, rank: int) -> None:
-        super().__init__(task, line, rank)
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
         self._kind = task["kind"]
         self.comm = shmring.init()
         self.version = f"shmring {shmring.__version__}"
@@ -46,7 +46,7 @@ class Backend(Base):
         if op == "ping_pong" and self._kind == "plan":
             raise Unsupported("there are no plans of messages")
         statement = super().statement(problem)
-        for name in BY_RANK.get(op, ""):  # arrays of all ranks have a row for each
+        for name in BY_RANK.get(op, ""):  # arrays with data of all ranks have one row per rank
             self.names[name] = self.names[name].reshape(self.size, -1)
         if problem.number.name == "bfloat16":
             import ml_dtypes

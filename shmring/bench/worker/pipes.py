@@ -1,7 +1,7 @@
-"""Collectives over multiprocessing's pipes: what one writes by hand with the standard library and NumPy.
+"""Collectives over pipes of multiprocessing: a hand-written version with the standard library and NumPy.
 
-Trees for small arrays and rings for large ones, as the textbooks have them. A pipe holds some hundred KiB, so of two
-ranks that send to each other one must receive first; the odd ones do.
+Textbook trees for small arrays and rings for large ones. A pipe holds some hundred KiB, so of two ranks that send to
+each other one must receive first; odd ranks do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from .backend import Backend as Base
 from .backend import Unsupported
 
-RING_FROM = 64 << 10  # bytes; below, the way through a tree has fewer steps
+RING_FROM = 64 << 10  # bytes; below, a tree has fewer steps
 
 
 def main(address: str, size: str) -> int:
@@ -48,7 +48,7 @@ def _be_rank(address: str, rank: int, ends: list[dict]) -> None:
 
 
 class Backend(Base):
-    """A rank with a connection to every other one."""
+    """A rank with a pipe to every other one."""
 
     ends: ClassVar[dict] = {}
     version = f"Python {platform.python_version()}"
@@ -68,8 +68,8 @@ class Backend(Base):
         ),
     }
 
-    def __init__(self, task: dict, line, rank: int) -> None:
-        super().__init__(task, line, rank)
+    def __init__(self, task: dict, barrier, rank: int) -> None:
+        super().__init__(task, barrier, rank)
         self.names = {"pipes": self}
 
     def statement(self, problem) -> str:
@@ -84,7 +84,7 @@ class Backend(Base):
         self.ends[peer].recv_bytes_into(x)
 
     def exchange(self, x: np.ndarray, to: int, y: np.ndarray, source: int) -> None:
-        """Send one and receive another, in an order in which no two ranks wait for each other."""
+        """Send ``x`` and receive ``y``, in an order without deadlocks."""
         if self.rank % 2:
             self.receive(y, source)
             self.send(x, to)
@@ -93,7 +93,7 @@ class Backend(Base):
             self.receive(y, source)
 
     def reduce(self, x: np.ndarray) -> None:
-        """A binomial tree; ``x`` of the ranks on the way holds partial sums afterwards."""
+        """A binomial tree; ``x`` of inner ranks holds partial sums afterwards."""
         part = np.empty_like(x)
         step = 1
         while step < self.size:
@@ -127,7 +127,7 @@ class Backend(Base):
         self._ring_gather(shares, first=self.rank + 1)
 
     def reduce_scatter(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Around the ring, on a copy: the input stays as it was."""
+        """Around the ring, on a copy of the input."""
         shares = np.array_split(x.copy(), self.size)
         self._ring_reduce(shares, last=self.rank)
         y[...] = shares[self.rank]
@@ -139,7 +139,7 @@ class Backend(Base):
         self._ring_gather(shares, first=self.rank)
 
     def gather(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Everybody to rank 0."""
+        """All ranks send to rank 0."""
         if self.rank:
             self.send(x, 0)
             return
@@ -149,7 +149,7 @@ class Backend(Base):
             self.receive(shares[peer], peer)
 
     def scatter(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Rank 0 to everybody."""
+        """Rank 0 sends to all ranks."""
         if self.rank:
             self.receive(y, 0)
             return
@@ -159,7 +159,7 @@ class Backend(Base):
         y[...] = shares[0]
 
     def all_to_all(self, x: np.ndarray, y: np.ndarray) -> None:
-        """With one peer after the other, ascending: of any ranks that wait for each other one is not waiting."""
+        """Exchange with one peer after the other in ascending order, which cannot deadlock."""
         mine, theirs = np.array_split(x, self.size), np.array_split(y, self.size)
         theirs[self.rank][...] = mine[self.rank]
         for peer in range(self.size):
@@ -167,11 +167,11 @@ class Backend(Base):
                 self._swap(mine[peer], theirs[peer], peer)
 
     def barrier(self) -> None:
-        """Next to nothing, up the tree and down again."""
+        """An all-reduce of one byte."""
         self.all_reduce(np.zeros(1, np.uint8))
 
     def _ring_reduce(self, shares: list[np.ndarray], last: int) -> None:
-        """After this ``shares[last]`` is the sum of everybody's."""
+        """Afterwards ``shares[last]`` is the sum over all ranks."""
         ahead, behind = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         part = np.empty(max(share.size for share in shares), shares[0].dtype)
         for step in range(self.size - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""What an interpreter has that can compete, as one line of JSON; run in that interpreter."""
+"""Lists the libraries of an interpreter that can compete, as one line of JSON; run in that interpreter."""
 
 from __future__ import annotations
 
@@ -66,10 +66,12 @@ def _deepspeed(source: str) -> dict | None:
             return None
         source = str(Path(spec.submodule_search_locations[0]) / "ops")
     root = Path(source)
-    said = [file.read_text().strip() for file in (root / "version.txt", root.parent / "version.txt") if file.exists()]
+    releases = [
+        file.read_text().strip() for file in (root / "version.txt", root.parent / "version.txt") if file.exists()
+    ]
     try:
         from .deepspeed import build
 
-        return {"release": "".join(said[:1]), "library": build(str(root / "csrc"))}
+        return {"release": "".join(releases[:1]), "library": build(str(root / "csrc"))}
     except Exception as error:
         return {"problem": f"{type(error).__name__}: {error}".partition("\n")[0]}

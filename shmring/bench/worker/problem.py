@@ -1,7 +1,7 @@
-"""One row's problem on one rank: arrays of the right shape, inputs, and the one right answer.
+"""The test problem of one row on one rank: arrays, inputs, and the expected result.
 
 Values are small integers, exact in every type, also when summed over all ranks. They repeat with a prime period, so
-that parts that are swapped or missing show.
+that swapped or missing parts are detected.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 PERIOD = 4093
 
-# How many elements x and y have, in shares of the whole, which is all ranks' together.
+# Elements of x and y: the whole problem, the share of one rank, or none.
 WHOLE, SHARE, NONE = "whole", "share", "none"
 SHAPES = {
     "all_reduce": (WHOLE, NONE),
@@ -23,7 +23,7 @@ SHAPES = {
     "all_to_all": (WHOLE, WHOLE),
     "ping_pong": (WHOLE, WHOLE),
     "barrier": (NONE, NONE),
-    "copy": (WHOLE, WHOLE),  # of the ceiling alone
+    "copy": (WHOLE, WHOLE),  # for the ceiling only
 }
 SPLIT = {op for op, shapes in SHAPES.items() if SHARE in shapes} | {"all_to_all"}
 
@@ -46,11 +46,11 @@ class Problem:
 
     @property
     def rewrites(self) -> bool:
-        """Whether this rank has an input of its own in this collective."""
+        """Whether this rank has an input in this collective."""
         return self.x.size > 0 and (self.op not in ("broadcast", "scatter") or self.rank == 0)
 
     def fill(self, seed: int) -> None:
-        """Write inputs, and what no answer looks like into outputs."""
+        """Write the inputs, and poison the outputs."""
         rng = np.random.default_rng((seed, self.size))
         self._base = rng.integers(0, min(8, max(2, 100 // self.size)), (self.size, PERIOD))
         self.x[...] = self._input()
@@ -58,12 +58,12 @@ class Problem:
             poisoned.view(np.uint8)[...] = 0xA5
 
     def is_right(self) -> bool:
-        """Whether the call's answer is the right one, to the bit."""
+        """Whether the result of the call is right, to the bit."""
         expected = self._expected()
         return expected is None or np.array_equal(*expected)
 
     def settle(self) -> None:
-        """Leave zeros in the arrays: sums made in place of themselves stay what they are."""
+        """Fill the arrays with zeros, so that repeated sums in place do not grow."""
         self.x.view(np.uint8)[...] = 0
         self.y.view(np.uint8)[...] = 0
 

@@ -1,4 +1,4 @@
-"""A rank's life: be told what to be, be ready, and do what is ordered until told to quit."""
+"""A rank of a competitor: receive a task, prepare, and execute orders until the order to quit."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ import numpy as np
 from .backend import Unsupported
 from .control import Control
 from .problem import Problem
-from .startline import StartLine
+from .start_barrier import StartBarrier
 
-# What launchers call a process's rank: MPICH and Intel MPI, Open MPI, everybody else.
+# The variable with the rank of a process: MPICH and Intel MPI, Open MPI, other launchers.
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
 CHECKS = 3
 
-REWRITE = "content.fill(one)"  # of the array, whatever the library wraps it in
+REWRITE = "content.fill(one)"  # the memory of the array, whatever object the library wraps it in
 
 
 def main(address: str) -> int:
-    """Serve the conductor at ``address``; started once for each rank by the competitor's own launcher."""
+    """Serve the runner at ``address``; the competitor's launcher starts one process for each rank."""
     rank = next(int(os.environ[name]) for name in RANKS if name in os.environ)
     serve(Control(address, rank), rank)
     return 0
 
 
 def serve(control: Control, rank: int) -> None:
-    """Take orders. What goes wrong is told to the conductor, which decides what becomes of this competitor."""
+    """Execute orders. Errors are sent to the runner, which decides how to continue."""
     task, page = control.take_task()
     if task["processors"]:
-        os.sched_setaffinity(0, task["processors"])  # before any library sees the machine
+        os.sched_setaffinity(0, task["processors"])  # before libraries read the affinity mask
     try:
-        line = StartLine(page, rank, task["size"], crowded=task["size"] > task["nprocessors"])
-        player = Player(task, line, rank)
-        control.answer(version=player.backend.version)
+        barrier = StartBarrier(page, rank, task["size"], crowded=task["size"] > task["nprocessors"])
+        server = RankServer(task, barrier, rank)
+        control.answer(version=server.backend.version)
         while (order := control.order())["do"] != "quit":
-            control.answer(**getattr(player, order.pop("do"))(**order))
-        player.backend.close()
+            control.answer(**getattr(server, order.pop("do"))(**order))
+        server.backend.close()
     except Exception as error:
         control.answer(error=f"{type(error).__name__}: {error}".strip(), traceback=traceback.format_exc())
-        control.order()  # the conductor may want to see this process alive until it has heard the others
+        control.order()  # stay alive until the runner has read the answers of the other ranks
 
 
-class Player:
+class RankServer:
     """One rank of a competitor; each public method is an order."""
 
-    def __init__(self, task: dict, line: StartLine, rank: int) -> None:
-        self.line = line
+    def __init__(self, task: dict, barrier: StartBarrier, rank: int) -> None:
+        self.barrier = barrier
         self.problem: Problem | None = None
         self.timers: dict[str, timeit.Timer] = {}
-        self.backend = importlib.import_module(f".{task['backend']}", __package__).Backend(task, line, rank)
+        self.backend = importlib.import_module(f".{task['backend']}", __package__).Backend(task, barrier, rank)
 
     def prepare(self, op: str, dtype: str, nbytes: int, rewrite: bool) -> dict:
-        """Make the arrays, see that the answers are right, and have the statements ready."""
+        """Allocate the arrays, check the results, and compile the statements."""
         backend = self.backend
         self.problem, self.timers = None, {}  # the old arrays go first
         backend.names.update(dict.fromkeys(("x", "y", "parts", "plan", "content")))
@@ -80,23 +80,23 @@ class Player:
         return {**facts, "right": not wrong}
 
     def slice(self, what: str, warmup: int, times: int) -> dict:
-        """Time ``times`` calls in a row; all ranks begin together, twice: to warm up, and when the clock starts."""
+        """Time ``times`` calls in a row. All ranks start together twice: for the warm-up, and when the clock starts."""
         timer = self.timers[what]
-        self.line.meet()
+        self.barrier.wait()
         timer.timeit(warmup)
-        self.line.meet()
+        self.barrier.wait()
         return {"ns": timer.timeit(times)}
 
     def check(self) -> dict:
-        """See again whether the answers are right, now that the calls have been timed."""
+        """Check the results again after the timed calls."""
         assert self.problem is not None
         right = self._is_right(self.problem, CHECKS)
         self.problem.settle()
         return {"right": right}
 
     def round_trip(self, times: int) -> dict:
-        """One word there and back between processors, in nanoseconds; only of the ceiling's ranks."""
-        self.line.meet()
+        """Nanoseconds of a round trip of one word; for ranks of the ceiling only."""
+        self.barrier.wait()
         return {"ns": self.backend.round_trip(times)}
 
     def _add(self, name: str, statement: str) -> None:
@@ -104,6 +104,6 @@ class Player:
 
     def _is_right(self, problem: Problem, seed: int) -> bool:
         problem.fill(seed)
-        self.line.meet()  # nobody's input is overwritten while a peer still reads it
+        self.barrier.wait()  # no rank overwrites its input while a peer still reads it
         self.timers["once"].timeit(1)
         return problem.is_right()

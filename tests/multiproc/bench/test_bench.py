@@ -14,9 +14,8 @@ from support import harness
 from support.harness import PATIENCE
 
 import shmring
-from shmring.bench import competitors
-from shmring.bench import metrics as figures
-from shmring.bench.competitors import WORKER, Competitor, Stage
+from shmring.bench import competitors, metrics
+from shmring.bench.competitors import WORKER, Competitor, RankLayout
 from shmring.bench.runner import Settings, run
 from shmring.bootstrap.environment import rank_variables
 
@@ -28,7 +27,7 @@ def command(*args):
 
 
 def bench(*args):
-    """The report of ``shmring bench ARGS``, which nobody but the ranks of this Python takes part in."""
+    """The report of ``shmring bench ARGS``, in which only the ranks of this Python take part."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SHMRING_BENCH_")}
     done = subprocess.run(
         [*command(*args), "--json", "-"], capture_output=True, text=True, timeout=WATCHDOG_S, check=False, env=env
@@ -54,7 +53,7 @@ def test_every_way_of_ours_and_pipes_are_timed_and_verified():
 
 def test_every_collective_is_verified_for_an_odd_number_of_ranks():
     report = bench("-n", "3", "--op", "all", "--sizes", "8,192Ki", "--cycles", "1", "--slice", "1", "--peers", "pipes")
-    assert [row["op"] for row in report["rows"]] == [op for op in figures.OPS for _ in range(1 + (op != "barrier"))]
+    assert [row["op"] for row in report["rows"]] == [op for op in metrics.OPS for _ in range(1 + (op != "barrier"))]
     assert all(result["verified"] for row in report["rows"] for result in row["results"].values())
 
 
@@ -87,7 +86,7 @@ def test_the_table_and_the_list_are_printed():
     [
         ["--op", "all_rduce"],
         ["--sizes", "8Ti"],
-        ["--peers", "nobody"],
+        ["--peers", "unknown"],
         ["--bind", "4095,4094"],
         ["--python", "x=/nowhere/python"],
         ["--seconds", "0"],
@@ -155,13 +154,13 @@ REASONS = {
     "dies": "rank 1 died",
     "stops": "no answer from rank",
     "leaves": "it would rather not",
-    "never comes": "did not come in time",
+    "never comes": "did not connect in time",
 }
 
 
-def launch_rogue(one, stage, address, folder):
-    for rank in range(stage.size):
-        variables = rank_variables(rank, stage.size, address[0])
+def launch_rogue(one, layout, address, folder):
+    for rank in range(layout.size):
+        variables = rank_variables(rank, layout.size, address[0])
         yield [sys.executable, "-c", ROGUE, one.name, str(WORKER), *address], variables
 
 
@@ -176,11 +175,11 @@ def settings(**changes):
 
 
 @pytest.mark.parametrize("how", REASONS)
-def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_nobody(how):
+def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_does_not_stop_the_others(how):
     before = harness.shared_names()
     ours = next(one for one in competitors.find({"": sys.executable})[0] if one.name == "pipes")
     rows = []
-    run([rogue(how), ours], Stage(2, None, 2), settings(), rows.append, lambda what, done: None)
+    run([rogue(how), ours], RankLayout(2, None, 2), settings(), rows.append, lambda what, done: None)
     results = rows[0].results
     assert REASONS[how] in results[how].problem
     assert results[how].us == []
@@ -190,27 +189,27 @@ def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_stops_n
 
 
 def test_who_fails_again_and_again_is_given_up():
-    said = []
-    run([rogue("raises")], Stage(2, None, 2), settings(sizes=[8] * 5), said.append, lambda what, done: None)
-    reasons = [row.results["raises"].problem for row in said]
+    rows = []
+    run([rogue("raises")], RankLayout(2, None, 2), settings(sizes=[8] * 5), rows.append, lambda what, done: None)
+    reasons = [row.results["raises"].problem for row in rows]
     assert reasons[:3] == ["RuntimeError: out of order"] * 3
-    assert all(reason.startswith("given up after 3 failures") for reason in reasons[3:])
+    assert all(reason.startswith("dropped after 3 failures") for reason in reasons[3:])
 
 
 def test_nothing_is_left_when_the_benchmark_itself_is_killed(tmp_path):
     mark = secrets.token_hex(8)
     arguments = command("--sizes", "64", "--seconds", "600", "--peers", "pipes")
     env = {**os.environ, "SHMRING_TEST_MARK": mark, "TMPDIR": str(tmp_path)}  # what it cannot remove is pytest's
-    conductor = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
+    runner = subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
     try:
-        await_processes(mark, lambda pids: len(pids) >= 9)  # itself, and for three teams 2 ranks, 2 launchers of ours
+        await_processes(mark, lambda pids: len(pids) >= 9)  # itself, and for three groups 2 ranks, 2 launchers of ours
         time.sleep(1.0)
-        conductor.send_signal(signal.SIGKILL)
-        conductor.wait()
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
         await_processes(mark, lambda pids: not pids)
     finally:
-        conductor.kill()
-        conductor.wait()
+        runner.kill()
+        runner.wait()
 
 
 def await_processes(mark, enough, patience=60.0):

@@ -110,7 +110,7 @@ def test_run_exits_with_the_status_of_the_rank_that_failed():
         (["no_such_script.py"], 127, "no_such_script.py: no such script"),
         (["./no_such_program"], 127, "no_such_program"),
         (["/etc/passwd"], 126, "/etc/passwd: Permission denied"),
-        ([], 2, "what shall be run"),
+        ([], 2, "no command given"),
     ],
 )
 def test_run_says_why_it_cannot_start_a_command(command, status, message):

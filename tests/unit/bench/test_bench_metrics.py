@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from shmring.bench import metrics as figures
-from shmring.bench.competitors import OURS, Competitor, Stage
+from shmring.bench import metrics
+from shmring.bench.competitors import OURS, Competitor, RankLayout
 from shmring.bench.report import Standing, as_json
 from shmring.bench.runner import Result, Row, Settings
 from shmring.bench.table import Table
 from shmring.bench.worker.probe import title_of_mpi
-from shmring.cli.bench import _pythons, _stage
+from shmring.cli.bench import _layout, _pythons
 from shmring.placement.cpus import allowed_processors
 
 
@@ -23,31 +23,31 @@ from shmring.placement.cpus import allowed_processors
         ("8..1Ki", [8, 16, 64, 256, 1024]),
         ("4..4", [4]),
         ("8..64Mi", [8, *(4**power for power in range(2, 14))]),
-        (figures.DEFAULT_SIZES, [8, 64, 512, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]),
+        (metrics.DEFAULT_SIZES, [8, 64, 512, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]),
     ],
 )
 def test_sizes_are_lists_and_ranges(text, sizes):
-    assert figures.parse_sizes(text) == sizes
+    assert metrics.parse_sizes(text) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "0", "8Ti", "-8", "x", "64..8", "1.5Ki", "8,,16"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError):
-        figures.parse_sizes(text)
+        metrics.parse_sizes(text)
 
 
 @pytest.mark.parametrize(
     ("nbytes", "text"), [(8, "8 B"), (4096, "4 KiB"), (5000, "5000 B"), (3 << 20, "3 MiB"), (2 << 30, "2 GiB")]
 )
 def test_sizes_are_printed_exactly(nbytes, text):
-    assert figures.size_text(nbytes) == text
+    assert metrics.size_text(nbytes) == text
 
 
 @pytest.mark.parametrize(
     ("us", "text"), [(None, "-"), (0.0042, "0.0042"), (0.17, "0.17"), (9.99, "9.99"), (9.999, "10.0"), (99.96, "100")]
 )
 def test_times_have_about_three_digits(us, text):
-    assert figures.time_text(us) == text
+    assert metrics.time_text(us) == text
 
 
 @pytest.mark.parametrize(
@@ -62,31 +62,31 @@ def test_times_have_about_three_digits(us, text):
     ],
 )
 def test_bus_bandwidth_counts_what_crosses_between_four_ranks(op, factor):
-    assert figures.bus_bandwidth(op, 1 << 20, 1000.0, 4) == pytest.approx(factor * (1 << 20) / 1e6)
+    assert metrics.bus_bandwidth(op, 1 << 20, 1000.0, 4) == pytest.approx(factor * (1 << 20) / 1e6)
 
 
 def test_a_round_trip_carries_its_bytes_twice_and_a_barrier_none():
-    assert figures.algorithm_bandwidth("ping_pong", 1000, 1.0) == 2.0
-    assert figures.bus_bandwidth("barrier", 0, 1.0, 2) == 0
+    assert metrics.algorithm_bandwidth("ping_pong", 1000, 1.0) == 2.0
+    assert metrics.bus_bandwidth("barrier", 0, 1.0, 2) == 0
 
 
 def test_spread_is_median_quartiles_and_extremes():
-    assert figures.summary([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median": 3, "q1": 2, "q3": 4, "min": 1, "max": 5}
-    assert set(figures.summary([7.0]).values()) == {7.0}
+    assert metrics.summary([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median": 3, "q1": 2, "q3": 4, "min": 1, "max": 5}
+    assert set(metrics.summary([7.0]).values()) == {7.0}
 
 
 def test_a_ratio_compares_cycle_by_cycle():
     near_then_far = [1.0, 1.0, 4.0, 4.0, 4.0]
-    assert figures.ratio(near_then_far, [2 * us for us in near_then_far]) == 0.5
+    assert metrics.ratio(near_then_far, [2 * us for us in near_then_far]) == 0.5
 
 
-def test_cycles_are_told_apart_by_where_the_processors_were():
+def test_cycles_are_grouped_by_the_placement_of_the_processors():
     near, far = [100.0, 110.0, 90.0, 105.0, 95.0, 140.0], [380.0, 1000.0, 350.0, 400.0, 390.0, 360.0]
     # The sixth begins near and ends far: it belongs to neither.
-    assert figures.placements(near + far) == [[0, 1, 2, 3, 4], [6, 7, 8, 9, 10, 11]]
-    assert figures.placements(far + near) == [[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]
+    assert metrics.placements(near + far) == [[0, 1, 2, 3, 4], [6, 7, 8, 9, 10, 11]]
+    assert metrics.placements(far + near) == [[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]
     for together in ([], [100.0], near, far, [*near, 1000.0], [100.0, 150.0] * 9, [100.0, 400.0] * 9):
-        assert figures.placements(together) == [list(range(len(together)))]
+        assert metrics.placements(together) == [list(range(len(together)))]
 
 
 @pytest.mark.parametrize(
@@ -97,24 +97,24 @@ def test_cycles_are_told_apart_by_where_the_processors_were():
         ("Intel(R) MPI Library 2021.19.0 for Linux* OS\n", "Intel MPI 2021.19.0"),
     ],
 )
-def test_mpi_libraries_are_told_apart_by_what_they_say(text, title):
+def test_mpi_libraries_are_recognised_by_their_version_text(text, title):
     assert title_of_mpi(text) == title
 
 
 def test_ranks_get_a_processor_each_where_there_are_enough():
     allowed = sorted(allowed_processors())
-    assert _stage(1, "auto") == Stage(1, ((allowed[0],),), nprocessors=1)
-    assert _stage(1, "none").processors is None
-    crowd = _stage(len(allowed) + 1, "auto")
+    assert _layout(1, "auto") == RankLayout(1, ((allowed[0],),), nprocessors=1)
+    assert _layout(1, "none").processors is None
+    crowd = _layout(len(allowed) + 1, "auto")
     assert crowd.processors is None
     assert crowd.crowded
-    assert _stage(2, f"{allowed[0]},{allowed[0]}").crowded
+    assert _layout(2, f"{allowed[0]},{allowed[0]}").crowded
 
 
 @pytest.mark.parametrize("bind", ["here", "0,x", "4095", ""])
 def test_processors_that_are_not_there_are_refused(bind):
     with pytest.raises(ValueError, match="--bind"):
-        _stage(1, bind)
+        _layout(1, bind)
 
 
 def test_interpreters_have_labels(tmp_path):
@@ -123,7 +123,7 @@ def test_interpreters_have_labels(tmp_path):
     program.write_text("")
     program.chmod(0o755)
     assert list(_pythons([f"a={program}", str(program)])) == ["", "a", "env"]
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="used twice"):
         _pythons([f"a={program}", f"a={program}"])
     with pytest.raises(ValueError, match="not a program"):
         _pythons([f"a={tmp_path}"])
@@ -192,9 +192,9 @@ def test_a_row_whose_processors_were_moved_is_split_on_request():
 
 
 def test_json_keeps_every_time_of_every_cycle():
-    stage = Stage(2, None, 2)
+    layout = RankLayout(2, None, 2)
     settings = Settings(["all_reduce"], [1 << 20], "float32", 1.0, None, 0.01, False, 30.0)
-    report = json.loads(json.dumps(as_json([a_row()], FIELD, {}, stage, settings)))
+    report = json.loads(json.dumps(as_json([a_row()], FIELD, {}, layout, settings)))
     (row,) = report["rows"]
     assert row["round_trip_ns"] == [110.0, 112.0, 500.0]
     assert (row["best_peer"], row["ratio"]) == ("quick", 0.5)

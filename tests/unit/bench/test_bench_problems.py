@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from shmring.bench import metrics as figures
+from shmring.bench import metrics
 from shmring.bench.worker.problem import PERIOD, SHAPES, Number, Problem
 
-OPS = [op for op in figures.OPS if op != "barrier"]
+OPS = [op for op in metrics.OPS if op != "barrier"]
 
 
 def problems(op, size, dtype="float32", nbytes=4 * 3 * (PERIOD + 5)):
@@ -68,7 +68,7 @@ def test_parts_in_the_wrong_order_are_noticed(op):
     assert not made[0].is_right()
 
 
-@pytest.mark.parametrize("op", figures.OPS)
+@pytest.mark.parametrize("op", metrics.OPS)
 def test_an_answer_of_before_does_not_pass_for_the_next_one(op):
     if op == "barrier":
         pytest.skip("a barrier has no answer")
@@ -81,7 +81,7 @@ def test_an_answer_of_before_does_not_pass_for_the_next_one(op):
     assert not all(problem.is_right() for problem in made)
 
 
-@pytest.mark.parametrize("op", figures.OPS)
+@pytest.mark.parametrize("op", metrics.OPS)
 def test_sizes_are_whole_elements_for_every_rank(op):
     for nbytes in (1, 8, 100):
         made = Problem(op, "float32", nbytes, 0, 3, np.empty)
