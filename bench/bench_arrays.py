@@ -9,11 +9,15 @@ import array
 import platform
 import statistics
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shmring.arrays import array_view as arrays
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support import compiled  # noqa: E402
+
+arrays = compiled.load("array_hooks")
 
 LOOPS = 2000
 ROUNDS = 50

@@ -1,7 +1,7 @@
 """The element types and operations, by name and by number.
 
-The numbers are positions in `DTYPES` and `OPS`. They travel in signatures and index the kernel tables, so
-``_c/kernels.h`` lists them in the same order (``tests/unit/base/test_dtypes.py`` compares the two).
+The numbers are positions in `DTYPES` and `OPS`. Signatures contain them and they index the kernel tables, so
+``_c/dispatch.h`` has the same order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 
 class DType(NamedTuple):
-    """One element type: its name, its size in bytes, and its family (``f`` float, ``i`` signed, ``u`` unsigned,
-    ``b`` bool, ``c`` complex)."""
+    """One element type: name, size in bytes, family (``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex)."""
 
     name: str
     itemsize: int
@@ -38,14 +37,14 @@ DTYPES = (
 
 OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor")
 
-# Other names people know an operation by.
+# Other common names of operations.
 OP_ALIASES = {"mean": "avg", "product": "prod", "add": "sum", "multiply": "prod", "minimum": "min", "maximum": "max"}
 
 DTYPE_CODES = {d.name: code for code, d in enumerate(DTYPES)}
 OP_CODES = {name: code for code, name in enumerate(OPS)}
 OP_CODES.update({alias: OP_CODES[name] for alias, name in OP_ALIASES.items()})
 
-# Which families an operation is defined on. Complex numbers have no order; bits of a float are not a number;
+# The families that an operation is defined on. Complex numbers have no order; bit operations on floats are meaningless;
 # an average of integers is not an integer.
 _FAMILIES = {
     "sum": "fiubc",
@@ -67,9 +66,9 @@ def is_defined(op: str, dtype: str) -> bool:
 
 
 def widening(op: int, dtype: int) -> int:
-    """How many times the bytes of an operand a prefix of its fold takes; both by their numbers.
+    """The size of a partial result (prefix), in operand sizes; arguments by their numbers.
 
-    Twice with sums, products and averages of 16-bit floats, which are float32 until they are rounded, once, at the end.
+    2 for sums, products and averages of 16-bit floats, which are float32 until they are rounded, once, at the end.
     """
     if op >= len(OPS) or dtype >= len(DTYPES):
         return 1

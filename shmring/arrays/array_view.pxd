@@ -1,10 +1,12 @@
 # Any array in main memory -> pointer, count and dtype (arrays/array_view.pyx).
 #
-#     keeper = target_array(x, &a)        # a.data, a.count, a.nbytes, a.dtype, a.itemsize
-#     ... without the interpreter ...     # valid as long as x and keeper live
-#     give_back(keeper)                   # only after success: on failure x stays as it was
+#     owner = target_array(x, &a)         # a.data, a.count, a.nbytes, a.dtype, a.itemsize
+#     ... without the interpreter ...     # valid while x and owner exist
+#     copy_back(owner)                    # only after success: on failure x stays as it was
 #
-# Every function raises before it changes anything. `fast_array` needs no keeper but x.
+# Every function raises before it changes anything. `fast_array` needs no owner but x.
+
+from shmring.arrays.dlpack cimport DLTensor
 
 
 ctypedef struct array_t:
@@ -14,12 +16,18 @@ ctypedef struct array_t:
     int dtype           # position in dtypes.DTYPES; -1: opaque bytes, only where the caller allowed them
     int itemsize
 
+cdef enum:
+    NDIM_MAX = 64       # of NumPy 2 and of torch
+
+cdef int BFLOAT16       # its position in dtypes.DTYPES
+cdef list descr_of      # NumPy's dtype of each of dtypes.DTYPES
 
 cdef bint fast_array(object x, array_t *a, bint writable) noexcept
 cdef object source_array(object x, array_t *a, bint opaque=*)
 cdef object target_array(object x, array_t *a, bint opaque=*)
-cdef int give_back(object keeper) except -1
-cdef bint is_copy(object keeper) noexcept
-cdef object empty_like_array(object x, tuple shape)
-cdef tuple shape_of(object x)
-cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1
+cdef int copy_back(object owner) except -1
+cdef bint is_copy(object owner) noexcept
+
+# For outputs.pyx.
+cdef object empty_ndarray(int ndim, const Py_ssize_t *dims, object descr)    # in native byte order
+cdef int code_of_tensor(object x, const DLTensor *t, bint opaque) except -2

@@ -1,25 +1,22 @@
-"""Any array in main memory -> pointer, count and dtype, with nothing copied where that is possible.
+"""Any array in main memory -> pointer, count and dtype, copying nothing where that is possible.
 
 The ways in, in the order tried (docs/arrays.md has their cost):
 
 1. a plain ndarray, C-contiguous, aligned, native: the macros of NumPy's C API;
 2. any other ndarray; 3. DLPack's C exchange table (torch); 4. the buffer protocol; 5. ``__dlpack__``.
 
-Whatever does not lie dense, aligned and in native byte order is seen as an ndarray over the same memory and copied
-through NumPy, from every framework alike; a `Temporary` remembers where a target's copy has to go back to.
+Memory that is not dense, aligned and in native byte order is wrapped in an ndarray and copied through NumPy, for every
+framework alike; a `Temporary` records where the copy of a target is copied back to.
 """
 
 import sys
-import time
 
 import numpy as np
 
 from cpython.buffer cimport Py_buffer, PyBuffer_IsContiguous, PyObject_CheckBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_INCREF, PyTypeObject
-from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memcpy
+from libc.stdint cimport uintptr_t
 
 cimport numpy as cnp
 
@@ -32,19 +29,19 @@ from shmring.arrays.dlpack cimport (
     SHMRING_DL_INT,
     SHMRING_DL_UINT,
     DLTensor,
-    Producer,
+    Exporter,
     borrow_tensor,
+    exporter_of,
     is_dense,
-    new_tensor,
-    producer_of,
 )
 
+from shmring.arrays.refusals import is_masked, name_of, not_an_array, unknown_dtype
 from shmring.dtypes import DTYPE_CODES, DTYPES
 
 cnp.import_array()
 
 cdef extern from "numpy/arrayobject.h":
-    # As NumPy has them: both steal the reference to `descr`.
+    # As in NumPy's headers: both steal the reference to `descr`.
     PyTypeObject PyArray_Type
     object PyArray_Empty(int nd, cnp.npy_intp *dims, cnp.dtype descr, int fortran)
     object PyArray_NewFromDescr(PyTypeObject *cls, cnp.dtype descr, int nd, cnp.npy_intp *dims, cnp.npy_intp *strides,
@@ -53,17 +50,16 @@ cdef extern from "numpy/arrayobject.h":
 cdef enum:
     NUMS = 24           # NumPy's built-in type numbers; user-defined ones start at 256
     CODES = 32
-    NDIM_MAX = 64       # of NumPy 2, of torch
 
-cdef int BFLOAT16 = DTYPE_CODES["bfloat16"]
+BFLOAT16 = DTYPE_CODES["bfloat16"]
 cdef int N_CODES = len(DTYPES)
-cdef int[NUMS] code_of_num          # -1: not one of ours
+cdef int[NUMS] code_of_num          # -1: not in dtypes.DTYPES
 cdef int[CODES] itemsize_of
 cdef int[CODES] alignment_of
 cdef char[CODES] family_of
 cdef char NATIVE = c"<" if sys.byteorder == "little" else c">"
-cdef int bfloat16_num = -2          # ml_dtypes' type number, once one has been seen; nothing here imports it
-cdef list descr_of = []             # what ndarrays over raw memory say they hold; bfloat16 poses as uint16
+cdef int bfloat16_num = -2          # ml_dtypes' type number, once such an array has been seen; -2 before
+descr_of = []                       # NumPy's dtype for ndarrays over raw memory; uint16 for bfloat16
 
 
 cdef int _fill_tables() except -1:
@@ -82,7 +78,7 @@ cdef int _fill_tables() except -1:
 
 
 cdef int _code_for(int family, Py_ssize_t itemsize) noexcept:
-    """The dtype of that family and size (bfloat16 is told apart by the callers); -1 if there is none."""
+    """The dtype of that family and size, bfloat16 excepted; -1 if there is none."""
     cdef int code
     for code in range(N_CODES):
         if family_of[code] == family and itemsize_of[code] == itemsize and code != BFLOAT16:
@@ -94,20 +90,20 @@ _fill_tables()
 
 
 cdef class Temporary:
-    """A dense copy of an array that cannot be used as it lies."""
+    """A dense copy of an array that cannot be used in place."""
     cdef cnp.ndarray content
-    cdef cnp.ndarray home       # where `content` goes back to; None: it was only read
+    cdef cnp.ndarray home       # where `content` is copied back to; None for a source
 
 
-cdef bint is_copy(object keeper) noexcept:
-    """Whether ``keeper`` holds a copy, so that what happens to the array meanwhile is not seen through it."""
-    return type(keeper) is Temporary
+cdef bint is_copy(object owner) noexcept:
+    """Whether ``owner`` holds a copy, through which later changes of the array are not seen."""
+    return type(owner) is Temporary
 
 
 # ---- the hot path ----------------------------------------------------------------------------------------------------
 
 cdef bint fast_array(object x, array_t *a, bint writable) noexcept:
-    """Whether ``x`` is a plain ndarray, usable as it lies; then ``a`` is filled and ``x`` keeps the memory alive."""
+    """Whether ``x`` is a plain ndarray, usable in place; then ``a`` is filled and ``x`` owns the memory."""
     if not cnp.PyArray_CheckExact(x):
         return False
     cdef cnp.ndarray array = <cnp.ndarray>x
@@ -138,67 +134,67 @@ cdef inline void _fill(array_t *a, void *data, size_t count, int dtype, int item
 # ---- everything else -------------------------------------------------------------------------------------------------
 
 cdef object source_array(object x, array_t *a, bint opaque=False):
-    """Fill ``a`` with the content of ``x``, to be read; return what keeps ``a.data`` alive.
+    """Fill ``a`` with the content of ``x``, for reading; return its owner, which keeps ``a.data`` valid.
 
-    With ``opaque``, element types outside ``dtypes.DTYPES`` come as bytes with ``a.dtype`` -1: any of fixed size that
-    is plain data (structures, float8, long double), since moving needs no arithmetic.
+    With ``opaque``, element types outside ``dtypes.DTYPES`` are bytes with ``a.dtype`` -1: all plain data of fixed size
+    (structures, float8, long double), since moving needs no arithmetic.
     """
     return x if fast_array(x, a, False) else _open(x, a, False, opaque)
 
 
 cdef object target_array(object x, array_t *a, bint opaque=False):
-    """Fill ``a`` with memory for ``x``, to be read and written; return the keeper, to be given back when done."""
+    """Fill ``a`` with the memory of ``x``, for reading and writing; return its owner, for `copy_back` when done."""
     return x if fast_array(x, a, True) else _open(x, a, True, opaque)
 
 
-cdef int give_back(object keeper) except -1:
-    """Copy what was written into a `Temporary` to where it belongs; nothing to do for any other keeper."""
+cdef int copy_back(object owner) except -1:
+    """Copy what was written into a `Temporary` back to its array; for any other owner there is nothing to do."""
     cdef Temporary temporary
-    if is_copy(keeper):
-        temporary = <Temporary>keeper
+    if is_copy(owner):
+        temporary = <Temporary>owner
         if temporary.home is not None:
             cnp.PyArray_CopyInto(temporary.home, temporary.content)
     return 0
 
 
 cdef object _open(object x, array_t *a, bint writable, bint opaque):
-    cdef Producer producer
+    cdef Exporter exporter
     cdef DLTensor tensor
-    cdef object keeper
+    cdef object owner
     cdef int dtype
 
     if cnp.PyArray_Check(x):
         return _open_ndarray(x, <cnp.ndarray>x, _code_of_ndarray(x, opaque), a, writable)
 
-    producer = producer_of(x)
-    if producer.api == NULL and PyObject_CheckBuffer(x):
-        keeper = _open_buffer(x, a, writable, opaque)
-        if keeper is not None:
-            return keeper
-    if not producer.lends:
-        raise _not_an_array(x)
-    keeper = borrow_tensor(x, producer, &tensor, writable)
-    dtype = _code_of_tensor(x, &tensor, opaque)
+    exporter = exporter_of(x)
+    if exporter.api == NULL and PyObject_CheckBuffer(x):
+        owner = _open_buffer(x, a, writable, opaque)
+        if owner is not None:
+            return owner
+    if not exporter.exports:
+        raise not_an_array(x)
+    owner = borrow_tensor(x, exporter, &tensor, writable)
+    dtype = code_of_tensor(x, &tensor, opaque)
     if is_dense(&tensor) and (dtype < 0 or <uintptr_t>tensor.data % <uintptr_t>alignment_of[dtype] == 0):
         _fill(a, tensor.data, _count(&tensor), dtype, (tensor.dtype.bits + 7) // 8)
-        return keeper
-    return _open_ndarray(x, _view_of_tensor(&tensor, dtype, keeper), dtype, a, writable)
+        return owner
+    return _open_ndarray(x, _view_of_tensor(&tensor, dtype, owner), dtype, a, writable)
 
 
 cdef object _open_ndarray(object x, cnp.ndarray array, int dtype, array_t *a, bint writable):
-    """The end of all ways that have an ndarray over the memory of ``x``: as it lies, or by a dense copy."""
+    """Use ``array``, an ndarray over the memory of ``x``: in place, or by a dense copy."""
     cdef Temporary temporary
     cdef cnp.dtype descr = array.descr
     if writable and not cnp.PyArray_ISWRITEABLE(array):
-        raise TypeError(f"{_name(x)} is read-only: pass a writable out, or a copy of it")
+        raise TypeError(f"{name_of(x)} is read-only: pass a writable out, or a copy of it")
     if cnp.PyArray_ISCARRAY_RO(array) or array.size == 0:
         _fill(a, cnp.PyArray_DATA(array), array.size, dtype, descr.itemsize)
         return array
     if writable and _overlaps_itself(array):
-        raise ValueError(f"elements of {_name(x)} share memory (strides in bytes: {(<object>array).strides}), "
+        raise ValueError(f"elements of {name_of(x)} share memory (strides in bytes: {(<object>array).strides}), "
                          "so writing one writes another: pass a copy of it")
     temporary = Temporary.__new__(Temporary)
-    temporary.content = _empty(cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array), _native(descr))
+    temporary.content = empty_ndarray(cnp.PyArray_NDIM(array), <Py_ssize_t *> cnp.PyArray_DIMS(array), descr)
     temporary.home = array if writable else None
     cnp.PyArray_CopyInto(temporary.content, array)
     _fill(a, cnp.PyArray_DATA(temporary.content), array.size, dtype, descr.itemsize)
@@ -206,8 +202,8 @@ cdef object _open_ndarray(object x, cnp.ndarray array, int dtype, array_t *a, bi
 
 
 cdef object _open_buffer(object x, array_t *a, bint writable, bint opaque):
-    """By the buffer protocol; None if ``x`` refuses there but may lend by DLPack. A memoryview is the keeper: while
-    it lives, a bytearray or mmap cannot be resized under us."""
+    """By the buffer protocol; None if ``x`` refuses it but may export by DLPack. The owner is a memoryview: while it
+    exists, a bytearray or mmap cannot be resized."""
     cdef object view
     cdef Py_buffer *buffer
     cdef int dtype
@@ -221,14 +217,14 @@ cdef object _open_buffer(object x, array_t *a, bint writable, bint opaque):
     except BufferError as error:
         if hasattr(type(x), "__dlpack__"):
             return None
-        raise TypeError(f"{_name(x)} cannot lend its memory: {error}") from error
+        raise TypeError(f"{name_of(x)} does not export its memory: {error}") from error
     buffer = PyMemoryView_GET_BUFFER(view)
     dtype = _code_of_buffer(buffer)
     if dtype < 0 or not PyBuffer_IsContiguous(buffer, b"C") or <uintptr_t>buffer.buf % alignment_of[dtype]:
         view = np.asarray(view)     # NumPy reads every format, stride and byte order
         return _open_ndarray(x, view, _code_of_ndarray(view, opaque), a, writable)
     if writable and buffer.readonly:
-        raise TypeError(f"{_name(x)} is read-only: pass a writable out, or a copy of it")
+        raise TypeError(f"{name_of(x)} is read-only: pass a writable out, or a copy of it")
     _fill(a, buffer.buf, buffer.len // buffer.itemsize, dtype, buffer.itemsize)
     return view
 
@@ -240,21 +236,21 @@ cdef int _code_of_ndarray(object x, bint opaque) except -2:
     cdef cnp.ndarray array = x
     cdef cnp.dtype descr = array.descr
     cdef int num = cnp.PyArray_TYPE(array)
-    if not cnp.PyArray_CheckExact(x) and _is_masked(x):
-        raise TypeError(f"{_name(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
+    if not cnp.PyArray_CheckExact(x) and is_masked(x):
+        raise TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
     if 0 <= num < NUMS and code_of_num[num] >= 0:
         return code_of_num[num]
     if descr.name == "bfloat16" and descr.itemsize == 2:
         if num >= NUMS:         # dtypes of NumPy's newer kind all have the number -1
             bfloat16_num = num
         return BFLOAT16
-    # Plain data only: no references to objects; no strings and dates, whose width and unit the bytes do not tell.
+    # Plain data only: no references to objects; no strings and dates, whose width and unit are not in the bytes.
     if opaque and descr.kind in "fcV" and not descr.hasobject and descr.itemsize > 0:
         return -1
-    raise _unknown_dtype(x, descr, opaque)
+    raise unknown_dtype(x, descr, opaque)
 
 
-cdef int _code_of_tensor(object x, const DLTensor *t, bint opaque) except -2:
+cdef int code_of_tensor(object x, const DLTensor *t, bint opaque) except -2:
     cdef int family = 0
     cdef int dtype
     if t.dtype.lanes == 1 and t.dtype.bits % 8 == 0 and t.dtype.bits > 0 and t.dtype.code != SHMRING_DL_HANDLE:
@@ -273,11 +269,11 @@ cdef int _code_of_tensor(object x, const DLTensor *t, bint opaque) except -2:
         dtype = _code_for(family, t.dtype.bits // 8)
         if dtype >= 0 or opaque:
             return dtype
-    raise _unknown_dtype(x, getattr(x, "dtype", f"DLPack type {t.dtype.code}, {t.dtype.bits} bits"), opaque)
+    raise unknown_dtype(x, getattr(x, "dtype", f"DLPack type {t.dtype.code}, {t.dtype.bits} bits"), opaque)
 
 
 cdef int _code_of_buffer(const Py_buffer *buffer) noexcept:
-    """The dtype of a native one-letter format; -1 for anything else, which NumPy is then asked about."""
+    """The dtype of a native one-letter format; -1 for all others, which NumPy then interprets."""
     cdef const char *format = buffer.format
     cdef int family
     if format == NULL:
@@ -289,7 +285,7 @@ cdef int _code_of_buffer(const Py_buffer *buffer) noexcept:
     elif format[0] == 0 or format[1] != 0:
         return -1
     elif format[0] in b"bhilqn":
-        family = c"i"       # the size tells which: "l" has 8 bytes, "=l" has 4
+        family = c"i"       # the item size decides: "l" has 8 bytes, "=l" has 4
     elif format[0] in b"BHILQN":
         family = c"u"
     elif format[0] in b"efd":
@@ -311,8 +307,8 @@ cdef size_t _count(const DLTensor *t) noexcept:
     return count
 
 
-cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object keeper):
-    """An ndarray over the memory of ``t``, of the same element size; it keeps ``keeper`` alive."""
+cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object owner):
+    """An ndarray over the memory of ``t``, of the same element size, with ``owner`` as its base."""
     cdef cnp.npy_intp[NDIM_MAX] dims
     cdef cnp.npy_intp[NDIM_MAX] strides
     cdef cnp.npy_intp dense = (t.dtype.bits + 7) // 8
@@ -328,17 +324,14 @@ cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object keeper):
     Py_INCREF(descr)
     cdef cnp.ndarray view = PyArray_NewFromDescr(&PyArray_Type, descr, t.ndim, dims, strides, t.data,
                                                  cnp.NPY_ARRAY_WRITEABLE, NULL)
-    cnp.set_array_base(view, keeper)
+    cnp.set_array_base(view, owner)
     return view
 
 
-cdef cnp.ndarray _empty(int ndim, cnp.npy_intp *dims, cnp.dtype descr):
-    Py_INCREF(descr)
-    return PyArray_Empty(ndim, dims, descr, 0)
-
-
-cdef cnp.dtype _native(cnp.dtype descr):
-    return descr if descr.isnative else descr.newbyteorder("=")
+cdef object empty_ndarray(int ndim, const Py_ssize_t *dims, object descr):
+    cdef cnp.dtype native = descr if descr.isnative else descr.newbyteorder("=")
+    Py_INCREF(native)
+    return PyArray_Empty(ndim, <cnp.npy_intp *> dims, native, 0)
 
 
 cdef bint _overlaps_itself(cnp.ndarray array) except -1:
@@ -365,185 +358,13 @@ cdef bint _overlaps_itself(cnp.ndarray array) except -1:
         if steps[d] < span:
             return _elements_collide([(steps[i], counts[i]) for i in range(axes)], array.descr.itemsize)
         span += steps[d] * (counts[d] - 1)
-    return False        # each axis steps over all that the finer ones span
+    return False        # each axis steps over the whole span of the finer ones
 
 
 def _elements_collide(axes, itemsize):
-    # Interleaved axes, from stride tricks only: they may still miss each other, so look at where each element lies.
+    # Interleaved axes, from stride tricks only, may still be disjoint: compare the offsets of all elements.
     offsets = np.zeros(1, np.int64)
     for step, count in axes:
         offsets = np.add.outer(offsets, step * np.arange(count)).ravel()
     offsets.sort()
     return bool((np.diff(offsets) < itemsize).any())
-
-
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-cdef object empty_like_array(object x, tuple shape):
-    """A new, uninitialised output of the dtype of ``x`` and of its framework, if that has DLPack's exchange table
-    (torch); else an ndarray."""
-    cdef Producer producer
-    cdef DLTensor tensor
-    cdef int64_t[NDIM_MAX] dims64
-    cdef cnp.npy_intp[NDIM_MAX] dims
-    cdef cnp.dtype descr
-    cdef object _keeper
-    cdef int d, dtype
-    if len(shape) > NDIM_MAX:
-        raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
-    for d, n in enumerate(shape):
-        if n < 0:
-            raise ValueError(f"shape {shape} has a negative extent")
-        dims[d] = dims64[d] = n
-
-    if cnp.PyArray_Check(x):
-        descr = (<cnp.ndarray>x).descr
-        return _empty(len(shape), dims, _native(descr))
-    producer = producer_of(x)
-    if producer.api != NULL:
-        _keeper = borrow_tensor(x, producer, &tensor, False)
-        tensor.data = NULL
-        tensor.ndim = len(shape)
-        tensor.shape = dims64
-        tensor.strides = NULL
-        return new_tensor(producer, &tensor)
-    descr = getattr(x, "dtype", None) if isinstance(getattr(x, "dtype", None), np.dtype) else None
-    if descr is None and PyObject_CheckBuffer(x):
-        descr = np.asarray(PyMemoryView_FromObject(x)).dtype
-    elif descr is None and producer.lends:
-        _keeper = borrow_tensor(x, producer, &tensor, False)
-        dtype = _code_of_tensor(x, &tensor, False)
-        if dtype == BFLOAT16:
-            raise TypeError(f"NumPy has no bfloat16 for an output like {_name(x)}: pass out=")
-        descr = descr_of[dtype]
-    elif descr is None:
-        raise _not_an_array(x)
-    return _empty(len(shape), dims, _native(descr))
-
-
-cdef tuple shape_of(object x):
-    """The shape of ``x`` as a tuple of int."""
-    cdef Producer producer
-    cdef DLTensor tensor
-    cdef object _keeper
-    cdef int d
-    if cnp.PyArray_Check(x):
-        return (<object>x).shape
-    producer = producer_of(x)
-    if producer.api == NULL and PyObject_CheckBuffer(x):
-        try:
-            return x.shape if isinstance(x, np.generic) else PyMemoryView_FromObject(x).shape
-        except BufferError:
-            if not producer.lends:
-                raise
-    if not producer.lends:
-        raise _not_an_array(x)
-    _keeper = borrow_tensor(x, producer, &tensor, False)     # tensor.shape lies in it
-    return tuple([tensor.shape[d] for d in range(tensor.ndim)])
-
-
-cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1:
-    """``x`` may be ``out`` exactly ``place`` bytes in (the in-place form); any other overlap would read what was
-    already overwritten."""
-    cdef char *a = <char *> x.data
-    cdef char *b = <char *> out.data
-    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
-        return 0
-    raise ValueError("x and out overlap in part; use the same array for both, or arrays apart")
-
-
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-def _name(x):
-    dtype = f" of dtype {x.dtype}" if hasattr(x, "dtype") else ""
-    shape = f" and shape {tuple(x.shape)}" if dtype and hasattr(x, "shape") else ""
-    return f"{type(x).__module__}.{type(x).__qualname__}{dtype}{shape}".removeprefix("builtins.")
-
-
-def _is_masked(x):
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(x, masked.MaskedArray)
-
-
-def _not_an_array(x):
-    return TypeError(f"{_name(x)} is not an array: pass np.asarray(x, dtype=...), or anything with the buffer protocol "
-                     "or DLPack")
-
-
-def _unknown_dtype(x, dtype, opaque):
-    if opaque:
-        return TypeError(f"{_name(x)}: elements of dtype {dtype} cannot be moved as plain bytes")
-    return TypeError(f"{_name(x)}: dtype {dtype} is not one of {', '.join(DTYPE_CODES)}; convert it first")
-
-
-# ---- for tests and benchmarks ----------------------------------------------------------------------------------------
-
-def describe(x, writable=False, opaque=False):
-    """What the engine would be told about ``x``.
-
-    Parameters
-    ----------
-    x : array
-        See ``docs/arrays.md``.
-    writable : bool
-        As a target, not only a source.
-    opaque : bool
-        Whether element types without arithmetic are allowed.
-
-    Returns
-    -------
-    (address, count, nbytes, dtype, is_copy) : tuple of (int, int, int, str, bool)
-        ``dtype`` is a name of ``dtypes.DTYPES``, or ``"opaque"``. The address of a copy is not valid any more.
-    """
-    cdef array_t a
-    cdef object keeper = target_array(x, &a, opaque) if writable else source_array(x, &a, opaque)
-    return (<uintptr_t>a.data, a.count, a.nbytes, "opaque" if a.dtype < 0 else DTYPES[a.dtype].name,
-            type(keeper) is Temporary)
-
-
-def is_fast(x, writable=False):
-    """Whether ``x`` takes the hot path."""
-    cdef array_t a
-    return fast_array(x, &a, writable)
-
-
-def read_bytes(x, opaque=False):
-    """The elements of ``x`` as bytes, in C order and native byte order, read through its pointer."""
-    cdef array_t a
-    cdef object _keeper = source_array(x, &a, opaque)
-    return PyBytes_FromStringAndSize(<char *>a.data, a.nbytes) if a.nbytes else b""
-
-
-def write_bytes(x, bytes content, opaque=False):
-    """Overwrite the elements of ``x`` through its pointer; ``content`` is laid out as `read_bytes` returns it."""
-    cdef array_t a
-    cdef object keeper = target_array(x, &a, opaque)
-    if a.nbytes != <size_t>PyBytes_GET_SIZE(content):
-        raise ValueError(f"{len(content)} bytes for an array of {a.nbytes}")
-    if a.nbytes:
-        memcpy(a.data, PyBytes_AS_STRING(content), a.nbytes)
-    give_back(keeper)
-
-
-def new_like(x, shape):
-    """A new output like ``x``: `empty_like_array`."""
-    return empty_like_array(x, tuple(shape))
-
-
-def shape(x):
-    """The shape of ``x``: `shape_of`."""
-    return shape_of(x)
-
-
-def nanoseconds(x, Py_ssize_t loops=100_000, writable=True):
-    """Mean time in ns of one way in and back, called from C as the engine does (``bench/bench_arrays.py``)."""
-    cdef array_t a
-    cdef bint target = writable
-    cdef object keeper
-    cdef Py_ssize_t _i
-    begin = time.perf_counter_ns()
-    for _i in range(loops):
-        if not fast_array(x, &a, target):
-            keeper = target_array(x, &a) if target else source_array(x, &a)
-            give_back(keeper)
-    return (time.perf_counter_ns() - begin) / loops

@@ -57,16 +57,16 @@ cdef extern from "dlpack_abi.h":
         int (*tensor_from_object)(void *, DLTensor *)
 
 
-cdef class Producer:
-    """What is known about a type whose objects lend tensors; looked up once per type."""
+cdef class Exporter:
+    """The DLPack abilities of a type; looked up once per type."""
     cdef DLPackExchangeAPI *api     # NULL: only __dlpack__
-    cdef bint lends                 # whether it is a producer at all
+    cdef bint exports               # whether it has DLPack at all
     cdef bint always_writable       # has no read-only objects, so the form without flags will do
     cdef object is_conj             # unbound methods, or None: frameworks that conjugate and negate lazily
     cdef object is_neg
 
 
-cdef Producer producer_of(object x)
-cdef object borrow_tensor(object x, Producer producer, DLTensor *t, bint writable)
+cdef Exporter exporter_of(object x)
+cdef object borrow_tensor(object x, Exporter exporter, DLTensor *t, bint writable)
 cdef bint is_dense(const DLTensor *t) noexcept
-cdef object new_tensor(Producer producer, DLTensor *prototype)
+cdef object new_tensor(Exporter exporter, DLTensor *prototype)

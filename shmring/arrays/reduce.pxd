@@ -5,8 +5,8 @@ cdef extern from "folds.h" nogil:
     ctypedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count) noexcept nogil
     ctypedef void (*closing_kernel)(void *dst, const void *const *src, int nsrc, size_t count, int total) noexcept nogil
 
-    # The parts of a fold: from operands to a prefix, from a prefix (src[0]) and operands to a further one, and to the
-    # result of ``total`` operands.
+    # The parts of a fold: operands -> prefix; prefix (src[0]) and operands -> prefix; prefix and operands -> the result
+    # of ``total`` operands.
     ctypedef struct carrier_t:
         reduce_kernel opens
         reduce_kernel carries
@@ -16,14 +16,13 @@ cdef extern from "folds.h" nogil:
 # Numbers as in dtypes.py.
 cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil
 
-# NULL where the kernel makes the parts, too: a prefix is a value like all others.
+# NULL where a prefix is a value of the same dtype, so that the kernel itself makes the parts.
 cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil
 
-# streaming: past the cache, complete (fenced) on return.
+# streaming: with non-temporal stores, fenced on return.
 cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil
 
-# What is done to operands: a whole fold, or a part of one, in which the first source or the result may be a prefix with
-# elements of its own size.
+# A whole fold, or a part of one. The first source and the result of a part may be prefixes with another element size.
 ctypedef struct fold_t:
     reduce_kernel kernel           # NULL: closes
     closing_kernel closes
@@ -38,7 +37,7 @@ cdef inline fold_t whole_fold(reduce_kernel kernel, size_t itemsize) noexcept no
     f.itemsize = f.first_itemsize = f.dst_itemsize = itemsize
     return f
 
-# Reduce into dst and, while it is hot, copy to also (NULL: nowhere). Either may be any one of the sources.
+# Reduce into dst and copy each block to also (NULL: no copy) while it is in the cache. Either may be one of the sources.
 cdef void reduce_into(
     const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
     bint dst_streaming, bint also_streaming,

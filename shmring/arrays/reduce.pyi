@@ -19,14 +19,3 @@ def reduce_arrays(
     kernel: str | None = None,
     streaming: bool | Literal["out", "also"] = False,
 ) -> NDArray[Any]: ...
-def reduce_part(
-    sources: Sequence[NDArray[Any]],
-    op: str,
-    *,
-    prefix: NDArray[Any] | None = None,
-    total: int | None = None,
-    kernel: str | None = None,
-    streaming: bool = False,
-) -> NDArray[Any]: ...
-def copy_array(dst: NDArray[Any], src: NDArray[Any], *, streaming: bool = False) -> None: ...
-def _words_of_c() -> tuple[list[tuple[str, int]], list[str], set[tuple[str, str, str]]]: ...

@@ -1,8 +1,8 @@
 """Reductions of p arrays into one or two, by the kernels of one instruction set.
 
-The loops are in ``_c/kernels.h``, compiled once for every instruction set; which one runs is chosen at import (the
-widest this machine has, or the one named by ``SHMRING_KERNEL``). All of them give the same bits. docs/kernels.md has
-the semantics and the figures.
+The loops are in ``_c/kernels.h``, compiled once for every instruction set. The set is chosen at import: the widest that
+this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits. docs/kernels.md has the
+semantics and the figures.
 """
 
 import os
@@ -10,9 +10,9 @@ import os
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
 
-from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code, widening
+from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
 
-__all__ = ["copy_array", "kernels", "reduce_arrays", "reduce_part", "use_kernel"]
+__all__ = ["kernels", "reduce_arrays", "use_kernel"]
 
 
 cdef extern from "copy.h" nogil:
@@ -21,12 +21,7 @@ cdef extern from "copy.h" nogil:
 
 
 cdef extern from "dispatch.h" nogil:
-    const int NDTYPES
-    const int NOPS
     const int NKERNEL_SETS
-    const char *dtype_names[]
-    const size_t dtype_itemsizes[]
-    const char *op_names[]
 
     ctypedef struct kernel_set:
         const char *name
@@ -38,7 +33,7 @@ cdef extern from "dispatch.h" nogil:
     const carrier_t *carrier_of(int which, int op, int dtype)
 
 
-# A block is written and read again while it is in the first-level cache, beside what streams through from the sources.
+# A block is written and read again while it is in the first-level cache, together with the parts of the sources.
 cdef enum:
     BLOCK_NBYTES = 8192
     LINE_NBYTES = 64
@@ -88,13 +83,13 @@ cdef void reduce_into(
         apply(f, dst, src, nsrc, count)
         return
     if nsrc > MAX_BLOCK_SOURCES:
-        # So many streams leave nothing of a block in the first-level cache: two plain passes.
+        # With so many sources no block stays in the first-level cache: two plain passes.
         apply(f, dst, src, nsrc, count)
         if also != NULL:
             copy_bytes(also, dst, count * f.dst_itemsize, also_streaming)
         return
 
-    # The first block is cut short so that all later ones start on a line of what is streamed.
+    # The first block is shorter, so that all later ones start on a cache line of the streamed destination.
     n = (BLOCK_NBYTES - (<uintptr_t> streamed & (LINE_NBYTES - 1))) // f.dst_itemsize
     while at < count:
         n = min(n, count - at)
@@ -117,7 +112,7 @@ cdef void reduce_into(
         stream_fence()
 
 
-# ---- The Python face: checks, pointers, one call.
+# ---- the Python interface -------------------------------------------------------------------------------------------
 
 def _runnable():
     return [kernel_sets[k].name.decode() for k in range(NKERNEL_SETS) if kernel_sets[k].runs()]
@@ -153,7 +148,7 @@ def kernels():
 def use_kernel(name):
     """Use the kernels of instruction set ``name`` from now on, in this process.
 
-    For tests and comparisons: all give the same bits. What is already planned keeps the kernel it found.
+    For tests and comparisons: all give the same bits. Plans that are already compiled keep their kernel.
 
     Parameters
     ----------
@@ -163,7 +158,7 @@ def use_kernel(name):
     Raises
     ------
     ValueError
-        Unknown, or not runnable here; names those that are. The choice stays as it was.
+        Unknown, or not runnable here; the message lists those that are. The choice stays as it was.
     """
     global chosen_set
     chosen_set = _set_named(name)
@@ -215,14 +210,12 @@ cdef void _check_like(_Span span, first) except *:
 
 
 cdef class _Reduction:
-    """The arguments of `reduce_arrays`, checked once; every call reduces again."""
+    """The checked arguments of `reduce_arrays`; each call reduces."""
 
     cdef list spans
     cdef object out
     cdef _Span dst, also
     cdef reduce_kernel kernel
-    cdef const carrier_t *carrier
-    cdef int wide
     cdef const void **src
     cdef size_t count, itemsize
     cdef bint dst_streaming, also_streaming
@@ -253,8 +246,7 @@ cdef class _Reduction:
             raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
         code = op_code(op)
         which = chosen_set if kernel is None else _set_named(kernel)
-        self.kernel, self.carrier = kernel_of(which, code, dtype), carrier_of(which, code, dtype)
-        self.wide = widening(code, dtype)
+        self.kernel = kernel_of(which, code, dtype)
         if self.kernel == NULL:
             raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
 
@@ -279,7 +271,7 @@ cdef class _Reduction:
 
 
 def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=False):
-    """Reduce arrays of this process, element by element, in the order given.
+    """Reduce arrays of this process element by element, in the order given.
 
     Parameters
     ----------
@@ -289,13 +281,13 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
     op : str
         One of ``shmring.dtypes.OPS`` or an alias.
     out : ndarray, optional
-        Like the sources, and may be any one of them; any other overlap is refused. None: a new array.
+        Of their shape and dtype; may be one of the sources, but must not overlap one otherwise. None: a new array.
     also : ndarray, optional
-        Gets the same result as ``out``; may be one of the sources, not ``out``.
+        A second destination of the same result; may be one of the sources, not ``out``.
     kernel : str, optional
         Instruction set for this call, see `kernels`. None: the chosen one.
     streaming : bool or {"out", "also"}, optional
-        Store past the cache (True: both).
+        Destinations written with non-temporal stores (True: both).
 
     Returns
     -------
@@ -308,87 +300,6 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
         Bad argument; nothing was written.
     """
     return _Reduction(sources, op, out, also, kernel, streaming)()
-
-
-def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=False):
-    """Make one part of a reduction, as the engine does where it goes from domain to domain; for tests and benchmarks.
-
-    Parameters
-    ----------
-    sources, op, kernel
-        As in `reduce_arrays`.
-    prefix : ndarray, optional
-        What the part before returned. None: this is the first.
-    total : int, optional
-        How many operands all parts have; this is the last. None: it is not.
-    streaming : bool, optional
-        Store past the cache.
-
-    Returns
-    -------
-    ndarray
-        The result, or a prefix for the next part: of float32 where 16-bit floats are summed.
-    """
-    import numpy
-
-    cdef _Reduction checked = _Reduction(sources, op, kernel=kernel)
-    cdef fold_t f = whole_fold(checked.kernel, checked.itemsize)
-    cdef const void *src[MAX_BLOCK_SOURCES]
-    cdef int nsrc = 0
-    cdef bint past_cache = streaming
-    first = (<_Span> checked.spans[0]).array
-    form = numpy.dtype("float32") if checked.wide > 1 else first.dtype
-    if prefix is not None and (prefix.shape != first.shape or prefix.dtype != form):
-        raise ValueError(f"prefix is {prefix.dtype}{list(prefix.shape)}, of these sources it is "
-                         f"{form}{list(first.shape)}")
-    spans = [*([] if prefix is None else [_Span(prefix, "prefix", False)]), *checked.spans]
-    if len(spans) > MAX_BLOCK_SOURCES:
-        raise ValueError(f"{len(spans)} arrays in one part; at most {MAX_BLOCK_SOURCES}")
-    for span in spans:
-        src[nsrc] = (<_Span> span).start
-        nsrc += 1
-    if prefix is not None:
-        f.first_itemsize = prefix.itemsize
-    if total is None:
-        f.dst_itemsize = form.itemsize
-        if checked.carrier != NULL:
-            f.kernel = checked.carrier.opens if prefix is None else checked.carrier.carries
-    elif checked.carrier != NULL and prefix is not None:
-        f.kernel, f.closes, f.total = NULL, checked.carrier.closes, total
-    cdef _Span dst = _Span(numpy.empty(first.shape, form if total is None else first.dtype), "the result", True)
-    with nogil:
-        reduce_into(&f, dst.start, NULL, src, nsrc, checked.count, past_cache, False)
-    return dst.array
-
-
-def copy_array(dst, src, *, streaming=False):
-    """Copy ``src`` to ``dst`` as the engine does; for tests and benchmarks.
-
-    Parameters
-    ----------
-    dst, src : ndarray
-        C-contiguous, of equal size in bytes, not overlapping.
-    streaming : bool, optional
-        Store past the cache.
-    """
-    cdef _Span to = _Span(dst, "dst", True), source = _Span(src, "src", False)
-    if to.nbytes != source.nbytes:
-        raise ValueError(f"dst has {to.nbytes} bytes, src {source.nbytes}")
-    _check_written(to, [source])
-    cdef bint past_cache = streaming
-    with nogil:
-        copy_bytes(to.start, source.start, to.nbytes, past_cache)
-
-
-def _words_of_c():
-    """The lists in ``_c/dispatch.h``: dtypes as (name, itemsize), ops, and which pairs have a kernel."""
-    dtypes = [(dtype_names[d].decode().lower(), dtype_itemsizes[d]) for d in range(NDTYPES)]
-    ops = [op_names[o].decode().lower() for o in range(NOPS)]
-    defined = {
-        (kernel_sets[k].name.decode(), ops[o], dtypes[d][0])
-        for k in range(NKERNEL_SETS) for o in range(NOPS) for d in range(NDTYPES) if kernel_of(k, o, d) != NULL
-    }
-    return dtypes, ops, defined
 
 
 def _choose():

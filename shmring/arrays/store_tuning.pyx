@@ -130,24 +130,3 @@ cdef bint hear_costs(stores_t *s, shmring_outbox **outbox, int size) noexcept no
             sums[way] += <int64_t> load_relaxed_u64(&costs.ns[way])
     decide(s, sums[0], sums[1])
     return True
-
-
-def replay(costs, uint64_t tries=2):
-    """What would be done in calls that cost ``(through the cache, past it)`` nanoseconds each; for tests.
-
-    Returns
-    -------
-    list of tuple
-        For each call whether it stored past the cache and whether it was a trial.
-    """
-    cdef stores_t s
-    cdef bint streams = False, timed
-    memset(&s, 0, sizeof(s))
-    s.tries = tries
-    made = []
-    for cost in costs:
-        timed = next_call(&s, &streams) == ON_TRIAL
-        if timed and note(&s, s.calls - 1, cost[streams]):
-            decide(&s, least(&s, False), least(&s, True))
-        made.append((streams, timed))
-    return made

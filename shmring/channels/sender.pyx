@@ -14,7 +14,8 @@ import numpy as np
 
 cimport numpy as cnp
 
-from shmring.arrays.array_view cimport array_t, fast_array, shape_of, source_array
+from shmring.arrays.array_view cimport array_t, fast_array, source_array
+from shmring.arrays.outputs cimport shape_of
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.channels.endpoint cimport DROPS_OLDEST, End, is_gone, timeout_of
 from shmring._c.faults cimport fault_point

@@ -7,7 +7,8 @@ argument leaves the communicator as it was.
 
 from libc.stdint cimport int64_t
 
-from shmring.arrays.array_view cimport array_t, empty_like_array, give_back, shape_of
+from shmring.arrays.array_view cimport array_t, copy_back
+from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.arrays.reduce cimport find_kernel, reduce_kernel
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.collective.schedule cimport prepare_request, request_t, run_request
@@ -175,7 +176,7 @@ cdef class CollectiveBase:
             run_request(engine, program, &request, timeout_ns)
         finally:
             engine.leave()
-        give_back(kept)
+        copy_back(kept)
         return result
 
     cdef bint check_root(self, int root) except -1:

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
 
-from shmring.arrays.array_view cimport array_t, give_back, is_copy, source_array, target_array
+from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
 from shmring.collective.base cimport CollectiveBase, kernel_for, number_of, resolve_timeout
 from shmring.collective.schedule cimport run_request
 from shmring.collective.user_ops cimport prepare_user_op
@@ -91,7 +91,7 @@ cdef class Many(Prepared):
         for step in self.steps:
             (<Prepared> step).run()
         for keeper in self.keepers:
-            give_back(keeper)
+            copy_back(keeper)
         return self.result
 
     cdef bint has_copies(self) except -1:

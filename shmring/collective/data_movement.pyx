@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport (array_t, check_overlap, empty_like_array, shape_of, source_array,
-                                        target_array)
+from shmring.arrays.array_view cimport array_t, source_array, target_array
+from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
 from shmring.collective.base cimport check_out, resolve_timeout
 from shmring.collective.reductions cimport Reductions
 from shmring.collective.varying cimport all_gather_rows, all_to_all_rows, gather_rows, scatter_rows

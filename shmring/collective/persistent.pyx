@@ -3,7 +3,7 @@
 `Communicator.plan` returns one, and asynchronous work runs one. It keeps its arrays alive.
 """
 
-from shmring.arrays.array_view cimport give_back, is_copy
+from shmring.arrays.array_view cimport copy_back, is_copy
 from shmring.collective.schedule cimport prepare_request, run_request
 
 from shmring.collective.async_work import submit
@@ -129,7 +129,7 @@ cdef class Prepared:
             run_request(self.engine, self.program, &self.request, self.timeout_ns)
         finally:
             self.engine.leave()
-        give_back(self.kept)
+        copy_back(self.kept)
         return self.result
 
     cdef bint has_copies(self) except -1:

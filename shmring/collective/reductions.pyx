@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from shmring.arrays.array_view cimport array_t, check_overlap, source_array, target_array
+from shmring.arrays.array_view cimport array_t, source_array, target_array
+from shmring.arrays.outputs cimport check_overlap
 from shmring.collective.base cimport CollectiveBase, check_out, resolve_timeout
 from shmring.collective.varying cimport reduce_scatter_rows
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_EXSCAN, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,

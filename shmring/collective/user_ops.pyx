@@ -11,7 +11,8 @@ import numpy as np
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from shmring.arrays.array_view cimport empty_like_array, give_back, shape_of, source_array, target_array
+from shmring.arrays.array_view cimport copy_back, source_array, target_array
+from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.collective.schedule cimport run_request
 from shmring.collective.persistent cimport prepare
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
@@ -62,7 +63,7 @@ cdef class Fold(Prepared):
             self.engine.leave()
         if self.last > self.first:
             self.fold_operands()
-            give_back(self.kept)
+            copy_back(self.kept)
         return self.result
 
     cdef int fold_operands(self) except -1:

@@ -14,8 +14,8 @@ from itertools import accumulate
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport (array_t, check_overlap, empty_like_array, give_back, shape_of, source_array,
-                             target_array)
+from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
+from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
 from shmring._runtime cimport allocate
 from shmring.collective.schedule cimport request_t, follow_plan, run_request
 from shmring.engine.engine cimport Engine
@@ -336,7 +336,7 @@ cdef class SwapCall(RowsCall):
             run_request(self.engine, program, &swap, self.timeout_ns)
         finally:
             self.engine.leave()
-        give_back(kept)
+        copy_back(kept)
         return result
 
     cdef tuple agree(self):

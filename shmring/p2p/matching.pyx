@@ -9,7 +9,7 @@ Who calls here has the turn (p2p/progress.pyx).
 
 from libc.string cimport memcpy
 
-from shmring.arrays.array_view cimport give_back
+from shmring.arrays.array_view cimport copy_back
 from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
@@ -244,7 +244,7 @@ cdef class Matching(Waiter):
         r.message = message
         r.is_over = True
         if r.kind == RECV:
-            give_back(r.keeper)
+            copy_back(r.keeper)
         self.settled(r)
         return 0
 

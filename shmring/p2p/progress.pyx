@@ -10,7 +10,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
-from shmring.arrays.array_view cimport array_t, fast_array, give_back, source_array, target_array
+from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine
@@ -139,7 +139,7 @@ cdef class PointToPoint(Matching):
         finally:
             self.leave()
         if keeper is not x:
-            give_back(keeper)
+            copy_back(keeper)
         return message
 
     cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
@@ -174,7 +174,7 @@ cdef class PointToPoint(Matching):
         finally:
             self.leave()
         if kept is not out:
-            give_back(kept)
+            copy_back(kept)
         return message
 
     cdef Request isend(self, object x, int peer, int tag):

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.arrays import array_view as arrays
+from support import compiled
+
 from shmring.dtypes import DTYPES
+
+arrays = compiled.load("array_hooks")
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -5,7 +5,9 @@ import ctypes
 import numpy as np
 import pytest
 
-from shmring.arrays import array_view as arrays
+from support import compiled
+
+arrays = compiled.load("array_hooks")
 
 PTR = ctypes.c_void_p
 CPU, CUDA = 1, 2
@@ -108,7 +110,7 @@ def test_an_unaligned_tensor_is_copied():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"major": 2}, r"speaks DLPack 2\.0"),
+        ({"major": 2}, r"has DLPack 2\.0"),
         ({"flags": 1}, "read-only"),
         ({"flags": 2}, "only a copy"),
         ({"device": CUDA}, "is on cuda:0, not in main memory"),

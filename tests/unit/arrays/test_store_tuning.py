@@ -1,6 +1,8 @@
 """Learning how to store: what is tried when, and what is made of it."""
 
-from shmring.arrays.store_tuning import replay
+from support import compiled
+
+replay = compiled.load("array_hooks").replay
 
 NEAR, FAR = (10, 17), (40, 10)
 

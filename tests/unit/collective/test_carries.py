@@ -4,8 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shmring.arrays.reduce import kernels, reduce_arrays, reduce_part
+from support import compiled
+
+from shmring.arrays.reduce import kernels, reduce_arrays
 from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, OPS, is_defined, widening
+
+reduce_part = compiled.load("array_hooks").reduce_part
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38)
 DEFINED = [(op, d.name) for d in DTYPES for op in OPS if is_defined(op, d.name)]
@@ -81,13 +85,3 @@ def test_what_is_rounded_or_divided_too_early_would_give_other_bits(op, name, se
 
 def test_what_is_no_operation_or_dtype_has_prefixes_like_its_operands():
     assert widening(15, 0) == widening(0, 15) == 1
-
-
-def test_a_prefix_that_does_not_fit_the_sources_is_refused():
-    x = operands("bfloat16", 60, 1)
-    with pytest.raises(ValueError, match=r"prefix is bfloat16\[60\], of these sources it is float32\[60\]"):
-        reduce_part(x, "sum", prefix=x[0])
-    with pytest.raises(ValueError, match="prefix is float32"):
-        reduce_part(x, "sum", prefix=np.zeros(9, np.float32))
-    with pytest.raises(ValueError, match="at most 512"):
-        reduce_part([x[0]] * 513, "sum")

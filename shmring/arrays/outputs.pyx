@@ -1,0 +1,89 @@
+"""Outputs of calls: the shape of the input, a new array like it, and whether two arrays overlap."""
+
+import numpy as np
+
+from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport int64_t
+
+cimport numpy as cnp
+
+from shmring.arrays.array_view cimport BFLOAT16, NDIM_MAX, array_t, code_of_tensor, descr_of, empty_ndarray
+from shmring.arrays.dlpack cimport DLTensor, Exporter, borrow_tensor, exporter_of, new_tensor
+
+from shmring.arrays.refusals import name_of, not_an_array
+
+cnp.import_array()
+
+
+cdef object empty_like_array(object x, tuple shape):
+    """A new, uninitialised array of the dtype of ``x``: of its framework, if that has DLPack's exchange table (torch),
+    else an ndarray."""
+    cdef Exporter exporter
+    cdef DLTensor tensor
+    cdef int64_t[NDIM_MAX] dims64
+    cdef Py_ssize_t[NDIM_MAX] dims
+    cdef cnp.dtype descr
+    cdef object _owner
+    cdef int d, dtype
+    if len(shape) > NDIM_MAX:
+        raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
+    for d, n in enumerate(shape):
+        if n < 0:
+            raise ValueError(f"shape {shape} has a negative extent")
+        dims[d] = dims64[d] = n
+
+    if cnp.PyArray_Check(x):
+        descr = (<cnp.ndarray>x).descr
+        return empty_ndarray(len(shape), dims, descr)
+    exporter = exporter_of(x)
+    if exporter.api != NULL:
+        _owner = borrow_tensor(x, exporter, &tensor, False)
+        tensor.data = NULL
+        tensor.ndim = len(shape)
+        tensor.shape = dims64
+        tensor.strides = NULL
+        return new_tensor(exporter, &tensor)
+    descr = getattr(x, "dtype", None) if isinstance(getattr(x, "dtype", None), np.dtype) else None
+    if descr is None and PyObject_CheckBuffer(x):
+        descr = np.asarray(PyMemoryView_FromObject(x)).dtype
+    elif descr is None and exporter.exports:
+        _owner = borrow_tensor(x, exporter, &tensor, False)
+        dtype = code_of_tensor(x, &tensor, False)
+        if dtype == BFLOAT16:
+            raise TypeError(f"NumPy has no bfloat16 for an output like {name_of(x)}: pass out=")
+        descr = descr_of[dtype]
+    elif descr is None:
+        raise not_an_array(x)
+    return empty_ndarray(len(shape), dims, descr)
+
+
+cdef tuple shape_of(object x):
+    """The shape of ``x`` as a tuple of int."""
+    cdef Exporter exporter
+    cdef DLTensor tensor
+    cdef object _owner
+    cdef int d
+    if cnp.PyArray_Check(x):
+        return (<object>x).shape
+    exporter = exporter_of(x)
+    if exporter.api == NULL and PyObject_CheckBuffer(x):
+        try:
+            return x.shape if isinstance(x, np.generic) else PyMemoryView_FromObject(x).shape
+        except BufferError:
+            if not exporter.exports:
+                raise
+    if not exporter.exports:
+        raise not_an_array(x)
+    _owner = borrow_tensor(x, exporter, &tensor, False)     # tensor.shape points into it
+    return tuple([tensor.shape[d] for d in range(tensor.ndim)])
+
+
+cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1:
+    """Raise if ``x`` and ``out`` overlap, unless one begins exactly ``place`` bytes into the other (in-place calls): a
+    call would read what it has already overwritten."""
+    cdef char *a = <char *> x.data
+    cdef char *b = <char *> out.data
+    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
+        return 0
+    raise ValueError("x and out overlap in part: pass the same array for both, or two that do not overlap")

@@ -1,0 +1,174 @@
+# cython: language_level=3, binding=True, cdivision=True
+"""C functions of shmring.arrays for tests and benchmarks in Python; built by `support.compiled`."""
+
+import time
+
+import numpy as np
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
+
+from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
+from shmring.arrays.outputs cimport empty_like_array, shape_of
+from shmring.arrays.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
+                                    whole_fold)
+from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, stores_t
+
+from shmring.arrays.reduce import kernels, use_kernel
+from shmring.dtypes import DTYPE_CODES, DTYPES, op_code, widening
+
+
+# ---- array_view, outputs ---------------------------------------------------------------------------------------------
+
+def describe(x, writable=False, opaque=False):
+    """What the engine is given for ``x``: (address, count, nbytes, dtype, whether it is a copy).
+
+    ``dtype`` is a name of ``dtypes.DTYPES``, or ``"opaque"``. The address of a copy is invalid by now.
+    """
+    cdef array_t a
+    cdef object owner = target_array(x, &a, opaque) if writable else source_array(x, &a, opaque)
+    return <uintptr_t> a.data, a.count, a.nbytes, "opaque" if a.dtype < 0 else DTYPES[a.dtype].name, is_copy(owner)
+
+
+def is_fast(x, writable=False):
+    """Whether ``x`` takes the hot path."""
+    cdef array_t a
+    return fast_array(x, &a, writable)
+
+
+def read_bytes(x, opaque=False):
+    """The elements of ``x`` as bytes, in C order and native byte order, read through its pointer."""
+    cdef array_t a
+    cdef object _owner = source_array(x, &a, opaque)
+    return PyBytes_FromStringAndSize(<char *> a.data, a.nbytes) if a.nbytes else b""
+
+
+def write_bytes(x, bytes content, opaque=False):
+    """Overwrite the elements of ``x`` through its pointer; ``content`` is laid out as `read_bytes` returns it."""
+    cdef array_t a
+    cdef object owner = target_array(x, &a, opaque)
+    assert a.nbytes == <size_t> PyBytes_GET_SIZE(content)
+    if a.nbytes:
+        memcpy(a.data, PyBytes_AS_STRING(content), a.nbytes)
+    copy_back(owner)
+
+
+def new_like(x, shape):
+    """A new output like ``x``."""
+    return empty_like_array(x, tuple(shape))
+
+
+def shape(x):
+    """The shape of ``x``."""
+    return shape_of(x)
+
+
+def nanoseconds(x, Py_ssize_t loops=100_000, writable=True):
+    """Mean time in ns from an array to its pointer and back, called from C as the engine does."""
+    cdef array_t a
+    cdef bint target = writable
+    cdef object owner
+    cdef Py_ssize_t _i
+    begin = time.perf_counter_ns()
+    for _i in range(loops):
+        if not fast_array(x, &a, target):
+            owner = target_array(x, &a) if target else source_array(x, &a)
+            copy_back(owner)
+    return (time.perf_counter_ns() - begin) / loops
+
+
+# ---- store_tuning ----------------------------------------------------------------------------------------------------
+
+def replay(costs, uint64_t tries=2):
+    """Simulate calls that cost ``(cached, streaming)`` nanoseconds each.
+
+    Returns
+    -------
+    list of tuple
+        For each call whether it used streaming stores and whether it was a trial.
+    """
+    cdef stores_t s
+    cdef bint streams = False, timed
+    memset(&s, 0, sizeof(s))
+    s.tries = tries
+    made = []
+    for cost in costs:
+        timed = next_call(&s, &streams) == ON_TRIAL
+        if timed and note(&s, s.calls - 1, cost[streams]):
+            decide(&s, least(&s, False), least(&s, True))
+        made.append((streams, timed))
+    return made
+
+
+# ---- reduce ----------------------------------------------------------------------------------------------------------
+
+cdef enum:
+    MAX_SOURCES = 512
+
+
+def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=False):
+    """Make one part of a reduction, as the engine does where it goes from domain to domain.
+
+    Parameters
+    ----------
+    sources, op, kernel
+        As in `reduce_arrays`.
+    prefix : ndarray, optional
+        The result of the part before. None: this is the first.
+    total : int, optional
+        How many operands all parts have; this is the last. None: it is not.
+    streaming : bool, optional
+        Use streaming stores.
+
+    Returns
+    -------
+    ndarray
+        The result, or a prefix for the next part: of float32 where 16-bit floats are summed.
+    """
+    cdef array_t a
+    cdef const void *src[MAX_SOURCES]
+    cdef int nsrc = 0
+    cdef bint past_cache = streaming
+    cdef const carrier_t *carrier
+    cdef reduce_kernel found
+    cdef fold_t f
+    first = np.asarray(sources[0])
+    cdef int code = op_code(op), dtype = DTYPE_CODES[first.dtype.name]
+    form = np.dtype("float32") if widening(code, dtype) > 1 else first.dtype
+    chosen = kernels()["chosen"]
+    use_kernel(kernel or chosen)
+    try:
+        found, carrier = find_kernel(code, dtype), find_carrier(code, dtype)
+    finally:
+        use_kernel(chosen)
+    f = whole_fold(found, first.itemsize)
+    operands = [*([] if prefix is None else [prefix]), *sources]
+    assert len(operands) <= MAX_SOURCES
+    for operand in operands:
+        assert source_array(operand, &a) is operand and operand.shape == first.shape
+        src[nsrc] = a.data
+        nsrc += 1
+    if prefix is not None:
+        assert prefix.dtype == form
+        f.first_itemsize = prefix.itemsize
+    if total is None:
+        f.dst_itemsize = form.itemsize
+        if carrier != NULL:
+            f.kernel = carrier.opens if prefix is None else carrier.carries
+    elif carrier != NULL and prefix is not None:
+        f.kernel, f.closes, f.total = NULL, carrier.closes, total
+    result = np.empty(first.shape, form if total is None else first.dtype)
+    assert target_array(result, &a) is result
+    with nogil:
+        reduce_into(&f, a.data, NULL, src, nsrc, a.count, past_cache, False)
+    return result
+
+
+def copy_array(dst, src, *, streaming=False):
+    """Copy ``src`` to ``dst``, of the same size and not overlapping, as the engine does."""
+    cdef array_t to, source
+    cdef bint past_cache = streaming
+    assert fast_array(dst, &to, True) and fast_array(src, &source, False) and to.nbytes == source.nbytes
+    with nogil:
+        copy_bytes(to.data, source.data, to.nbytes, past_cache)
