@@ -33,7 +33,7 @@ ctypedef struct fold_t:
 
 cdef inline fold_t whole_fold(reduce_kernel kernel, size_t itemsize) noexcept nogil:
     cdef fold_t f
-    f.kernel = kernel
+    f.kernel, f.closes, f.total = kernel, NULL, 0
     f.itemsize = f.first_itemsize = f.dst_itemsize = itemsize
     return f
 
