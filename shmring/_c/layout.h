@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 4u
+#define SHMRING_LAYOUT_VERSION 5u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -42,13 +42,12 @@ typedef struct {
     uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
 } shmring_liveness;
 
-/* Where one end sleeps until the other's counter comes to a number (ring/blocking.pyx). */
+/* Where one end of a ring sleeps until the counter of the other end reaches a number (ring/blocking.pyx). */
 typedef struct {
-    uint64_t until;  /* that number; written before `asleep` */
-    uint32_t asleep; /* 1 while its owner sleeps; set back by whoever wakes it (compare-and-swap), or by itself */
-    uint32_t unused;
+    uint64_t asleep; /* 0 awake; else 1 + twice that number; the waker that swaps it to 0 posts the semaphore */
+    uint64_t unused;
     sem_t wake;
-} shmring_bell;
+} shmring_waiter;
 
 /* Who has one end of a ring. */
 typedef struct {
@@ -57,7 +56,7 @@ typedef struct {
     uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
     uint32_t unused;
     shmring_liveness life;
-    shmring_bell bell;
+    shmring_waiter waiter;
 } shmring_ring_role;
 
 /* What one end did so far, for whoever looks on; beside its counter, on a line that it has to write anyway. */
@@ -72,7 +71,7 @@ typedef struct {
 /* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring/spsc.pxd).
  * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x33676e6972ull /* "ring3" */
+#define SHMRING_RING_MAGIC 0x34676e6972ull /* "ring4" */
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
@@ -136,6 +135,8 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  */
 #define SHMRING_NSLOTS_MAX 14u
 
+#define SHMRING_LATE_NBYTES 200u
+
 /* First to notice trouble writes it here, once; only rank 0's is used. Everyone who waits sees `state`. */
 typedef struct {
     uint32_t state; /* 0 nothing, 1 being written, 2 written (release) */
@@ -146,8 +147,8 @@ typedef struct {
     uint64_t mine; /* signatures, for a mismatch: of `by` and of `about` */
     uint64_t theirs;
     union {
-        char reason[200];
-        uint8_t late[200]; /* SHMRING_LATE: the ranks that keep all waiting, a bit each; those beyond are not told */
+        char reason[SHMRING_LATE_NBYTES];
+        uint8_t late[SHMRING_LATE_NBYTES]; /* SHMRING_LATE: the ranks that keep all waiting, a bit each; those beyond are not told */
     };
 } shmring_abort;
 

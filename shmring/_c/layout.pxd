@@ -33,9 +33,8 @@ cdef extern from "layout.h" nogil:
 
     const uint64_t SHMRING_RING_MAGIC
 
-    ctypedef struct shmring_bell:
-        uint64_t until
-        uint32_t asleep
+    ctypedef struct shmring_waiter:
+        uint64_t asleep
         sem_t wake
 
     ctypedef struct shmring_ring_role:
@@ -43,7 +42,7 @@ cdef extern from "layout.h" nogil:
         uint32_t closed
         uint32_t only
         shmring_liveness life
-        shmring_bell bell
+        shmring_waiter waiter
 
     ctypedef struct shmring_ring_counts:
         uint64_t messages
@@ -92,6 +91,8 @@ cdef extern from "layout.h" nogil:
         shmring_liveness life
 
     const uint32_t SHMRING_NSLOTS_MAX
+    enum:
+        SHMRING_LATE_NBYTES
     const uint32_t SHMRING_LOST
     const uint32_t SHMRING_LEFT
     const uint32_t SHMRING_LATE
@@ -106,8 +107,8 @@ cdef extern from "layout.h" nogil:
         uint64_t round
         uint64_t mine
         uint64_t theirs
-        char reason[200]
-        uint8_t late[200]
+        char reason[SHMRING_LATE_NBYTES]
+        uint8_t late[SHMRING_LATE_NBYTES]
 
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_HELPER_SLOT_NBYTES

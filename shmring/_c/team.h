@@ -25,16 +25,15 @@
 
 #include "atomics.h"
 #include "layout.h"
-#include "sleep.h"
+#include "backoff.h"
 
 /* Room for a block of a fold and its table of sources, and for the static TLS of big libraries. */
 #define TEAM_STACK_NBYTES (256 * 1024)
-#define TEAM_LOOKS_PER_CLOCK 32
 
 struct shmring_team;
 
 typedef struct {
-    SHMRING_APART uint32_t parked; /* 1: sleeps on `wake`, which is posted by whoever swaps this to 0 */
+    SHMRING_APART uint64_t asleep; /* the waiter word (backoff.h) */
     uint32_t is_dismissed;
     sem_t wake;
     pthread_t thread;
@@ -49,21 +48,22 @@ typedef struct shmring_team {
     int nhelpers;
     int64_t spin_ns;
     SHMRING_APART uint32_t nworking; /* helpers that have not done their part of the last call */
-    SHMRING_APART uint32_t asleep;   /* 1: the caller sleeps on `done` */
+    SHMRING_APART uint64_t asleep;   /* the caller's waiter word */
     sem_t done;
     shmring_helper helpers[SHMRING_THREADS_MAX];
 } shmring_team;
 
-static void wake_helper(shmring_helper *helper) {
-    if (load_relaxed_u32(&helper->parked) && compare_swap_u32(&helper->parked, 1, 0)) sem_post(&helper->wake);
+/* After `before_wake`. */
+static void wake_thread(uint64_t *asleep, sem_t *wake) {
+    uint64_t word = load_relaxed_u64(asleep);
+    if (word && take_sleeper(asleep, word)) sem_post(wake);
 }
 
-/* Those whom thread `number` wakes: a binary tree, of which the caller is the root. */
+/* Wake the helpers below thread `number` in a binary tree, of which the caller is the root. */
 static void wake_next(shmring_team *team, int number) {
-    /* SYNC helper asleep (meets: park). The call, which this thread has made or seen, before the look whether they sleep. */
-    full_fence();
+    before_wake(); /* after the call, which this thread has made or observed */
     for (int next = 2 * number + 1; next <= 2 * number + 2 && next <= team->nhelpers; next++)
-        wake_helper(&team->helpers[next - 1]);
+        wake_thread(&team->helpers[next - 1].asleep, &team->helpers[next - 1].wake);
 }
 
 static bool is_called(shmring_helper *helper, uint64_t seen) {
@@ -71,24 +71,12 @@ static bool is_called(shmring_helper *helper, uint64_t seen) {
     return load_acquire_u64(&helper->team->calls) != seen || load_acquire_u32(&helper->is_dismissed);
 }
 
-static void park(shmring_helper *helper, uint64_t seen) {
-    store_relaxed_u32(&helper->parked, 1);
-    full_fence(); /* SYNC helper asleep (meets: wake_next, dismiss_helpers) */
-    /* Called meanwhile: then take the word back. Who finds it taken has been posted, or will be at once. */
-    if (is_called(helper, seen) && compare_swap_u32(&helper->parked, 1, 0)) return;
-    while (sem_wait(&helper->wake) != 0 && errno == EINTR) {}
-}
-
 static void await_call(shmring_helper *helper, uint64_t seen) {
-    int64_t until = monotonic_ns() + helper->team->spin_ns;
-    while (!is_called(helper, seen)) {
-        for (int look = 0; look < TEAM_LOOKS_PER_CLOCK && !is_called(helper, seen); look++) cpu_pause();
-        if (monotonic_ns() < until) {
-            sched_yield(); /* somebody may want this processor */
-            continue;
-        }
-        park(helper, seen);
-    }
+    shmring_sleeper sleeper = {&helper->asleep, 1, &helper->wake, NULL, helper->team->spin_ns, 0, -1};
+    shmring_patience patience;
+    be_patient(&patience, -1);
+    while (!is_called(helper, seen)) back_off(&patience, &sleeper);
+    end_wait(&patience, &sleeper);
 }
 
 static void *help(void *argument) {
@@ -102,8 +90,8 @@ static void *help(void *argument) {
         team->work(team->what, helper->number);
         /* SYNC done (meets: have_all_done). Each helper's part before its countdown. */
         if (subtract_one_u32(&team->nworking) > 0) continue;
-        full_fence(); /* SYNC caller asleep (meets: await_helpers) */
-        if (load_relaxed_u32(&team->asleep) && compare_swap_u32(&team->asleep, 1, 0)) sem_post(&team->done);
+        before_wake();
+        wake_thread(&team->asleep, &team->done);
     }
 }
 
@@ -157,8 +145,8 @@ static void dismiss_helpers(shmring_team *team, int kept) {
     while (team->nhelpers > kept) {
         shmring_helper *helper = &team->helpers[--team->nhelpers];
         store_release_u32(&helper->is_dismissed, 1);
-        full_fence(); /* SYNC helper asleep (meets: park) */
-        wake_helper(helper);
+        before_wake();
+        wake_thread(&helper->asleep, &helper->wake);
         pthread_join(helper->thread, NULL);
         sem_destroy(&helper->wake);
     }
@@ -176,21 +164,14 @@ static bool have_all_done(shmring_team *team) {
     return load_acquire_u32(&team->nworking) == 0;
 }
 
-/* Wait for all, but no longer than a tick or until a signal was caught; whether they have done. */
-static bool await_helpers(shmring_team *team, int64_t tick_ns) {
-    int64_t until = monotonic_ns() + team->spin_ns;
-    do {
-        for (int look = 0; look < TEAM_LOOKS_PER_CLOCK; look++) {
-            if (have_all_done(team)) return true;
-            cpu_pause();
-        }
-        sched_yield();
-    } while (monotonic_ns() < until);
-    store_relaxed_u32(&team->asleep, 1);
-    full_fence(); /* SYNC caller asleep (meets: help) */
-    if (!have_all_done(team)) sleep_on(&team->done, tick_ns);
-    store_relaxed_u32(&team->asleep, 0);
-    return have_all_done(team);
+/* Wait for all, but no longer than a tick or until a signal was caught; whether they have done. `patience` is kept from
+ * one call to the next until they have. */
+static bool await_helpers(shmring_team *team, shmring_patience *patience, int64_t tick_ns) {
+    shmring_sleeper sleeper = {&team->asleep, 1, &team->done, NULL, team->spin_ns, 0, tick_ns};
+    while (!have_all_done(team))
+        if (back_off(patience, &sleeper) == TICK) return have_all_done(team);
+    end_wait(patience, &sleeper);
+    return true;
 }
 
 #endif

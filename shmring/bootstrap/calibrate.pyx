@@ -13,7 +13,7 @@ from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.engine.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_ROOT, OPAQUE, pack_signature
 from shmring.engine.eager cimport eager_t
-from shmring.sync.wait cimport now_ns
+from shmring.sync.backoff cimport now_ns
 
 from shmring.placement.latency_clusters import partner, stages
 
@@ -28,7 +28,7 @@ cdef void open_survey(eager_t *t, Engine e, int kind, size_t nbytes) noexcept:
     t.signature = pack_signature(kind, NO_OP, OPAQUE, NO_ROOT, nbytes)
     t.words = b""
     t.nbytes = t.part_nbytes = t.stride = nbytes
-    t.last = e.c.circle.size
+    t.last = e.c.group.size
 
 
 def barrier_ns(Engine e, int64_t timeout_ns):
@@ -61,13 +61,13 @@ def partners_ns(Engine e, int64_t timeout_ns):
     other (`shmring.placement.latency_clusters.partner`); of each pair the quickest row counts. No row has more rounds than there are
     slots after a barrier, so nobody but the partner is waited for.
     """
-    cdef int size = e.c.circle.size
+    cdef int size = e.c.group.size
     cdef int64_t least
     found = [0.0] * size
     e.enter()
     try:
         for stage in range(stages(size)):
-            other = partner(e.c.circle.rank, stage, size)
+            other = partner(e.c.group.rank, stage, size)
             least = -1
             for _ in range(NROWS):
                 row_of_barriers_ns(e, 1, timeout_ns)
@@ -100,7 +100,7 @@ def exchange(Engine e, bytes words, int64_t timeout_ns):
     cdef Py_ssize_t nbytes = len(words)
     if nbytes > SHMRING_EAGER_NBYTES:
         raise ValueError(f"{nbytes} bytes do not fit in an eager of {SHMRING_EAGER_NBYTES}")
-    heard = bytearray(max(1, nbytes * e.c.circle.size))
+    heard = bytearray(max(1, nbytes * e.c.group.size))
     open_survey(&t, e, KIND_ALL_GATHER, nbytes)
     t.words = words
     t.out = heard
@@ -109,4 +109,4 @@ def exchange(Engine e, bytes words, int64_t timeout_ns):
         e.exchange_eager(&t, timeout_ns)
     finally:
         e.leave()
-    return [bytes(heard[rank * nbytes:(rank + 1) * nbytes]) for rank in range(e.c.circle.size)]
+    return [bytes(heard[rank * nbytes:(rank + 1) * nbytes]) for rank in range(e.c.group.size)]

@@ -53,7 +53,7 @@ def form_team(Engine e, timeout):
     spin_ns = e.config.spin_ns(wanted, e.thresholds.own_processors)
     team = Team(reserve_strands(e, wanted), spin_ns, limits, e.thresholds.split_nbytes)
     if team.nthreads() < wanted:
-        warnings.warn(f"{e.name}: rank {e.c.circle.rank} got {team.nthreads()} of {wanted} threads (see RLIMIT_NPROC, "
+        warnings.warn(f"{e.name}: rank {e.c.group.rank} got {team.nthreads()} of {wanted} threads (see RLIMIT_NPROC, "
                       "the control group's pids.max and the room in /dev/shm); all ranks use as few", RuntimeWarning,
                       stacklevel=2)
     with right_after_rendezvous():
@@ -66,10 +66,10 @@ def form_team(Engine e, timeout):
 
 cdef int reserve_strands(Engine e, int threads) except -1:
     """Memory for the strands of so many threads; for how many there was room."""
-    cdef size_t offset = helper_areas_offset(e.config, e.c.circle.size), nbytes = helper_area_nbytes(e.config)
+    cdef size_t offset = helper_areas_offset(e.config, e.c.group.size), nbytes = helper_area_nbytes(e.config)
     cdef shmring_outbox *own
     cdef int t
-    segment = e.segments[e.c.circle.rank]
+    segment = e.segments[e.c.group.rank]
     for t in range(1, threads):
         try:
             segment.reserve(offset + (t - 1) * nbytes, nbytes)
@@ -84,13 +84,13 @@ cdef int reserve_strands(Engine e, int threads) except -1:
 cdef int settle(Engine e, Team team) except -1:
     """Show the team its strands in all outboxes: after the talk all of them have their memory."""
     cdef list blocks = []
-    cdef char **areas = <char **> allocate(blocks, e.c.circle.size, sizeof(char *))
-    cdef size_t offset = helper_areas_offset(e.config, e.c.circle.size), nbytes = helper_area_nbytes(e.config)
+    cdef char **areas = <char **> allocate(blocks, e.c.group.size, sizeof(char *))
+    cdef size_t offset = helper_areas_offset(e.config, e.c.group.size), nbytes = helper_area_nbytes(e.config)
     cdef Mapping mapping
     cdef int j
-    for j in range(e.c.circle.size):
+    for j in range(e.c.group.size):
         mapping = e.segments[j].mapping
         areas[j] = mapping.address + offset
-        if j != e.c.circle.rank:
+        if j != e.c.group.rank:
             mapping.prefault(offset, (team.nthreads() - 1) * nbytes, write=False)
     return team.settle(&e.c, areas, nbytes, helper_slot_nbytes(e.config))

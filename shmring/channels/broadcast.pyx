@@ -24,8 +24,9 @@ from shmring.sync.liveness cimport drop_liveness, fork_generation
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.overwrite cimport overwrite_frames, overwrite_slots
 from shmring.ring.spsc cimport producer_t, ring_attach_producer, ring_close_producer, ring_commit, ring_end_state
-from shmring.ring.blocking cimport GONE, LATE, await_counter, ring_bell, watch_t
-from shmring.sync.wait cimport UNREADY, be_patient, now_ns, patience_t
+from shmring.ring.blocking cimport GONE, LATE, await_counter, wake_peer, wake_peer_at_once, watch_t
+from shmring.sync.backoff cimport be_patient, now_ns, patience_t
+from shmring.sync.group cimport UNREADY
 
 from shmring.channels.endpoint import STATES
 from shmring.errors import PeerLostError, SegmentError
@@ -131,9 +132,9 @@ cdef class BroadcastSender:
             c.watch = self.end.watch
             c.watch.own = &c.p.ring.producer
             c.watch.other = &c.p.ring.consumer
-            c.watch.bell = &c.watch.own.bell
-            c.watch.others = &c.watch.other.bell
-            c.watch.wake = &c.watch.others.wake
+            c.watch.waiter = &c.watch.own.waiter
+            c.watch.peer = &c.watch.other.waiter
+            c.watch.wake = &c.watch.peer.wake
             c.watch.counts = &c.p.ring.sent
         return 0
 
@@ -156,7 +157,7 @@ cdef class BroadcastSender:
             store_relaxed_u64(&c.p.ring.sent.messages, load_relaxed_u64(&self.end.ring.sent.messages))
             c.p.reserved = tail - c.p.tail
             ring_commit(&c.p, c.p.reserved)
-            ring_bell(&c.watch, tail)
+            wake_peer(&c.watch, tail)
         if not going:
             raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1,
                                 self.cursors[0].watch.other.life.pid)
@@ -211,27 +212,27 @@ cdef class BroadcastSender:
             c.is_over = True
             store_release_u32(&c.p.ring.producer.closed, DISCONNECTED)
             drop_liveness(&c.p.ring.producer.life)
-            ring_bell(&c.watch, c.watch.others.until)
+            wake_peer_at_once(&c.watch)
         return found
 
     cdef int await_receiver(self, int i, uint64_t wanted, int64_t timeout_ns) except -1:
         """Until it has gone on far enough, or is gone."""
         cdef cursor_t *c = &self.cursors[i]
-        cdef uint64_t until = c.p.tail + wanted - c.p.capacity, rouse_at
+        cdef uint64_t until = c.p.tail + wanted - c.p.capacity, wake_at
         cdef patience_t patience
         cdef int outcome
         if self.mode != WAITS:
             # It reads one message, and will then be overwritten. Its head has the top bit as long; in the order of
             # counters this number comes after such a head, and before all that are without.
             until = c.p.cached_head + (<uint64_t>3 << (TOP_BIT - 1))
-        rouse_at = max(until, c.p.tail - c.p.capacity + c.p.capacity // 4 if self.mode == WAITS else 0)
+        wake_at = max(until, c.p.tail - c.p.capacity + c.p.capacity // 4) if self.mode == WAITS else c.p.cached_head
         cdef bint was_busy = self.end.is_busy      # in the middle of a long message
         be_patient(&patience, timeout_ns)
         self.end.is_busy = True
         try:
             while True:
                 with nogil:
-                    outcome = await_counter(&c.watch, &c.p.ring.head, until, rouse_at, &patience)
+                    outcome = await_counter(&c.watch, &c.p.ring.head, until, wake_at, &patience)
                 if outcome != UNREADY:
                     break
                 PyErr_CheckSignals()
@@ -522,7 +523,7 @@ cdef class BroadcastSender:
                 c.p.reserved = tail - c.p.tail
                 ring_commit(&c.p, c.p.reserved)
             ring_close_producer(&c.p, in_good_order)
-            ring_bell(&c.watch, c.watch.others.until)
+            wake_peer_at_once(&c.watch)
 
     def __enter__(self):
         self.prepare()

@@ -48,7 +48,7 @@ cdef class End:
     cdef int prepare(self) except -1
     cdef int require_idle(self) except -1
     cdef int require_lease(self, str how) except -1
-    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t rouse_at, int64_t timeout_ns) except -1
+    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
     cdef void hush(self) noexcept
     cdef int silence(self) except -1
     cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept

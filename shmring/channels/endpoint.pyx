@@ -12,12 +12,13 @@ import os
 
 from shmring.channels.eventfd cimport Alarm
 from shmring._c.atomics cimport load_acquire_u64
-from shmring._c.layout cimport sem_t
+from shmring._c.layout cimport shmring_waiter
 from shmring.sync.liveness cimport fork_generation
 from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, END_HERE, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
                            ring_end_state)
 from shmring.ring.blocking cimport GONE, LATE, await_briefly, await_counter
-from shmring.sync.wait cimport READY, UNREADY, be_patient, patience_t
+from shmring.sync.backoff cimport be_patient, patience_t
+from shmring.sync.group cimport READY, UNREADY
 
 from shmring.errors import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
 
@@ -54,11 +55,11 @@ cdef class End:
         self.watch.own = &self.ring.producer if is_sender else &self.ring.consumer
         self.watch.other = &self.ring.consumer if is_sender else &self.ring.producer
         self.watch.counts = &self.ring.sent if is_sender else &self.ring.received
-        self.watch.bell = &self.watch.own.bell
-        self.watch.others = &self.watch.other.bell
-        self.watch.wake = &self.watch.others.wake
+        self.watch.waiter = &self.watch.own.waiter
+        self.watch.peer = &self.watch.other.waiter
+        self.watch.wake = &self.watch.peer.wake
         if channel.common_bell_offset and is_sender:
-            self.watch.wake = <sem_t *>(self.mapping.address + <size_t>channel.common_bell_offset)
+            self.watch.wake = &(<shmring_waiter *>(self.mapping.address + <size_t>channel.common_bell_offset)).wake
         self.watch.yields = 4
         self.watch.spin_ns = channel.spin_ns
         self.watch.tick_ns = channel.tick_ns
@@ -121,7 +122,7 @@ cdef class End:
         if not self.is_lent:
             processors = os.sched_getaffinity(0)
             self.watch.own.only = 1 + min(processors) if len(processors) == 1 else 0
-        self.watch.own.bell.asleep = 0     # the last holder may have died in its sleep
+        self.watch.own.waiter.asleep = 0     # the last holder may have died in its sleep
         self.generation = fork_generation()
         self.is_taken = True
         return 0
@@ -142,7 +143,7 @@ cdef class End:
 
     # ---- waiting ----
 
-    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t rouse_at, int64_t timeout_ns) except -1:
+    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1:
         """READY, GONE or LATE. Lets go of the GIL unless it comes at once; hears Ctrl-C."""
         cdef patience_t patience
         cdef int outcome
@@ -160,7 +161,7 @@ cdef class End:
         try:
             while True:
                 with nogil:
-                    outcome = await_counter(&self.watch, counter, until, rouse_at, &patience)
+                    outcome = await_counter(&self.watch, counter, until, wake_at, &patience)
                 if outcome != UNREADY:
                     return outcome
                 PyErr_CheckSignals()
@@ -192,7 +193,7 @@ cdef class End:
         if self.alarm is None:
             self.alarm = Alarm(1, self.mapping)
             self.alarm.rings[0].watch = &self.watch
-            self.alarm.wake = &self.watch.bell.wake
+            self.alarm.wake = &self.watch.waiter.wake
         return self.alarm.descriptor
 
     cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept:

@@ -14,14 +14,10 @@ import threading
 
 from shmring.ring.wait_any cimport await_any
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
-from shmring.sync.wait cimport UNREADY, be_patient, patience_t
+from shmring._c.layout cimport sem_t
+from shmring.sync.backoff cimport be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
+from shmring.sync.group cimport UNREADY
 
-
-cdef extern from "sleep.h" nogil:
-    int sched_yield()
-    int sem_init(sem_t *sem, int pshared, unsigned value)
-    int sem_wait(sem_t *sem)
-    int sem_post(sem_t *sem)
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_write(int descriptor, uint64_t value)

@@ -11,20 +11,17 @@ from shmring.channels.eventfd cimport Alarm
 from shmring.ring.wait_any cimport any_has_come, await_any, awaited_t
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, load_relaxed_u64
 from shmring.channels.endpoint cimport DROPS_OLDEST, End, timeout_of
-from shmring._c.layout cimport sem_t, shmring_bell
+from shmring._c.layout cimport sem_t, shmring_waiter
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.ring.blocking cimport LATE
-from shmring.sync.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
+from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.aio import when_ready
 from shmring.errors import ClosedError, EndOfStreamError, PeerLostError
 from shmring.channels.receiver import Receiver
 from shmring.channels.records import RecordReceiver
-
-cdef enum:
-    BRIEF_LOOKS = 64
-
 
 @cython.final
 cdef class FanInReceiver:
@@ -59,7 +56,7 @@ cdef class FanInReceiver:
         self.untils = <uint64_t *>calloc(self.count, sizeof(uint64_t))
         if self.awaited == NULL or self.untils == NULL:
             raise MemoryError
-        self.wake = &(<shmring_bell *>(mapping.address + <size_t>fan.common_bell_offset)).wake
+        self.wake = &(<shmring_waiter *>(mapping.address + <size_t>fan.common_bell_offset)).wake
         self.last_sender = -1
 
     def __dealloc__(self):

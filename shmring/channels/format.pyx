@@ -5,7 +5,7 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_bell, shmring_queue, shmring_ring
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_waiter, shmring_queue, shmring_ring
 from shmring.ring.spsc cimport ring_format
 
 
@@ -24,8 +24,8 @@ def format_bell(buffer):
     """Make the semaphore at the beginning of a buffer at which the receiver of several rings sleeps."""
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    memset(view.buf, 0, sizeof(shmring_bell))
-    sem_init(&(<shmring_bell *>view.buf).wake, 1, 0)
+    memset(view.buf, 0, sizeof(shmring_waiter))
+    sem_init(&(<shmring_waiter *>view.buf).wake, 1, 0)
     PyBuffer_Release(&view)
 
 

@@ -25,7 +25,7 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport pthread_mutex_t, sem_t, shmring_queue, shmring_ring
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport LATE
-from shmring.sync.wait cimport now_ns
+from shmring.sync.backoff cimport before_wake, now_ns, sem_post, sleep_on
 
 from shmring.errors import ClosedError
 from shmring.channels.queue_memory import create_queue
@@ -41,9 +41,7 @@ cdef extern from "robust.h" nogil:
     int lock_within(pthread_mutex_t *lock, int64_t ns)
     void lock_release(pthread_mutex_t *lock)
 
-cdef extern from "sleep.h" nogil:
-    void sleep_on(sem_t *sem, int64_t ns)
-    int sem_post(sem_t *sem)
+cdef extern from "<semaphore.h>" nogil:
     int sem_getvalue(sem_t *sem, int *value)
 
 cdef enum:
@@ -395,7 +393,7 @@ cdef class JoinableQueue(Queue):
             if compare_swap_u64(&self.q.done, done, done + 1):
                 break
         # SYNC joined (meets: join).
-        full_fence()
+        before_wake()
         if done + 1 >= load_acquire_u64(&self.ring.sent.messages):
             sem_getvalue(&self.q.joined, &value)
             while value < <int>load_relaxed_u32(&self.q.joiners):

@@ -25,8 +25,9 @@ from shmring.sync.liveness cimport fork_generation
 from shmring.ring.overwrite cimport claim_next, give_up_claim
 from shmring.ring.spsc cimport (END_CLOSED, RING_CORRUPT, consumer_t, ring_attach_consumer, ring_close_consumer,
                            ring_end_state, ring_release, ring_resume_consumer)
-from shmring.ring.blocking cimport GONE, LATE, await_counter, ring_bell
-from shmring.sync.wait cimport READY, UNREADY, be_patient, now_ns, patience_t
+from shmring.ring.blocking cimport GONE, LATE, await_counter, wake_peer, wake_peer_at_once
+from shmring.sync.backoff cimport be_patient, now_ns, patience_t
+from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels import aio as asynchronous
 
@@ -95,7 +96,7 @@ cdef class Receiver(End):
             return
         self.unclaim()
         ring_close_consumer(&self.c, in_good_order)
-        ring_bell(&self.watch, self.watch.others.until)
+        wake_peer_at_once(&self.watch)
 
     # ---- receiving ----
 
@@ -258,7 +259,7 @@ cdef class Receiver(End):
             if count:
                 store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + count)
                 ring_release(&self.c, 0)
-                ring_bell(&self.watch, self.c.head)
+                wake_peer(&self.watch, self.c.head)
         return 0
 
     def peek(self, timeout=None):
@@ -380,13 +381,13 @@ cdef class Receiver(End):
     cdef inline void count_message(self) noexcept nogil:
         store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + 1)
         if self.is_lent:               # a queue's putter may wait for this count
-            ring_bell(&self.watch, self.c.head)
+            wake_peer(&self.watch, self.c.head)
 
     cdef inline void give_frame_back(self, frame_t *f) noexcept nogil:
         fault_point("give")
         leave_frame(&self.c, f)
         fault_point("given")
-        ring_bell(&self.watch, self.c.head)
+        wake_peer(&self.watch, self.c.head)
 
     cdef int look(self, frame_t *f) except -1:
         """BEGINS: a message begins with this frame; COMPLETE: a long one is assembled; 0: neither, as yet."""

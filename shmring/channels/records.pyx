@@ -17,8 +17,9 @@ from shmring.ring.spsc cimport (END_CLOSED, consumer_t, producer_t, ring_abort, 
                            ring_attach_producer, ring_close_consumer, ring_close_producer, ring_commit,
                            ring_end_state, ring_free, ring_peek,
                            ring_ready, ring_release, ring_reserve, ring_try_pop, ring_try_push)
-from shmring.ring.blocking cimport GONE, LATE, ring_bell
-from shmring.sync.wait cimport READY, now_ns
+from shmring.ring.blocking cimport GONE, LATE, wake_peer, wake_peer_at_once
+from shmring.sync.backoff cimport now_ns
+from shmring.sync.group cimport READY
 
 from shmring.channels import aio as asynchronous
 from shmring.errors import EndOfStreamError
@@ -45,7 +46,7 @@ cdef class RecordSender(End):
 
     cdef void leave(self, bint in_good_order) noexcept:
         ring_close_producer(&self.p, in_good_order)
-        ring_bell(&self.watch, self.watch.others.until)
+        wake_peer_at_once(&self.watch)
 
     def send(self, record, timeout=None):
         """Send one record.
@@ -189,7 +190,7 @@ cdef class RecordSender(End):
 
     cdef inline void note(self, uint64_t count) noexcept nogil:
         store_relaxed_u64(&self.ring.sent.messages, self.ring.sent.messages + count)
-        ring_bell(&self.watch, self.p.tail)
+        wake_peer(&self.watch, self.p.tail)
 
     cdef int await_room(self, uint64_t nslots, int64_t timeout_ns) except -1:
         cdef uint64_t room_at = self.p.tail + 1 - self.p.capacity
@@ -342,7 +343,7 @@ cdef class RecordReceiver(End):
         if self.drops == DROPS_OLDEST:
             give_up_claim(&self.c)
         ring_close_consumer(&self.c, in_good_order)
-        ring_bell(&self.watch, self.watch.others.until)
+        wake_peer_at_once(&self.watch)
 
     def recv(self, timeout=None):
         """Receive one record.
@@ -590,7 +591,7 @@ cdef class RecordReceiver(End):
 
     cdef inline void note(self, uint64_t count) noexcept nogil:
         store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + count)
-        ring_bell(&self.watch, self.c.head)
+        wake_peer(&self.watch, self.c.head)
 
     def __len__(self):
         """Records sent and not yet received: a hint, there may be more a moment later."""

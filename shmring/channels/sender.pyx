@@ -27,8 +27,9 @@ from shmring.sync.liveness cimport fork_generation
 from shmring.ring.overwrite cimport overwrite_frames
 from shmring.ring.spsc cimport (RING_CORRUPT, producer_t, ring_abort, ring_attach_producer, ring_close_producer, ring_commit,
                            ring_resume_producer)
-from shmring.ring.blocking cimport GONE, LATE, await_counter, ring_bell
-from shmring.sync.wait cimport READY, be_patient, now_ns, patience_t
+from shmring.ring.blocking cimport GONE, LATE, await_counter, wake_peer, wake_peer_at_once
+from shmring.sync.backoff cimport be_patient, now_ns, patience_t
+from shmring.sync.group cimport READY
 
 from shmring.channels import aio as asynchronous
 
@@ -94,7 +95,7 @@ cdef class Sender(End):
         if self.must_cut and in_good_order:
             self.say_cut()
         ring_close_producer(&self.p, in_good_order)
-        ring_bell(&self.watch, self.watch.others.until)
+        wake_peer_at_once(&self.watch)
 
     # ---- sending ----
 
@@ -309,7 +310,7 @@ cdef class Sender(End):
         store_relaxed_u64(&self.ring.sent.messages, self.ring.sent.messages + nmessages)
         ring_commit(&self.p, self.p.reserved)
         fault_point("announced")
-        ring_bell(&self.watch, self.p.tail)
+        wake_peer(&self.watch, self.p.tail)
 
     cdef bint say_cut(self) noexcept:
         cdef int64_t needed

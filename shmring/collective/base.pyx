@@ -60,8 +60,8 @@ cdef class CollectiveBase:
 
     def __cinit__(self, Engine engine, *args, **kwargs):
         self.engine = engine
-        self.rank = engine.c.circle.rank
-        self.size = engine.c.circle.size
+        self.rank = engine.c.group.rank
+        self.size = engine.c.group.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
 
     @property

@@ -92,8 +92,8 @@ cdef class Prepared:
             if self.program.last is None:
                 return str(self.program.plan)
             return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
-        circle = &self.engine.c.circle
-        lines = [f"{self.name}, one round of eager messages: rank {circle.rank} of {circle.size}"]
+        group = &self.engine.c.group
+        lines = [f"{self.name}, one round of eager messages: rank {group.rank} of {group.size}"]
         if t.words != NULL:
             lines.append(f"  send  {t.nbytes} bytes")
         if t.last > t.first:

@@ -42,7 +42,7 @@ cdef inline char *content(array_t *x) noexcept:
 
 
 cdef inline void hear_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
-    t.last = e.c.circle.size
+    t.last = e.c.group.size
     t.offset = offset
     t.part_nbytes = part_nbytes
 
@@ -80,7 +80,7 @@ cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t
 
 cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
     """The program of this rank: of its whole part, or of the shares of a team's threads."""
-    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef int rank = e.c.group.rank, size = e.c.group.size
     cdef Program first
     cdef dict domains = {}
     if e.hierarchy is not None:
@@ -135,7 +135,7 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
     cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
     if is_in_place and not is_blind:
         return out.nbytes >= e.c.output_streaming_nbytes
-    return 2 * (e.c.circle.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
+    return 2 * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
 
 
 # ---- the collectives -------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, request)
     open_eager(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
-    if e.c.circle.rank == root:
+    if e.c.group.rank == root:
         hear_all(t, e, 0, x.nbytes)
         fold_into(t, out, kernel)
     return None
@@ -180,7 +180,7 @@ cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce
 
 cdef Program broadcast(Engine e, array_t *x, int root, request_t *request):
     cdef eager_t *t = &request.eager
-    cdef bint is_root = e.c.circle.rank == root
+    cdef bint is_root = e.c.group.rank == root
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, request)
     open_eager(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
@@ -205,7 +205,7 @@ cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_k
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, request)
     open_eager(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, e.c.circle.rank * out.nbytes, out.nbytes)
+    hear_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
     fold_into(t, out, kernel)
     return None
 
@@ -216,7 +216,7 @@ cdef Program gather(Engine e, array_t *x, array_t *out, int root, request_t *req
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, request)
     open_eager(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
-    if e.c.circle.rank == root:
+    if e.c.group.rank == root:
         hear_all(t, e, 0, x.nbytes)
         place_into(t, out, x.nbytes)
     return None
@@ -225,22 +225,22 @@ cdef Program gather(Engine e, array_t *x, array_t *out, int root, request_t *req
 cdef Program scatter(Engine e, array_t *x, array_t *out, int root, request_t *request):
     """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
     cdef eager_t *t = &request.eager
-    cdef bint is_root = e.c.circle.rank == root
+    cdef bint is_root = e.c.group.rank == root
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, request)
     open_eager(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
-    hear_one(t, root, e.c.circle.rank * out.nbytes, out.nbytes)
+    hear_one(t, root, e.c.group.rank * out.nbytes, out.nbytes)
     place_into(t, out, 0)
     return None
 
 
 cdef Program all_to_all(Engine e, array_t *x, array_t *out, request_t *request):
     cdef eager_t *t = &request.eager
-    cdef size_t part = x.nbytes // e.c.circle.size
+    cdef size_t part = x.nbytes // e.c.group.size
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, request)
     open_eager(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, e.c.circle.rank * part, part)
+    hear_all(t, e, e.c.group.rank * part, part)
     place_into(t, out, part)
     return None
 
@@ -253,7 +253,7 @@ cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, re
         return plan_execution(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, request)
     open_eager(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
     hear_all(t, e, 0, x.nbytes)
-    t.last = e.c.circle.rank + inclusive
+    t.last = e.c.group.rank + inclusive
     fold_into(t, out, kernel)
     return None
 

@@ -86,7 +86,7 @@ cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out,
                            kept, result):
     cdef Fold call = Fold.__new__(Fold)
     cdef array_t operands = x[0]
-    cdef int rank = engine.c.circle.rank, size = engine.c.circle.size, movement = KIND_ALL_GATHER
+    cdef int rank = engine.c.group.rank, size = engine.c.group.size, movement = KIND_ALL_GATHER
     cdef uint64_t signature
     call.fold = op
     call.out = out[0]

@@ -145,7 +145,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
     cdef RowsCall call
     cdef eager_t *t
     cdef part_t *parts
-    cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
+    cdef int rank = e.c.group.rank, size = e.c.group.size, j
     cdef bint hears = root == NO_ROOT or root == rank
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", numbers[rank])
@@ -181,8 +181,8 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
     cdef Layout layout
     cdef RowsCall call
     cdef eager_t *t
-    cdef int rank = e.c.circle.rank
-    cdef tuple numbers = checked(counts, e.c.circle.size, "counts")
+    cdef int rank = e.c.group.rank
+    cdef tuple numbers = checked(counts, e.c.group.size, "counts")
     cdef tuple row
     cdef uint64_t signature
     held = None
@@ -222,7 +222,7 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
     cdef Layout layout
     cdef RowsCall call
     cdef eager_t *t
-    cdef int rank = e.c.circle.rank, size = e.c.circle.size
+    cdef int rank = e.c.group.rank, size = e.c.group.size
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", sum(numbers))
     cdef reduce_kernel kernel
@@ -257,7 +257,7 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
 cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeout_ns, async_op):
     cdef array_t a, b
     cdef SwapCall call
-    cdef int size = e.c.circle.size
+    cdef int size = e.c.group.size
     cdef tuple sent = checked(counts, size, "counts")
     cdef tuple got = None if out_counts is None else checked(out_counts, size, "out_counts")
     cdef tuple row = rows_of(x, "x", sum(sent))
@@ -295,7 +295,7 @@ cdef class SwapCall(RowsCall):
     cdef int prepare_telling(self, tuple numbers) except -1:
         cdef array_t mine, whole
         cdef Engine e = self.engine
-        cdef int size = e.c.circle.size, n = 2 * size + 1, i
+        cdef int size = e.c.group.size, n = 2 * size + 1, i
         cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
         cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
         cdef eager_t *t = &self.request.eager
@@ -316,7 +316,7 @@ cdef class SwapCall(RowsCall):
 
     cdef object run(self):
         cdef array_t out = self.out
-        cdef int rank = self.engine.c.circle.rank
+        cdef int rank = self.engine.c.group.rank
         cdef request_t swap
         cdef Program program
         cdef list memory = []      # that the second request points to
@@ -341,7 +341,7 @@ cdef class SwapCall(RowsCall):
 
     cdef tuple agree(self):
         """The rows from each rank (outer) to each. All ranks know the same, so all find the same fault, if any."""
-        cdef int size = self.engine.c.circle.size, n = 2 * size + 1, i, j
+        cdef int size = self.engine.c.group.size, n = 2 * size + 1, i, j
         cdef int64_t *told = self.told
         matrix = tuple([tuple([told[j * n + i] for i in range(size)]) for j in range(size)])
         for i in range(size):
@@ -360,7 +360,7 @@ cdef class SwapCall(RowsCall):
         cdef Engine e = self.engine
         cdef eager_t *t = &swap.eager
         cdef part_t *parts
-        cdef int rank = e.c.circle.rank, size = e.c.circle.size, j
+        cdef int rank = e.c.group.rank, size = e.c.group.size, j
         cdef size_t place = 0
         cdef uint64_t digest = mixed(2, volume(self.row))
         width = volume(self.row) * self.x.itemsize

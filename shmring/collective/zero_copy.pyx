@@ -226,11 +226,11 @@ cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, 
     memset(&t, 0, sizeof(eager_t))
     t.signature = signature
     t.nbytes = t.part_nbytes = t.stride = nbytes
-    t.last = e.c.circle.size
+    t.last = e.c.group.size
     if speaker >= 0:
         t.first = speaker
-        t.last = speaker + (e.c.circle.rank != speaker)      # the speaker hears nobody, so it waits for nobody
-    if speaker < 0 or speaker == e.c.circle.rank:
+        t.last = speaker + (e.c.group.rank != speaker)      # the speaker hears nobody, so it waits for nobody
+    if speaker < 0 or speaker == e.c.group.rank:
         t.words = <const char *> words
     t.out = heard + t.first * nbytes
     return e.exchange_eager(&t, timeout_ns)
@@ -239,7 +239,7 @@ cdef int exchange(Engine e, uint64_t signature, int speaker, const void *words, 
 cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t timeout_ns) except -1:
     """The way that all ranks take; if not STAGED, what it reaches is pinned, and all ranks are in this call."""
     cdef bint all_speak = reach_of_inputs(kind, MAPPED) == EVERYBODYS
-    cdef int rank = e.c.circle.rank, r
+    cdef int rank = e.c.group.rank, r
     cdef int way, lacking
     cdef char answer
     cdef word_t word
@@ -273,7 +273,7 @@ cdef Program mapped_program(Engine e, Program staged, execution_t *j, int kind, 
     key = (kind, j.nbytes, j.itemsize, root, way)
     found = e.programs.get(key)
     if found is None:
-        plan = choose(staged.plan.kind, e.c.circle.rank, e.c.circle.size, j.nbytes, j.itemsize, root=max(root, 0),
+        plan = choose(staged.plan.kind, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, root=max(root, 0),
                       limits=e.limits, shared_arrays=True, one_result=way == ONE_RESULT)
         found = e.remember(key, Program(entered(plan), e.limits))
     return found

@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 
 from shmring.arrays.reduce cimport reduce_kernel
 from shmring.engine.rounds cimport engine_t
-from shmring.sync.wait cimport patience_t
+from shmring.sync.backoff cimport patience_t
 
 # What is wanted of one rank's words, and where it goes.
 ctypedef struct part_t:

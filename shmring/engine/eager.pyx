@@ -16,7 +16,8 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_EAGER_NBYTES, SHMRING_FIRST_NBYTES, SHMRING_REST_NBYTES, shmring_eager_line,
                                  shmring_rest_line)
 from shmring.engine.rounds cimport claim, disagree, finish, publish, remember_call
-from shmring.sync.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, wait_until, wake_waiters
+from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY
+from shmring.sync.wait cimport wait_until, wake_waiters
 
 
 # ---- the line format ---------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ cdef inline shmring_eager_line *slot_of(engine_t *e, int who, uint64_t round) no
 
 cdef inline void speak(engine_t *e, eager_t *t) noexcept nogil:
     fault_point("speak")
-    write_eager(slot_of(e, e.circle.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
+    write_eager(slot_of(e, e.group.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
     fault_point("eager")
     publish(e, t.round, t.signature)
     t.spoken = True
@@ -110,7 +111,7 @@ cdef inline int hear(engine_t *e, eager_t *t, int who) noexcept nogil:
     cdef size_t offset = t.offset, nbytes = t.part_nbytes
     if t.parts != NULL:
         offset, nbytes = t.parts[who].offset, t.parts[who].nbytes
-    if who == e.circle.rank:
+    if who == e.group.rank:
         e.sources[who] = t.words + offset
         return READY
     slot = slot_of(e, who, t.round)
@@ -118,7 +119,7 @@ cdef inline int hear(engine_t *e, eager_t *t, int who) noexcept nogil:
         return UNREADY
     if slot.first.signature != t.signature ^ e.history:
         # SYNC published (meets: publish in engine/rounds.pyx). A line may arrive before the word that tells what it is about.
-        if load_acquire_u64(&e.circle.outbox[who].published) <= t.round:
+        if load_acquire_u64(&e.group.outbox[who].published) <= t.round:
             return UNREADY
         disagree(e, who, t.round, t.signature)
         return TROUBLE
@@ -160,7 +161,7 @@ cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
                 place, nbytes = t.out + t.parts[j].place, t.parts[j].nbytes
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
-    if not t.spoken or t.last - t.first < e.circle.size:
+    if not t.spoken or t.last - t.first < e.group.size:
         finish(e, t.round + 1, t.signature)
         return
     # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
@@ -208,7 +209,7 @@ cdef int advance_eager(engine_t *e, eager_t *t, patience_t *patience) noexcept n
         if outcome == UNREADY:
             # The counter is published after the lines: once it has passed this round, a line that is not there will
             # never come, because that rank said something else.
-            outcome = wait_until(&e.circle, PUBLISHED, t.heard, t.round + 1, patience)
+            outcome = wait_until(&e.group, PUBLISHED, t.heard, t.round + 1, patience)
             if outcome != READY:
                 return outcome
             if hear(e, t, t.heard) != READY:
@@ -218,5 +219,5 @@ cdef int advance_eager(engine_t *e, eager_t *t, patience_t *patience) noexcept n
         t.heard += 1
     conclude(e, t)
     # While we waited a root had time to run ahead and to fall asleep for the count that has just moved unannounced.
-    wake_waiters(&e.circle)
+    wake_waiters(&e.group)
     return READY

@@ -27,8 +27,9 @@ from shmring.engine.outbox cimport control_area, eager_slots, first_slot
 from shmring.engine.turn cimport give_turn, take_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.liveness cimport ALIVE, drop_liveness, life_state
-from shmring.sync.wait cimport (CONSUMED, PUBLISHED, READY, TROUBLE, be_patient, circle_t, in_trouble, insist_on_report,
-                                patience_t, report_trouble, rouse_everyone)
+from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
+from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, group_t
 
 from shmring.engine.abort_errors import Record, diagnose
 from shmring.engine.lifecycle import Stage, exit_reason, track
@@ -39,7 +40,6 @@ from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 
 cdef enum:
-    BRIEF_LOOKS = 64             # about a microsecond with the GIL held
     BRIEF_LOOKS_CROWDED = 2
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
@@ -76,13 +76,13 @@ cdef class Engine:
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
         self.turn_queue = SimpleQueue()
-        c.circle.rank = rank
-        c.circle.size = size
-        c.circle.first = &c.circle
-        c.circle.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
-        c.circle.life = <shmring_liveness **> allocate(self.blocks, size, sizeof(void *))
-        c.circle.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
-        c.circle.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.group.rank = rank
+        c.group.size = size
+        c.group.first = &c.group
+        c.group.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
+        c.group.life = <shmring_liveness **> allocate(self.blocks, size, sizeof(void *))
+        c.group.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
+        c.group.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
         c.eager = <shmring_eager_line **> allocate(self.blocks, size, sizeof(void *))
         c.slots = <char **> allocate(self.blocks, size, sizeof(void *))
         c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
@@ -95,16 +95,16 @@ cdef class Engine:
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
             base = (<Mapping> segments[j].mapping).address
-            c.circle.outbox[j] = control_area(base)
-            c.circle.life[j] = &(<shmring_header *> base).life
+            c.group.outbox[j] = control_area(base)
+            c.group.life[j] = &(<shmring_header *> base).life
             c.eager[j] = eager_slots(base)
             c.slots[j] = first_slot(base, c.nslots)
-        c.own = c.circle.outbox[rank]
-        c.circle.record = &c.circle.outbox[0].abort
+        c.own = c.group.outbox[rank]
+        c.group.record = &c.group.outbox[0].abort
         # Loops over ranks need no case for this rank: its own entry is always large enough.
-        c.circle.seen[PUBLISHED][rank] = c.circle.seen[CONSUMED][rank] = UINT64_MAX
+        c.group.seen[PUBLISHED][rank] = c.group.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
-        c.circle.tick_ns = <int64_t> (config.tick_ms * 1e6)
+        c.group.tick_ns = <int64_t> (config.tick_ms * 1e6)
         self.spin_among(usable_processors())
         self.learns_stores = config.streaming < 0
         c.outbox_streaming = config.streaming == 1
@@ -113,9 +113,9 @@ cdef class Engine:
 
     def spin_among(self, double processors):
         """Set how long this rank spins before it sleeps, given the processors that the ranks share."""
-        cdef int size = self.c.circle.size
-        self.c.circle.spin_ns = self.config.spin_ns(size, processors)
-        self.c.circle.yields = 4 if size <= processors else 16
+        cdef int size = self.c.group.size
+        self.c.group.spin_ns = self.config.spin_ns(size, processors)
+        self.c.group.yields = 4 if size <= processors else 16
         self.c.brief_looks = BRIEF_LOOKS if size <= processors else BRIEF_LOOKS_CROWDED
 
     def apply_tuning(self, thresholds):
@@ -202,7 +202,7 @@ cdef class Engine:
         x.on_trial = False
         x.busy_ns = 0
         if self.learns_stores and program.learns:
-            if hear_costs(&program.stores, self.c.circle.outbox, self.c.circle.size) and x.nbytes >= TELLING_NBYTES:
+            if hear_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
                 self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
             x.on_trial = next_call(&program.stores, &x.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
@@ -257,7 +257,7 @@ cdef class Engine:
             "eager_nbytes": self.eager_limit,
             "slot_nbytes": self.c.slot_nbytes,
             "nslots": self.c.nslots,
-            "spin_us": self.c.circle.spin_ns / 1e3,
+            "spin_us": self.c.group.spin_ns / 1e3,
             "huge_nbytes": [segment.mapping.huge_nbytes for segment in self.segments],
             "threads": nthreads,
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
@@ -272,10 +272,10 @@ cdef class Engine:
 
     cdef object diagnose(self):  # no-cython-lint
         """The error this process raises because of the abort record."""
-        cdef shmring_abort *r = self.c.circle.record
-        cdef int j, by, about, size = self.c.circle.size
+        cdef shmring_abort *r = self.c.group.record
+        cdef int j, by, about, size = self.c.group.size
         with nogil:
-            insist_on_report(&self.c.circle)
+            insist_on_report(&self.c.group)
         # Another process wrote it: numbers that are no ranks are not used as indices.
         by = r.by if 0 <= r.by < size else 0
         about = r.about if 0 <= r.about < size else by
@@ -283,9 +283,9 @@ cdef class Engine:
         if r.cause == SHMRING_LATE:
             late = tuple(j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1) or (about,)
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.circle.life[about].pid, r.round, r.mine,
+            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.group.life[about].pid, r.round, r.mine,
                    r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
-            self.c.circle.rank, self.name)
+            self.c.group.rank, self.name)
 
     cdef int break_down(self) except -1:
         """Raise the error of the abort record, now and in every further call."""
@@ -296,7 +296,7 @@ cdef class Engine:
     cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
         """Raise a mismatch that all ranks find alike, in data that they exchanged. The caller has entered."""
         text = reason.encode("utf-8", "replace")
-        report_trouble(&self.c.circle, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
+        report_trouble(&self.c.group, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
         self.break_down()
 
     def abort(self, str reason):
@@ -304,7 +304,7 @@ cdef class Engine:
         if self.is_closed or self.is_inherited:
             self.refuse()
         text = reason.encode("utf-8", "replace")      # report_trouble cuts it to the record's room
-        report_trouble(&self.c.circle, SHMRING_ABORTED, self.c.circle.rank, self.c.next_round, self.c.own.current, 0,
+        report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
                        text)
         if self.trouble is None:
             self.trouble = self.diagnose()
@@ -312,7 +312,7 @@ cdef class Engine:
     @property
     def is_broken(self):
         """Whether a call failed here, or the abort record is written."""
-        return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.circle))
+        return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.group))
 
     @property
     def rounds(self):
@@ -326,15 +326,15 @@ cdef class Engine:
 
     def left_ranks(self):
         """The ranks that have closed."""
-        return [j for j in range(self.c.circle.size) if load_acquire_u32(&self.c.circle.outbox[j].left)]
+        return [j for j in range(self.c.group.size) if load_acquire_u32(&self.c.group.outbox[j].left)]
 
     def gone_ranks(self):
         """The ranks that are dead or have closed. Works on a broken communicator, too."""
         cdef int j
         if self.is_closed or self.is_inherited:
             self.refuse()
-        return [j for j in range(self.c.circle.size)
-                if load_acquire_u32(&self.c.circle.outbox[j].left) or life_state(self.c.circle.life[j]) != ALIVE]
+        return [j for j in range(self.c.group.size)
+                if load_acquire_u32(&self.c.group.outbox[j].left) or life_state(self.c.group.life[j]) != ALIVE]
 
     def dead_pids(self):
         """The process ids of the ranks that died without having closed."""
@@ -343,7 +343,7 @@ cdef class Engine:
 
     def check_usable(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
-        if not self.is_closed and self.trouble is None and in_trouble(&self.c.circle):
+        if not self.is_closed and self.trouble is None and in_trouble(&self.c.group):
             self.trouble = self.diagnose()
         if self.is_closed or self.is_inherited or self.trouble is not None:
             self.refuse()
@@ -351,15 +351,15 @@ cdef class Engine:
     # ---- leaving ----
 
     cdef void mark_left(self) noexcept:
-        cdef circle_t *c = &self.c.circle
+        cdef group_t *c = &self.c.group
         fault_point("leave")
         while c != NULL:
-            # SYNC left (meets: look_after_the_living in sync/wait.pyx, has_lost_somebody in p2p/pair_queue.pyx).
+            # SYNC left (meets: check_ranks in sync/wait.pyx, has_lost_somebody in p2p/pair_queue.pyx).
             store_release_u32(&c.outbox[c.rank].left, 1)
             c = c.next
         fault_point("left")
-        rouse_everyone(&self.c.circle)     # a rank that sleeps for a counter of this one finds `left`
-        drop_liveness(self.c.circle.life[self.c.circle.rank])
+        wake_all(&self.c.group)     # a rank that sleeps for a counter of this one finds `left`
+        drop_liveness(self.c.group.life[self.c.group.rank])
         fault_point("dropped")
 
     def close(self):

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring.engine.compiled_plan cimport program_t
 from shmring.arrays.reduce cimport carrier_t, reduce_kernel
 from shmring.engine.rounds cimport engine_t
-from shmring.sync.wait cimport patience_t
+from shmring.sync.backoff cimport patience_t
 
 # How far one collective has come: enough to go on after a signal was handled.
 ctypedef struct execution_t:

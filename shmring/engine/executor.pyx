@@ -4,7 +4,8 @@ from shmring._c.faults cimport fault_point
 from shmring.engine.compiled_plan cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
 from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
 from shmring.engine.rounds cimport await_round, claim, finish, publish, release
-from shmring.sync.wait cimport READY, now_ns
+from shmring.sync.backoff cimport now_ns
+from shmring.sync.group cimport READY
 
 
 cdef enum:
@@ -18,7 +19,7 @@ cdef inline char *address(engine_t *e, execution_t *x, operand_t *o) noexcept no
         round = x.base + <uint64_t> (o.round + x.iteration * o.round_step)
         return (e.slots[o.rank] + (round & (e.nslots - 1)) * e.slot_nbytes
                 + (round >> e.nslots_bits & (x.places - 1)) * x.place_nbytes + offset)
-    if o.rank != e.circle.rank:     # in a zero-copy plan
+    if o.rank != e.group.rank:     # in a zero-copy plan
         return (x.ins if o.space == IN else x.outs)[o.rank] + offset
     return (x.in_base if o.space == IN else x.out_base) + offset
 
@@ -39,7 +40,7 @@ cdef inline fold_t fold_of(engine_t *e, execution_t *x, step_t *s) noexcept nogi
     if (s.opens and s.closes) or x.carrier == NULL:
         return f
     if s.closes:
-        f.kernel, f.closes, f.total = NULL, x.carrier.closes, e.circle.size
+        f.kernel, f.closes, f.total = NULL, x.carrier.closes, e.group.size
     else:
         f.kernel = x.carrier.opens if s.opens else x.carrier.carries
         f.dst_itemsize *= s.wide

@@ -2,12 +2,13 @@
 from libc.stdint cimport uint64_t
 
 from shmring._c.layout cimport shmring_outbox, shmring_eager_line
-from shmring.sync.wait cimport circle_t, patience_t
+from shmring.sync.backoff cimport patience_t
+from shmring.sync.group cimport group_t
 
 # What one process needs to take part in the rounds of one communicator.
 ctypedef struct engine_t:
-    circle_t circle
-    shmring_outbox *own            # circle.outbox[rank]
+    group_t group
+    shmring_outbox *own            # group.outbox[rank]
     shmring_eager_line **eager      # by rank: its first eager slot
     char **slots                   # by rank: its first slot
     int nslots                     # a power of two

@@ -11,7 +11,9 @@ from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64, store_relea
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_MISMATCH
 from shmring.engine.signature cimport short_signature
-from shmring.sync.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, report_trouble, wait_until, wake_waiters
+from shmring.sync.abort cimport report_trouble
+from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE
+from shmring.sync.wait cimport wait_until, wake_waiters
 
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
@@ -20,7 +22,7 @@ cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
     fault_point("claim")
     if round < e.free_until:
         return READY
-    outcome = wait_until(&e.circle, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
+    outcome = wait_until(&e.group, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
     if outcome == READY:
         # Often they are further than we need: then the next claims look at nothing.
         e.free_until = least_consumed(e) + e.nslots
@@ -30,8 +32,8 @@ cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
 cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
     cdef uint64_t least = UINT64_MAX - e.nslots
     cdef int j
-    for j in range(e.circle.size):
-        least = min(least, e.circle.seen[CONSUMED][j])
+    for j in range(e.group.size):
+        least = min(least, e.group.seen[CONSUMED][j])
     return least
 
 
@@ -44,7 +46,7 @@ cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogi
     # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the count that announces them.
     store_release_u64(&e.own.published, round + 1)
     fault_point("published")
-    wake_waiters(&e.circle)
+    wake_waiters(&e.group)
 
 
 cdef void release(engine_t *e, uint64_t round) noexcept nogil:
@@ -52,7 +54,7 @@ cdef void release(engine_t *e, uint64_t round) noexcept nogil:
     # SYNC consumed (meets: has_reached in sync/wait.pyx). Our reads before the count that allows overwriting.
     store_release_u64(&e.own.consumed, round + 1)
     fault_point("released")
-    wake_waiters(&e.circle)
+    wake_waiters(&e.group)
 
 
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
@@ -68,7 +70,7 @@ cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     fault_point("finishing")
     store_release_u64(&e.own.consumed, end)           # SYNC consumed (meets: has_reached in sync/wait.pyx)
     fault_point("finished")
-    wake_waiters(&e.circle)
+    wake_waiters(&e.group)
     e.next_round = end
     remember_call(e, signature)
 
@@ -78,15 +80,15 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
     """Wait until ``whom`` has published ``round`` of the collective that began at round ``base``."""
     cdef int outcome, j
     fault_point("await")
-    outcome = wait_until(&e.circle, PUBLISHED, whom, round + 1, patience)
+    outcome = wait_until(&e.group, PUBLISHED, whom, round + 1, patience)
     if outcome != READY:
         return outcome
-    for j in range(e.circle.size):
-        if (whom != EVERYONE and whom != j) or j == e.circle.rank or e.agreed[j] == base + 1:
+    for j in range(e.group.size):
+        if (whom != EVERYONE and whom != j) or j == e.group.rank or e.agreed[j] == base + 1:
             continue
         # Once a collective and peer: all later rounds follow from the same signature. The word shares the line of
         # the count we just read.
-        if e.circle.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
+        if e.group.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
             disagree(e, j, round, signature)
             return TROUBLE
         e.agreed[j] = base + 1
@@ -100,7 +102,7 @@ cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint6
 cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
     """What that rank did in ``round``, in one word; 0 if it passed it in silence, or has overwritten it by now."""
     cdef int slot = round & (e.nslots - 1)
-    cdef shmring_outbox *box = e.circle.outbox[who]
+    cdef shmring_outbox *box = e.group.outbox[who]
     cdef uint64_t word = box.said[slot]
     return word if box.signature[slot] == short_signature(word ^ box.before[slot], round) else 0
 
@@ -108,7 +110,7 @@ cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
 cdef uint64_t own_word(engine_t *e, uint64_t round) noexcept nogil:
     """What this rank did in ``round``, also where it had nothing to say; 0 if that is forgotten."""
     cdef int slot = round & (e.nslots - 1)
-    return e.did[slot] if e.ended[slot] == round + 1 else word_of(e, e.circle.rank, round)
+    return e.did[slot] if e.ended[slot] == round + 1 else word_of(e, e.group.rank, round)
 
 
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
@@ -120,14 +122,14 @@ cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcep
     cdef uint64_t theirs = word_of(e, peer, round), ours, at = round
     cdef int j
     if theirs != mine:
-        report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
+        report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
         return
     while at > 0 and round - at < <uint64_t> e.nslots - 1:
         at -= 1
         ours = own_word(e, at)
-        for j in range(e.circle.size):
+        for j in range(e.group.size):
             theirs = word_of(e, j, at)
             if ours != 0 and theirs != 0 and ours != theirs:
-                report_trouble(&e.circle, SHMRING_MISMATCH, j, at, ours, theirs, b"")
+                report_trouble(&e.group, SHMRING_MISMATCH, j, at, ours, theirs, b"")
                 return
-    report_trouble(&e.circle, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but one before it")
+    report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but one before it")

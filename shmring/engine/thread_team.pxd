@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program, program_t
 from shmring.engine.rounds cimport engine_t
-from shmring.sync.wait cimport patience_t
+from shmring.sync.backoff cimport patience_t
 
 
 cdef extern from "team.h" nogil:
@@ -28,6 +28,7 @@ cdef class Team:
     cdef readonly object limits         # what the plans of shares have to fit into
     cdef readonly double split_nbytes   # messages from this size up are made together
     cdef list blocks
+    cdef patience_t patience           # of the caller, until all helpers have done
     cdef uint32_t generation           # of the process that has the threads
 
     cdef int nthreads(self) noexcept

@@ -16,7 +16,8 @@ from shmring._runtime cimport allocate
 from shmring.engine.executor cimport execute
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
 from shmring.sync.liveness cimport fork_generation
-from shmring.sync.wait cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, be_patient
+from shmring.sync.backoff cimport be_patient
+from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 
 cdef extern from "team.h" nogil:
@@ -24,7 +25,7 @@ cdef extern from "team.h" nogil:
     int start_helpers(shmring_team *team, int wanted)
     void dismiss_helpers(shmring_team *team, int kept)
     void call_helpers(shmring_team *team)
-    bint c_await_helpers "await_helpers"(shmring_team *team, int64_t tick_ns)
+    bint c_await_helpers "await_helpers"(shmring_team *team, patience_t *patience, int64_t tick_ns)
 
 cdef enum:
     PAGE = 4096             # a strand's control area, before its slots
@@ -79,7 +80,7 @@ cdef class Team:
 
     cdef int settle(self, engine_t *caller, char **areas, size_t helper_area_nbytes, size_t slot_nbytes) except -1:
         """Give every helper its strand; ``areas`` has where the strands of each rank begin."""
-        cdef int t, j, rank = caller.circle.rank, size = caller.circle.size
+        cdef int t, j, rank = caller.group.rank, size = caller.group.size
         cdef strand_t *s
         cdef engine_t *e
         cdef engine_t *before = caller
@@ -93,29 +94,29 @@ cdef class Team:
             room += -<uintptr_t> room & (SHMRING_FALSE_SHARING - 1)
             s = <strand_t *> room
             e = &s.engine
-            e.circle = caller.circle                 # life, record and patience are the rank's
-            e.circle.next = NULL
-            e.circle.outbox = <shmring_outbox **> (room + sizeof(strand_t))
-            e.slots = <char **> (e.circle.outbox + size)
+            e.group = caller.group                 # life, record and patience are the rank's
+            e.group.next = NULL
+            e.group.outbox = <shmring_outbox **> (room + sizeof(strand_t))
+            e.slots = <char **> (e.group.outbox + size)
             e.sources = <const void **> (e.slots + size)
-            e.circle.seen[PUBLISHED] = <uint64_t *> (e.sources + size)
-            e.circle.seen[CONSUMED] = e.circle.seen[PUBLISHED] + size
-            e.agreed = e.circle.seen[CONSUMED] + size
+            e.group.seen[PUBLISHED] = <uint64_t *> (e.sources + size)
+            e.group.seen[CONSUMED] = e.group.seen[PUBLISHED] + size
+            e.agreed = e.group.seen[CONSUMED] + size
             e.ended = e.agreed + size
             e.did = e.ended + caller.nslots
             for j in range(size):
                 area = areas[j] + (t - 1) * helper_area_nbytes
-                e.circle.outbox[j] = <shmring_outbox *> area
+                e.group.outbox[j] = <shmring_outbox *> area
                 e.slots[j] = area + PAGE
-            e.own = e.circle.outbox[rank]
-            e.circle.seen[PUBLISHED][rank] = e.circle.seen[CONSUMED][rank] = UINT64_MAX
-            e.circle.spin_ns = self.threads.spin_ns
+            e.own = e.group.outbox[rank]
+            e.group.seen[PUBLISHED][rank] = e.group.seen[CONSUMED][rank] = UINT64_MAX
+            e.group.spin_ns = self.threads.spin_ns
             e.nslots = caller.nslots
             e.nslots_bits = caller.nslots_bits
             e.slot_nbytes = slot_nbytes
             e.free_until = e.nslots
             self.strands[t] = s
-            before.circle.next = &e.circle           # from here on it is roused with the others
+            before.group.next = &e.group           # from here on wake_all wakes it, too
             before = e
         return 0
 
@@ -132,6 +133,7 @@ cdef class Team:
             s.program = &(program.last if t == nthreads - 1 else program).code
             s.execution.places, s.execution.place_nbytes = s.program.places, s.program.place_nbytes
             be_patient(&s.patience, timeout_ns)
+        be_patient(&self.patience, -1)
         self.ncalls += 1
         call_helpers(self.threads)
 
@@ -139,7 +141,7 @@ cdef class Team:
         """Whether all helpers are through with the call; waits for that, but no longer than a tick."""
         cdef bint done
         with nogil:
-            done = c_await_helpers(self.threads, TICK_NS)
+            done = c_await_helpers(self.threads, &self.patience, TICK_NS)
         return done
 
     cdef int outcome(self) noexcept:

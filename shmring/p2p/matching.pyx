@@ -13,7 +13,7 @@ from shmring.arrays.array_view cimport copy_back
 from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
-from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, recv_queue_t, next_cell, send_queue_t, pull, push, rouse_self, start_message,
+from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, recv_queue_t, next_cell, send_queue_t, pull, push, wake_self, start_message,
                             take_message)
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
@@ -31,7 +31,7 @@ cdef class Matching(Waiter):
     """
 
     def __cinit__(self, Engine engine):
-        cdef int size = engine.c.circle.size, rank = engine.c.circle.rank, j
+        cdef int size = engine.c.group.size, rank = engine.c.group.rank, j
         cdef size_t ends = pair_queue_ends_offset(engine.config)
         cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
         cdef char *own = (<Mapping> engine.segments[rank].mapping).address
@@ -47,7 +47,7 @@ cdef class Matching(Waiter):
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
-        self.l.circle = &engine.c.circle
+        self.l.group = &engine.c.group
         self.l.learns_stores = engine.learns_stores
         self.l.ring_nbytes = engine.config.pair_queue_limit(size)
         # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
@@ -258,7 +258,7 @@ cdef class Matching(Waiter):
         if r.callbacks is not None:
             self.finished.append(r)
         if self.is_awaited:
-            rouse_self(&self.l)     # it may be what the thread that dozes waits for
+            wake_self(&self.l)     # it may be what the sleeping thread waits for
 
     cdef bint withdraw(self, Request r) except -1:
         """Whether the request could be taken back. A message that is half in is put aside."""

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring._c.layout cimport shmring_cell, shmring_pair_queue_end
 from shmring.arrays.store_tuning cimport stores_t
-from shmring.sync.wait cimport circle_t
+from shmring.sync.group cimport group_t
 
 # What became of a look at the lanes, as bits.
 cdef enum:
@@ -60,7 +60,7 @@ ctypedef struct recv_queue_t:
     uint64_t trial                 # the last that was timed
 
 ctypedef struct pair_queues_t:
-    circle_t *circle
+    group_t *group
     send_queue_t *out                  # by peer
     recv_queue_t *into                  # by peer
     uint64_t ring_nbytes           # of each ring of bytes; a power of two
@@ -81,6 +81,6 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil
 # ---- all lanes ----
 cdef int pump(pair_queues_t *l) noexcept nogil
 cdef int spin(pair_queues_t *l) noexcept nogil
-cdef void rouse_self(pair_queues_t *l) noexcept nogil
-cdef int doze(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
+cdef void wake_self(pair_queues_t *l) noexcept nogil
+cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
 cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil

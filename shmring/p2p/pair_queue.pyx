@@ -10,24 +10,21 @@ Here bytes move and ranks wait. Which message goes where is decided above, in p2
 
 from libc.string cimport memcpy
 
-from shmring._c.atomics cimport (compare_swap_u64, cpu_pause, full_fence, load_acquire_u32, load_acquire_u64,
-                              load_relaxed_u64, store_relaxed_u64, store_release_u64)
+from shmring._c.atomics cimport (cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
+                                 store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_LEFT, SHMRING_LINE,
-                             SHMRING_LOST, sem_t)
+from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS,
+                                SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, shmring_outbox)
 from shmring.sync.liveness cimport DEAD, life_state
 from shmring.arrays.reduce cimport copy_bytes
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, is_trial, least, next_call, note
-from shmring.sync.wait cimport READY, TROUBLE, UNREADY, in_trouble, is_reported, now_ns, report_trouble
+from shmring.sync.abort cimport in_trouble, is_reported, report_trouble
+from shmring.sync.backoff cimport (LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, be_patient, before_wake, end_wait,
+                                   now_ns, patience_t, sem_post, sleeper_t, take_sleeper)
+from shmring.sync.group cimport READY, TROUBLE, UNREADY
 
-
-cdef extern from "sleep.h" nogil:
-    void sleep_on(sem_t *sem, int64_t ns)
-    int sched_yield()
-    int sem_post(sem_t *sem)
 
 cdef enum:
-    LOOKS_PER_CLOCK = 32
     LONGEST_RUN_NS = 10000000     # then other threads of this process may take their turn
     LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a look at it: a fifth of a microsecond
     MOST_PIECE_NBYTES = 32768     # longer ones gain nothing, and nobody copies out before the first one is in
@@ -51,7 +48,7 @@ cdef inline uint64_t piece_for(pair_queues_t *l, uint64_t nbytes) noexcept nogil
     return min(piece, l.ring_nbytes // 8)
 
 
-# ---- the bell: who sleeps for a lane ---------------------------------------------------------------------------------
+# ---- which peers a sleeping thread waits for ---------------------------------------------------------------------------------
 
 # A sleeper's word: bit 0 set; bits 1..20 from whom it awaits cells, bits 21..40 who is to take some, each as rank + 2,
 # with 1 for anybody and 0 for nobody.
@@ -67,7 +64,7 @@ cdef inline void add_peer(uint64_t *field, int peer) noexcept nogil:
 cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
     cdef uint64_t cells = ANYBODY if l.nwanted else 0, room = 0
     cdef int j
-    for j in range(l.circle.size):
+    for j in range(l.group.size):
         if l.into[j].is_busy or l.into[j].nwanted:
             add_peer(&cells, j)
         if l.out[j].is_busy:
@@ -75,19 +72,19 @@ cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
     return cells << 1 | room << 21 | 1
 
 
-cdef inline void ring_bell(pair_queues_t *l, int peer, int shift) noexcept nogil:
-    """Wake ``peer`` if it sleeps for what we have just announced to it."""
-    cdef uint64_t *asleep = &l.circle.outbox[peer].pair_queues_asleep
+cdef inline void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil:
+    if take_sleeper(&l.group.outbox[peer].pair_queues_asleep, word):
+        sem_post(&l.group.outbox[peer].pair_queues_wake)
+
+
+cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil:
+    """Wake ``peer`` if it sleeps for what this rank has just announced to it."""
     cdef uint64_t word, field
-    # SYNC p2p asleep (meets: doze). What we announced must be visible before we read whether anyone sleeps for it;
-    # the sleeper writes its word, fences, and looks at the lanes again.
-    full_fence()
-    word = load_relaxed_u64(asleep)
-    if word == 0:
-        return
+    before_wake()
+    word = load_relaxed_u64(&l.group.outbox[peer].pair_queues_asleep)
     field = word >> shift & FIELD
-    if (field == ANYBODY or field == <uint64_t> (l.circle.rank + 2)) and compare_swap_u64(asleep, word, 0):
-        sem_post(&l.circle.outbox[peer].pair_queues_wake)
+    if word != 0 and (field == ANYBODY or field == <uint64_t> (l.group.rank + 2)):
+        wake(l, peer, word)
 
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
         # SYNC laid (meets: next_cell). The cell and its piece are written.
         store_release_u64(&cell.seq, o.sent)
         fault_point("laid")
-        ring_bell(l, peer, 1)
+        wake_peer(l, peer, 1)
         moved = MOVED
     return moved
 
@@ -272,7 +269,7 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
         # SYNC taken (meets: has_room). Our reads are over.
         store_release_u64(&i.own.taken, i.taken)
         fault_point("taken")
-        ring_bell(l, peer, 21)
+        wake_peer(l, peer, 21)
         moved = MOVED
     return moved
 
@@ -286,7 +283,7 @@ cdef inline bint is_wanted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
 cdef int pump(pair_queues_t *l) noexcept nogil:
     """Move whatever is under way, once. MOVED and ATTENTION, or 0."""
     cdef int j, news = 0
-    for j in range(l.circle.size):
+    for j in range(l.group.size):
         if l.out[j].is_busy:
             news |= push(l, j)
             if not l.out[j].is_busy:
@@ -316,14 +313,14 @@ cdef int spin(pair_queues_t *l) noexcept nogil:
                 idle_since = 0
             else:
                 cpu_pause()
-        if in_trouble(l.circle):
+        if in_trouble(l.group):
             return TROUBLE
         now = now_ns()
         if idle_since == 0:
             idle_since = now
         if started == 0:
             started = now
-        if now - idle_since >= l.circle.spin_ns or now - started > LONGEST_RUN_NS:
+        if now - idle_since >= l.group.spin_ns or now - started > LONGEST_RUN_NS:
             return UNREADY
 
 
@@ -343,43 +340,45 @@ cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
 
 cdef bint have_news(pair_queues_t *l) noexcept nogil:
     cdef int j
-    for j in range(l.circle.size):
+    for j in range(l.group.size):
         if has_news(l, j):
             return True
     return False
 
 
-cdef int doze(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
+cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
     """Yield, then sleep until something comes or for ``tick_ns``. READY if there is something to do, else UNREADY.
 
-    One thread of the process at a time; it need not have the turn. ``changes`` is what it knew of the other threads as
-    it gave the turn away: if one has been busy since, what to sleep for must be asked again.
+    One thread of the process at a time; it need not have the turn. ``changes`` is the value that it read before it gave
+    the turn away: if another thread has been busy since, the waiter word must be computed again.
     """
-    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].pair_queues_asleep
-    cdef int _i
-    for _i in range(l.circle.yields):
-        if have_news(l):
-            return READY
-        sched_yield()
-    store_relaxed_u64(asleep, sleep_word(l))
-    fault_point("doze")
-    # SYNC p2p asleep (meets: ring_bell, rouse_self, rouse_everyone in sync/wait.pyx).
-    full_fence()
-    if not have_news(l) and not in_trouble(l.circle) and load_relaxed_u64(&l.changes) == changes:
-        sleep_on(&l.circle.outbox[l.circle.rank].pair_queues_wake, tick_ns)
-    store_relaxed_u64(asleep, 0)
+    cdef shmring_outbox *own = l.group.outbox[l.group.rank]
+    cdef sleeper_t sleeper = sleeper_t(word=&own.pair_queues_asleep, what=sleep_word(l), wake=&own.pair_queues_wake,
+                                       next=NULL, spin_ns=0, yields=0, tick_ns=tick_ns)
+    cdef patience_t patience
+    cdef int step
+    be_patient(&patience, -1)
+    patience.stage = YIELDS                # `spin` has spun
+    patience.looks = l.group.yields
+    patience.tick_ns = tick_ns
+    while not have_news(l):
+        step = back_off(&patience, &sleeper)
+        if step == LOOK_ROUND:
+            fault_point("p2p_sleep")
+        if step == TICK or (step == LOOK_ROUND and (in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes)):
+            break
+    end_wait(&patience, &sleeper)
     return READY if have_news(l) else UNREADY
 
 
-cdef void rouse_self(pair_queues_t *l) noexcept nogil:
-    """Have the thread of this process that dozes look up: another one awaits something else by now."""
-    cdef uint64_t *asleep = &l.circle.outbox[l.circle.rank].pair_queues_asleep
+cdef void wake_self(pair_queues_t *l) noexcept nogil:
+    """Wake the thread of this process that sleeps for messages: another thread awaits something else by now."""
     cdef uint64_t word
     store_relaxed_u64(&l.changes, l.changes + 1)
-    full_fence()     # SYNC p2p asleep (meets: doze)
-    word = load_relaxed_u64(asleep)
-    if word != 0 and compare_swap_u64(asleep, word, 0):
-        sem_post(&l.circle.outbox[l.circle.rank].pair_queues_wake)
+    before_wake()
+    word = load_relaxed_u64(&l.group.outbox[l.group.rank].pair_queues_asleep)
+    if word != 0:
+        wake(l, l.group.rank, word)
 
 
 cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
@@ -389,7 +388,7 @@ cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
     anybody's messages one more may come as long as anybody stays; but a death among them is not passed over. Who merely
     looks whether a message is there needs nobody who closed (``only_dead``).
     """
-    cdef circle_t *c = l.circle
+    cdef group_t *c = l.group
     cdef int j, ngone = 0, last = -1
     cdef bint awaited, has_left
     if is_reported(c):

@@ -17,21 +17,22 @@ from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.turn cimport give_turn, take_turn
 from shmring._c.faults cimport fault_point
-from shmring.p2p.pair_queue cimport (doze, has_lost_somebody, next_cell, send_queue_t, pull, pump, push, rouse_self, spin,
-                            start_message, take_message, takes_whole)
+from shmring.p2p.pair_queue cimport (has_lost_somebody, next_cell, pull, pump, push, send_queue_t, sleep_until_news,
+                                     spin, start_message, take_message, takes_whole, wake_self)
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, can_hold, check_tag, is_for, message_of,
                                request_of)
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
-from shmring.sync.wait cimport PUBLISHED, READY, TROUBLE, UNREADY, now_ns, report_late
+from shmring.sync.abort cimport report_late
+from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns
+from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.errors import MessageTimeoutError
 from shmring._runtime import report_unraisable
 
 cdef enum:
     BRIEF_NBYTES = 16384         # is copied with the GIL held: about as long as it takes to give and get it back
-    FIRST_TICK_NS = 1000000
 
 
 @cython.final
@@ -371,7 +372,7 @@ cdef class PointToPoint(Matching):
                 raise
             if self.engine.is_closed or self.engine.trouble is not None:
                 self.engine.refuse()
-            tick_ns = min(2 * tick_ns, self.l.circle.tick_ns)
+            tick_ns = min(2 * tick_ns, self.l.group.tick_ns)
 
     cdef int rest(self, int64_t tick_ns) except -1:
         """Sleep without the turn until something may have come, then let Python handle signals.
@@ -386,9 +387,9 @@ cdef class PointToPoint(Matching):
                 self.is_awaited = True
                 give_turn(&self.turn, self.turn_queue)
                 with nogil:
-                    doze(&self.l, tick_ns, changes)
+                    sleep_until_news(&self.l, tick_ns, changes)
             else:
-                rouse_self(&self.l)      # it sleeps for less than what is awaited by now
+                wake_self(&self.l)      # it sleeps for less than what is awaited by now
                 self.nfollowers += 1
                 give_turn(&self.turn, self.turn_queue)
                 try:
@@ -442,7 +443,7 @@ cdef class PointToPoint(Matching):
                                           "nothing changed")
             return 0
         if raised is None:
-            report_late(&self.engine.c.circle, PUBLISHED, lost.peer, 0, signature_of(lost))
+            report_late(&self.engine.c.group, PUBLISHED, lost.peer, 0, signature_of(lost))
             self.engine.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0

@@ -1,343 +1,151 @@
-"""Waiting: spin, yield, sleep; wake; notice the dead; hear of trouble.
+"""Waiting for other ranks' counters: spin, yield, sleep; notice dead ranks, timeouts and aborts; wake waiting ranks.
 
-A rank waits for counters of other ranks to reach a number. It spins with pauses for some tens of microseconds, offering
-its processor to others every microsecond or two (next to no spinning where ranks outnumber processors: the awaited peer
-needs this very core), yields a few times, then sleeps on its own semaphore in ticks, looking after the living at each
-tick. A rank that moves a counter makes no system call unless a sleeper has said that it waits for just that.
+A rank waits until a counter of one rank, or of all, has reached a number. It spins with pauses for some tens of
+microseconds, offering its processor to others every microsecond or two (next to no spinning where ranks outnumber
+processors: the awaited rank needs this very core), yields a few times, then sleeps on its own semaphore in ticks, and
+checks the others' liveness at each tick (_c/backoff.h). A rank that moves a counter makes no system call unless a
+waiter word says that a rank sleeps for just that.
 """
 
-from libc.stdint cimport INT64_MAX
-from libc.string cimport memset, strncpy
-
-from shmring._c.atomics cimport (compare_swap_u32, compare_swap_u64, cpu_pause, full_fence, load_acquire_u32,
-                              load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32)
+from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, load_relaxed_u64, store_relaxed_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, sem_t, shmring_abort
+from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, shmring_outbox
+from shmring.sync.abort cimport in_trouble, is_reported, report_late, report_trouble, wake_rank
+from shmring.sync.backoff cimport (CHECK, LOOK, SLEEPS, TICK, back_off, before_wake, end_wait, is_past_deadline,
+                                   sleeper_t)
+from shmring.sync.group cimport EVERYONE, READY, TROUBLE, UNREADY, counter_of
 from shmring.sync.liveness cimport DEAD, life_state
-from shmring.sync.wait_graph cimport counter_of, find_late, lacks, want_of, whom_of
+from shmring.sync.wait_graph cimport awaited_rank, lacks, wait_word
 
 
-cdef extern from "sleep.h" nogil:
-    int64_t monotonic_ns()
-    void sleep_on(sem_t *sem, int64_t ns)
-    int sched_yield()
-    int sem_post(sem_t *sem)
-
-cdef enum:
-    FRESH = 0
-    SPIN = 1
-    YIELD = 2
-    SLEEP = 3
-
-cdef enum:
-    LOOKS_PER_CLOCK = 32     # looks between two readings of the clock: about a microsecond of pauses
-    FIRST_TICK_NS = 1000000
-    REPORT_PATIENCE_NS = 1000000000
-    LONGEST_SPIN_NS = 1000000    # without a look at the living, the clock and signals, whatever the budget
-
-
-cdef int64_t now_ns() noexcept nogil:
-    return monotonic_ns()
-
-
-cdef void be_patient(patience_t *patience, int64_t timeout_ns) noexcept nogil:
-    patience.stage = FRESH
-    patience.tick_ns = FIRST_TICK_NS
-    patience.timeout_ns = timeout_ns
-    patience.deadline_ns = 0
-
-
-# ---- is it there? ----------------------------------------------------------------------------------------------------
-
-cdef inline bint has_reached(circle_t *c, int what, int who, uint64_t need) noexcept nogil:
-    if c.seen[what][who] < need:
-        # SYNC published (meets: publish in engine/rounds.pyx, finish in engine/rounds.pyx): the slots of all rounds below
-        # the count, and their signatures, are visible.
+cdef inline bint has_reached(group_t *g, int counter, int rank, uint64_t need) noexcept nogil:
+    if g.seen[counter][rank] < need:
+        # SYNC published (meets: publish in engine/rounds.pyx, finish in engine/rounds.pyx): the slots of all rounds
+        # below the count, and their signatures, are visible.
         # SYNC consumed (meets: release in engine/rounds.pyx, finish in engine/rounds.pyx, conclude in engine/eager.pyx):
         # that rank's reads of those slots are over, they may be overwritten.
-        c.seen[what][who] = load_acquire_u64(counter_of(c, what, who))
-    return c.seen[what][who] >= need
+        g.seen[counter][rank] = load_acquire_u64(counter_of(g, counter, rank))
+    return g.seen[counter][rank] >= need
 
 
-cdef bint is_ready(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
+cdef bint is_ready(group_t *g, int counter, int rank, uint64_t need) noexcept nogil:
     cdef int j
-    if whom != EVERYONE:
-        return has_reached(c, what, whom, need)
-    for j in range(c.size):
-        if not has_reached(c, what, j, need):
+    if rank != EVERYONE:
+        return has_reached(g, counter, rank, need)
+    for j in range(g.size):
+        if not has_reached(g, counter, j, need):
             return False
     return True
 
 
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
-# A sleeper's word says what it wants, so that only whoever completes that wakes it.
-
-cdef bint is_due(circle_t *c, int sleeper, uint64_t want) noexcept nogil:
-    cdef int whom = whom_of(want), j
-    if whom != EVERYONE:
-        return whom == c.rank and not lacks(c, want, whom)
-    for j in range(c.size):
-        if j != sleeper and lacks(c, want, j):
-            return False     # that one will come after us, see our counter, and wake the sleeper
+cdef bint is_due(group_t *g, int waiter, uint64_t word) noexcept nogil:
+    """Whether the wait of ``word`` is over, and this rank has completed it."""
+    cdef int rank = awaited_rank(word), j
+    if rank != EVERYONE:
+        return rank == g.rank and not lacks(g, word, rank)
+    for j in range(g.size):
+        if j != waiter and lacks(g, word, j):
+            return False     # that rank moves its counter later, sees ours, and wakes the waiter
     return True
 
 
-cdef void rouse(circle_t *c, int sleeper, uint64_t word) noexcept nogil:
-    # The swap makes one waker of many: one post per sleep, so tokens cannot pile up in the semaphore.
-    if compare_swap_u64(&c.outbox[sleeper].asleep, word, 0):
-        fault_point("rouse")
-        sem_post(&c.outbox[sleeper].wake)
-
-
-cdef void wake_waiters(circle_t *c) noexcept nogil:
+cdef void wake_waiters(group_t *g) noexcept nogil:
     """Call after moving an own counter."""
     cdef int j
     cdef uint64_t word
-    # SYNC rank asleep (meets: sleep_a_tick). The counter we just moved must be visible before we read whether any
-    # rank sleeps; the sleeper writes its word, fences, and looks at the counters again. In every order of
-    # these four steps either we see its word, or it sees our counter: no wake-up is lost. The same argument between
-    # two wakers makes the later one see the earlier one's counter in is_due.
-    full_fence()
-    for j in range(c.size):
-        word = load_relaxed_u64(&c.outbox[j].asleep)
-        if word != 0 and j != c.rank and is_due(c, j, word):
-            rouse(c, j, word)
+    # Between two wakers this fence makes the later one see the earlier one's counter in is_due.
+    before_wake()
+    for j in range(g.size):
+        word = load_relaxed_u64(&g.outbox[j].asleep)
+        if word != 0 and j != g.rank and is_due(g, j, word):
+            wake_rank(g, j, word)
 
 
-cdef void rouse_everyone(circle_t *c) noexcept nogil:
-    """Wake whoever sleeps, whatever it sleeps for. Call after writing what they should hear of."""
-    cdef uint64_t word
-    cdef int j
-    # SYNC rank asleep (meets: sleep_a_tick), SYNC p2p asleep (meets: doze in p2p/pair_queue.pyx).
-    full_fence()
-    c = c.first
-    while c != NULL:
-        for j in range(c.size):      # the own rank, too: another of its threads may sleep
-            word = load_relaxed_u64(&c.outbox[j].asleep)
-            if word != 0:
-                rouse(c, j, word)
-            word = load_relaxed_u64(&c.outbox[j].pair_queues_asleep)
-            if word != 0 and compare_swap_u64(&c.outbox[j].pair_queues_asleep, word, 0):
-                sem_post(&c.outbox[j].pair_queues_wake)     # also our own: another thread may sleep for messages
-        c = c.next
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
+cdef bint is_elsewhere(group_t *g, int rank) noexcept nogil:
+    """Whether ``rank`` is at the same round as this rank, but in another call.
 
-# ---- trouble ---------------------------------------------------------------------------------------------------------
-
-# The state word of the record: 0 nothing; rank + 1 << 8 | 1 being written by that rank; 2 written.
-cdef inline shmring_abort *record_of(circle_t *c) noexcept nogil:
-    return c.record
-
-
-cdef bint in_trouble(circle_t *c) noexcept nogil:
-    # SYNC trouble (meets: write_record, complete_report): the whole record is visible.
-    return load_acquire_u32(&record_of(c).state) == 2
-
-
-cdef void report_trouble(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine, uint64_t theirs,
-                         const char *reason) noexcept nogil:
-    """First reporter wins; then everyone asleep is woken, whatever it sleeps for."""
-    cdef shmring_abort *record = record_of(c)
-    if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
-        fault_point("report")
-        strncpy(record.reason, reason, sizeof(record.reason) - 1)
-        write_record(c, cause, about, round, mine, theirs)
-    fault_point("reported")
-    rouse_everyone(c)
-
-
-cdef void report_late(circle_t *c, int what, int whom, uint64_t need, uint64_t mine) noexcept nogil:
-    """The same, about whoever keeps this rank waiting."""
-    cdef shmring_abort *record = record_of(c)
-    cdef int about
-    if compare_swap_u32(&record.state, 0, <uint32_t> (c.rank + 1) << 8 | 1):
-        fault_point("report")
-        about = find_late(c, what, whom, need, record.late)
-        write_record(c, SHMRING_LATE, about, need, mine, call_of(c, about) if about >= 0 else 0)
-    fault_point("reported")
-    rouse_everyone(c)
-
-
-cdef void write_record(circle_t *c, uint32_t cause, int about, uint64_t round, uint64_t mine,
-                       uint64_t theirs) noexcept nogil:
-    cdef shmring_abort *record = record_of(c)
-    record.cause = cause
-    record.by = c.rank
-    record.about = about
-    record.round = round
-    record.mine = mine
-    record.theirs = theirs
-    store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
-
-
-cdef bint is_elsewhere(circle_t *c, int j) noexcept nogil:
-    """Whether rank ``j`` stands at the same round as we do, but in another call.
-
-    Neither of two ranks that disagree need ever publish: each may take the other for the root. So this is looked at
-    while nothing comes. `current` is cleared before `consumed` passes a call's last round (conclude in engine/eager.pyx, finish
-    in engine/rounds.pyx), so with equal counts it is of this round or 0.
+    Neither of two ranks that disagree need ever publish: each may believe that the other is the root. So this is
+    checked while nothing comes. `current` is cleared before `consumed` passes a call's last round (conclude in
+    engine/eager.pyx, finish in engine/rounds.pyx), so with equal counts it is of this round or 0.
     """
-    cdef uint64_t ours = c.outbox[c.rank].current, theirs
-    cdef uint64_t round = load_relaxed_u64(&c.outbox[c.rank].consumed)
+    cdef uint64_t ours = g.outbox[g.rank].current, theirs
+    cdef uint64_t round = load_relaxed_u64(&g.outbox[g.rank].consumed)
     # SYNC consumed (meets: finish in engine/rounds.pyx, conclude in engine/eager.pyx).
-    if load_acquire_u64(&c.outbox[j].consumed) != round:
+    if load_acquire_u64(&g.outbox[rank].consumed) != round:
         return False
     fault_point("elsewhere")
     # SYNC current (meets: start_eager in engine/eager.pyx, begin_execution in engine/engine.pyx, take_part in
     # engine/thread_team.pyx). Since the load of its count that rank may have ended this round and begun another call:
     # if that call's signature is loaded here, the load of the count below returns the higher number.
-    theirs = load_acquire_u64(&c.outbox[j].current)
-    if theirs == 0 or theirs == ours or load_acquire_u64(&c.outbox[j].consumed) != round:
+    theirs = load_acquire_u64(&g.outbox[rank].current)
+    if theirs == 0 or theirs == ours or load_acquire_u64(&g.outbox[rank].consumed) != round:
         return False
-    report_trouble(c, SHMRING_MISMATCH, j, round, ours, theirs, b"")
+    report_trouble(g, SHMRING_MISMATCH, rank, round, ours, theirs, b"")
     return True
 
 
-cdef bint is_reported(circle_t *c) noexcept nogil:
-    """Whether the record is there. One that its writer died over is completed: about that writer."""
-    cdef shmring_abort *record = record_of(c)
-    cdef uint32_t state = load_acquire_u32(&record.state)
-    cdef int j
-    if state != 0 and state != 2:
-        j = <int> (state >> 8) - 1
-        if 0 <= j < c.size and j != c.rank and life_state(c.life[j]) == DEAD:
-            complete_report(c, SHMRING_LOST, j)
-    return in_trouble(c)
+cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept nogil:
+    """Report a rank that will never bring what is awaited. True if there is trouble.
 
-
-cdef void complete_report(circle_t *c, uint32_t cause, int about) noexcept nogil:
-    """Finish a record whose writer cannot. He may yet write into it: all that he and others write is valid."""
-    cdef shmring_abort *record = record_of(c)
-    record.cause = cause
-    record.by = record.about = about
-    memset(record.late, 0, sizeof(record.late))
-    store_release_u32(&record.state, 2)      # SYNC trouble (meets: in_trouble)
-
-
-cdef void insist_on_report(circle_t *c) noexcept nogil:
-    """Wait for a record that is being written: for nanoseconds, or until its writer is dead, or a second.
-
-    Who has stopped in the middle is late; where the word names no rank something has overwritten it.
-    """
-    cdef int64_t patience_until = now_ns() + REPORT_PATIENCE_NS
-    cdef int j
-    while not is_reported(c):
-        cpu_pause()
-        if now_ns() >= patience_until:
-            j = <int> (load_acquire_u32(&record_of(c).state) >> 8) - 1
-            complete_report(c, SHMRING_LATE, j if 0 <= j < c.size else c.rank)
-
-
-cdef bint look_after_the_living(circle_t *c, int what, int whom, uint64_t need) noexcept nogil:
-    """Report a rank that will never bring what we wait for. True if there is trouble.
-
-    A dead rank matters also when we wait for another: that one may be waiting for the dead. It does not matter if it
-    did all that is needed before it went.
+    A dead rank matters also while another one is awaited, which may be waiting for the dead one. It does not matter if
+    its counter had reached ``need`` before it died.
     """
     cdef int j
     fault_point("look")
-    if is_reported(c):
+    if is_reported(g):
         return True
-    for j in range(c.size):
-        if has_reached(c, what, j, need):
+    for j in range(g.size):
+        if has_reached(g, counter, j, need):
             continue
-        if is_elsewhere(c, j):
+        if is_elsewhere(g, j):
             return True
         # SYNC left (meets: mark_left in engine/engine.pyx). The counters of a rank that has left are final.
-        if load_acquire_u32(&c.outbox[j].left):
-            if (whom == j or whom == EVERYONE) and not has_reached(c, what, j, need):
-                report_trouble(c, SHMRING_LEFT, j, need, c.outbox[c.rank].current, 0, b"")
+        if load_acquire_u32(&g.outbox[j].left):
+            if (rank == j or rank == EVERYONE) and not has_reached(g, counter, j, need):
+                report_trouble(g, SHMRING_LEFT, j, need, g.outbox[g.rank].current, 0, b"")
                 return True
-        elif life_state(c.life[j]) == DEAD and not has_reached(c, what, j, need):
-            report_trouble(c, SHMRING_LOST, j, need, c.outbox[c.rank].current, c.outbox[j].current, b"")
+        elif life_state(g.life[j]) == DEAD and not has_reached(g, counter, j, need):
+            report_trouble(g, SHMRING_LOST, j, need, g.outbox[g.rank].current, g.outbox[j].current, b"")
             return True
     return False
 
 
-cdef uint64_t call_of(circle_t *c, int j) noexcept nogil:
-    """The signature of what rank ``j`` is in: a collective, else a message it sleeps for, else 0."""
-    cdef uint64_t current = load_acquire_u64(&c.outbox[j].current)
-    return current if current else load_relaxed_u64(&c.outbox[j].awaiting)
-
-
-cdef bint is_too_late(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
-    if patience.timeout_ns < 0 or now_ns() < patience.deadline_ns:
-        return False
-    report_late(c, what, whom, need, c.outbox[c.rank].current)
-    return True
-
-
 # ---- the wait --------------------------------------------------------------------------------------------------------
 
-cdef void sleep_a_tick(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
-    cdef uint64_t *asleep = &c.outbox[c.rank].asleep
-    cdef int64_t ns = patience.tick_ns
-    if patience.timeout_ns >= 0:
-        ns = max(0, min(ns, patience.deadline_ns - now_ns()))
-    store_relaxed_u64(asleep, want_of(what, whom, need))
-    # SYNC rank asleep (meets: wake_waiters, rouse_everyone).
-    full_fence()
-    fault_point("sleep")
-    if not is_ready(c, what, whom, need) and not in_trouble(c):
-        sleep_on(&c.outbox[c.rank].wake, ns)
-    store_relaxed_u64(asleep, 0)
-    patience.tick_ns = min(2 * patience.tick_ns, c.tick_ns)
-
-
-cdef int wait_until(circle_t *c, int what, int whom, uint64_t need, patience_t *patience) noexcept nogil:
-    """Wait for the counter ``what`` of ``whom`` (a rank or EVERYONE) to reach ``need``.
+cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t *patience) noexcept nogil:
+    """Wait until ``counter`` of ``rank`` (or of EVERYONE) has reached ``need``.
 
     Called without the GIL. READY, TROUBLE, or UNREADY after a tick or a signal: the caller then lets Python
     handle signals and calls again with the same patience.
     """
-    cdef int64_t started, now, look_at_ns = 0
-    cdef int _i
-    if is_ready(c, what, whom, need):
+    cdef shmring_outbox *own = g.outbox[g.rank]
+    cdef sleeper_t sleeper
+    cdef int step = LOOK
+    if is_ready(g, counter, rank, need):
         return READY
-    if patience.stage == FRESH:
-        started = now_ns()
-        patience.stage = SPIN
-        patience.spin_until_ns = started + c.spin_ns
-        if patience.deadline_ns == 0 and patience.timeout_ns >= 0:
-            patience.deadline_ns = started + min(patience.timeout_ns, INT64_MAX - started)
-    while patience.stage == SPIN:
-        for _i in range(LOOKS_PER_CLOCK):
-            if is_ready(c, what, whom, need):
-                patience.stage = FRESH
-                return READY
-            cpu_pause()
-        if in_trouble(c):
-            return TROUBLE
-        now = now_ns()
-        if look_at_ns == 0:
-            look_at_ns = now + LONGEST_SPIN_NS
-        if now >= patience.spin_until_ns:
-            patience.stage = YIELD
-        elif now >= look_at_ns:
-            store_relaxed_u64(&c.outbox[c.rank].wants, want_of(what, whom, need))
-            if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
-                return TROUBLE
-            return UNREADY
-        else:
-            # The awaited rank may want this very processor. Where nobody does, it costs a fraction of the microsecond
-            # that has been waited already.
-            sched_yield()
-    if patience.stage == YIELD:
-        store_relaxed_u64(&c.outbox[c.rank].wants, want_of(what, whom, need))
-        for _i in range(c.yields):
-            sched_yield()
-            if is_ready(c, what, whom, need):
-                patience.stage = FRESH
-                return READY
-        if look_after_the_living(c, what, whom, need):
-            return TROUBLE
-        patience.stage = SLEEP
+    sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
+                        spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns)
     while True:
-        sleep_a_tick(c, what, whom, need, patience)
-        if is_ready(c, what, whom, need):
-            patience.stage = FRESH
+        if step >= CHECK:
+            store_relaxed_u64(&own.wants, sleeper.what)
+            if check_ranks(g, counter, rank, need):
+                break
+            if is_past_deadline(patience):
+                report_late(g, counter, rank, need, own.current)
+                break
+            if step == TICK:
+                return UNREADY
+        elif step != LOOK and in_trouble(g):
+            break
+        step = back_off(patience, &sleeper)
+        if patience.stage == SLEEPS and step < CHECK:
+            fault_point("sleep")
+        if is_ready(g, counter, rank, need):
+            end_wait(patience, &sleeper)
             return READY
-        if look_after_the_living(c, what, whom, need) or is_too_late(c, what, whom, need, patience):
-            return TROUBLE
-        return UNREADY
+    end_wait(patience, &sleeper)
+    return TROUBLE

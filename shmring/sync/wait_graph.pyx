@@ -1,14 +1,12 @@
-"""Wants: who keeps everybody waiting.
+"""The wait-for graph: which ranks cause a timeout.
 
-Whom a rank waits for may itself wait for another. So when patience runs out the blame goes on from each to those it
-waits for, and stays with who waits for nobody: that one is slow, or stopped, or in no call at all.
+The awaited rank may itself wait for another one. So from each late rank the edges are followed to the ranks it waits
+for. The culprits are those without an outgoing edge: slow, stopped, or in no call. In a cycle all of its ranks are.
 """
 
 from libc.string cimport memset
 
-
-cdef enum:
-    LATE_NBYTES = 200     # of shmring_abort.late
+from shmring._c.layout cimport SHMRING_LATE_NBYTES
 
 
 cdef inline bint is_in(uint8_t *ranks, int j) noexcept nogil:
@@ -19,45 +17,44 @@ cdef inline void put_in(uint8_t *ranks, int j) noexcept nogil:
     ranks[j >> 3] |= <uint8_t> (1 << (j & 7))
 
 
-cdef bint pass_blame(circle_t *c, int who, uint8_t *blamed, int nranks) noexcept nogil:
-    """Blame those for whom that rank waits; whether there are any."""
-    cdef uint64_t want = load_relaxed_u64(&c.outbox[who].wants)
+cdef bint add_awaited(group_t *g, int rank, uint8_t *suspects, int nranks) noexcept nogil:
+    """Add the ranks that ``rank`` waits for; whether there are any."""
+    cdef uint64_t word = load_relaxed_u64(&g.outbox[rank].wants)
     cdef bint waits = False
     cdef int j
-    for j in range(nranks if want else 0):
-        if j != who and lacks(c, want, j):
+    for j in range(nranks if word else 0):
+        if j != rank and lacks(g, word, j):
             waits = True
-            put_in(blamed, j)
+            put_in(suspects, j)
     return waits
 
 
-cdef int find_late(circle_t *c, int what, int whom, uint64_t need, uint8_t *late) noexcept nogil:
-    """Write into ``late``, a bit each, who keeps this rank waiting for ``whom``; the first of them.
+cdef int find_late(group_t *g, int counter, int rank, uint64_t need, uint8_t *late) noexcept nogil:
+    """Write the culprits of this rank's timeout into ``late``, one bit each; returns the first of them.
 
-    In the beginning all are blamed that have not come to where ``whom`` is awaited. If they all wait, in a circle, they
-    stay so.
+    The first suspects are the ranks whose counter has not reached ``need`` although this rank awaits it of ``rank``.
     """
-    cdef uint8_t blamed[LATE_NBYTES]
-    cdef uint8_t waiting[LATE_NBYTES]
-    cdef uint64_t want = want_of(what, EVERYONE, need)
-    cdef int nranks = min(c.size, 8 * LATE_NBYTES), j, first = whom
-    cdef bint goes_on = True, is_circle = True
-    memset(blamed, 0, LATE_NBYTES)
-    memset(waiting, 0, LATE_NBYTES)
-    memset(late, 0, LATE_NBYTES)
+    cdef uint8_t suspects[SHMRING_LATE_NBYTES]
+    cdef uint8_t waiting[SHMRING_LATE_NBYTES]
+    cdef uint64_t word = wait_word(counter, EVERYONE, need)
+    cdef int nranks = min(g.size, 8 * <int> SHMRING_LATE_NBYTES), j, first = rank
+    cdef bint goes_on = True, is_cycle = True
+    memset(suspects, 0, SHMRING_LATE_NBYTES)
+    memset(waiting, 0, SHMRING_LATE_NBYTES)
+    memset(late, 0, SHMRING_LATE_NBYTES)
     for j in range(nranks):
-        if j != c.rank and (j == whom or lacks(c, want, j)):
-            put_in(blamed, j)
+        if j != g.rank and (j == rank or lacks(g, word, j)):
+            put_in(suspects, j)
     while goes_on:
         goes_on = False
         for j in range(nranks):
-            if is_in(blamed, j) and not is_in(waiting, j) and (j == c.rank or pass_blame(c, j, blamed, nranks)):
+            if is_in(suspects, j) and not is_in(waiting, j) and (j == g.rank or add_awaited(g, j, suspects, nranks)):
                 put_in(waiting, j)
                 goes_on = True
     for j in range(nranks):
-        is_circle = is_circle and is_in(waiting, j) == is_in(blamed, j)
+        is_cycle = is_cycle and is_in(waiting, j) == is_in(suspects, j)
     for j in range(nranks - 1, -1, -1):
-        if is_in(blamed, j) and j != c.rank and (is_circle or not is_in(waiting, j)):
+        if is_in(suspects, j) and j != g.rank and (is_cycle or not is_in(waiting, j)):
             put_in(late, j)
             first = j
     return first

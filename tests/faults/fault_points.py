@@ -10,25 +10,25 @@ from fault_calls import CALLS
 PACKAGE = Path(__file__).resolve().parents[2] / "shmring"
 
 EAGER = ("start@1", "speak@1", "eager@1", "publish@1", "published@1", "heard@1", "conclude@1", "concluding@1",
-             "concluded@1", "sleep@1", "look@1", "rouse@1")
+             "concluded@1", "sleep@1", "look@1", "wake@1")
 PLANNED = ("travel@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
            "awaited@4", "fold@1", "fold@5", "release@1", "released@3", "finish@1", "finishing@1", "finished@1",
-           "sleep@1", "look@1", "rouse@1", "rouse@3")
+           "sleep@1", "look@1", "wake@1", "wake@3")
 MAPPED = ("agree@1", "start@1", "heard@1", "concluded@1", "agreed@1", "copy@1", "fold@1", "finish@1", "finished@1")
-MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "doze@1", "push@20", "lay@20", "laid@20",
+MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "p2p_sleep@1", "push@20", "lay@20", "laid@20",
            "pull@20", "taken@20")
 LEAVING = ("leave@1", "left@1", "dropped@1")
 ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1", "concluded@2", "line@1", "line@2")
 
 # Those of channels, fans and queues, which know no ranks: test_fault_channels.py.
 IN_CHANNELS = {
-    "sender": "announce announced nap toll",
-    "receiver": "give given nap toll",
+    "sender": "announce announced ring_sleep ring_wake",
+    "receiver": "give given ring_sleep ring_wake",
     "overwritten receiver": "claimed give given",
     "overwriting sender": "overtook announce announced",
-    "broadcast sender": "relay announce announced nap toll",
-    "putter": "putting announce announced put nap toll retract",
-    "getter": "getting give given got nap toll",
+    "broadcast sender": "relay announce announced ring_sleep ring_wake",
+    "putter": "putting announce announced put ring_sleep ring_wake retract",
+    "getter": "getting give given got ring_sleep ring_wake",
 }
 
 # Points that a call passes only in trouble or in a race, not in these; test_fault_points.py goes to them.

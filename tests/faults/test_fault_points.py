@@ -154,16 +154,16 @@ def test_the_first_to_notice_a_death_may_die_over_it(point):
         assert outcomes[rank].error.rank in (1, 2)
 
 
-def rouse_and_die(comm):
+def wake_and_die(comm):
     if comm.rank == 1:
         time.sleep(0.05)
-        arm("rouse@1:9")
+        arm("wake@1:9")
     comm.barrier()
     comm.barrier()
 
 
 def test_whom_a_rank_was_about_to_wake_as_it_died_wakes_by_itself():
-    outcomes = start_ranks(2, rouse_and_die, init={"spin_us": 0}).outcomes()
+    outcomes = start_ranks(2, wake_and_die, init={"spin_us": 0}).outcomes()
     assert outcomes[1].signal == signal.SIGKILL
     assert type(outcomes[0].error) is PeerLostError, outcomes[0]
     assert outcomes[0].error.rank == 1

@@ -1,4 +1,4 @@
-"""Comments on memory order are true: each `SYNC tag (meets: function)` names a function that exists and carries the tag.
+"""Comments on memory order are true: each `SYNC tag (meets: f)` names a function that exists and carries the same tag.
 
 A comment names the other side of a sync point as `f` (a function of the same module; the .pyx and the .pxd of one name
 are one module) or as `f in room/file.pyx` (the path within `shmring/`). The file must define that function, with a
@@ -134,7 +134,8 @@ def test_comments_on_memory_order_name_functions_that_carry_the_same_tag():
 # ---- the test itself -------------------------------------------------------------------------------------------------
 
 RIGHT = {
-    "a.pyx": "cdef void put(int x) noexcept nogil:\n    store()     # SYNC sent (meets: get in c.h)\n\ncdef int last():\n    pass\n",
+    "a.pyx": "cdef void put(int x) noexcept nogil:\n    store()     # SYNC sent (meets: get in c.h)\n\n"
+    "cdef int last():\n    pass\n",
     "c.h": "static int get(int x) {\n    /* SYNC sent (meets: put in\n     * a.pyx). */\n    return load();\n}\n",
 }
 RIGHT_PAGE = "| name | release | acquire | what | shown by |\n| sent | `put` | `get` | x | y |\n"

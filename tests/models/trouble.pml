@@ -1,4 +1,4 @@
-/* Liveness and the abort record (sync/wait.pyx: report_trouble, is_reported, look_after_the_living). NRANKS ranks; rank 0 is
+/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx). NRANKS ranks; rank 0 is
  * killed, or another one gets tired of it first. Whoever notices writes the record: takes its state by compare-and-swap,
  * fills it in, stores the state with release, and wakes everybody. A reporter may be killed in the middle (with DEATH),
  * or stopped there (with STOP), and must not take the others along.

@@ -1,19 +1,28 @@
-/* The waiting handshake (sync/wait.pyx, sleep.h; the same between doze and ring_bell in p2p/pair_queue.pyx). A sleeper needs the
- * counters of all NWAKERS others to reach one number, and then the next. It says in `asleep` what it waits for, fences,
- * looks once more and only then sleeps. A waker moves its counter, fences, and looks whether somebody sleeps for what
- * is now complete; of several wakers the swap makes one post.
+/* The handshake between a thread that sleeps and the threads that wake it: announce_sleep, withdraw_sleep, sleep_once,
+ * end_wait, before_wake and take_sleeper in _c/backoff.h. All that sleep use it:
  *
- * A sleep here ends by a post only: without deaths there are no ticks, so a lost wake-up is a deadlock, which spin
- * reports. With DEATH a waker may be killed at each step; then, and only then, the sleep also ends by a tick.
+ *   wait_until, wake_waiters, wake_all         sync/wait.pyx, sync/abort.pyx      plain: one waits for the counters of all
+ *   await_counter, wake_peer                   ring/blocking.pyx                  NWAKERS=1
+ *   await_call, wake_next, dismiss_helpers     _c/team.h                          NWAKERS=1
+ *   await_helpers, help                        _c/team.h                          NWAKERS=1, the countdown is the counter
+ *   sleep_until_news, wake_peer, wake_self     p2p/pair_queue.pyx                 ANY, with several words in one
+ *   await_any                                  ring/wait_any.pyx                  ANY: one waits for the first of several
+ *
+ * Plain: a waiter needs the counters of all NWAKERS to reach one number, and then the next; a waker swaps the word only
+ * if the wait is over (is_due). With ANY each waker has a waiter word of its own, and all post the one semaphore.
+ *
+ * A sleep ends by a post only: without DEATH a lost wake-up is a deadlock, which spin reports. With DEATH a waker may be
+ * killed at each step; then, and only then, the sleep also ends by a tick.
  *
  * To be found faulty: MUTATION =
  *   1  the waker does not fence
- *   2  the sleeper does not fence
- *   3  the sleeper does not look again after it has announced itself
- *   4  the sleeper looks first and announces itself afterwards
- *   5  the counter is moved after the look at the sleepers
- *   6  (DEATH) the tick is missing: a sleeper waits for ever for a post that died with its waker
- *   7  a waker whose counter is not the last one wanted takes the sleeper's word away without waking it
+ *   2  the waiter does not fence
+ *   3  the waiter does not look again after it has announced itself
+ *   4  the waiter looks first and announces itself afterwards
+ *   5  the counter is moved after the look at the waiter word
+ *   6  (DEATH) the tick is missing: a waiter waits for ever for a post that died with its waker
+ *   7  a waker whose counter is not the last one wanted swaps the waiter's word without posting
+ *   8  old posts are taken from the semaphore after the last look and not before the announcement
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -24,17 +33,36 @@
 
 #define NROUNDS 2
 #define NPROCS (NWAKERS + 1)
-#define NWORDS (NWAKERS + 1)
 #define COUNTER(w) (w)      /* one for each waker, which are 0 .. NWAKERS - 1 */
-#define ASLEEP NWAKERS      /* 0 awake, else the number that all counters must reach */
+#ifdef ANY
+#define NWORDS (2 * NWAKERS)
+#define ASLEEP(w) (NWAKERS + (w))      /* 0 awake, else the number that the counter of that waker must reach */
+#define NASLEEP NWAKERS
+#else
+#define NWORDS (NWAKERS + 1)
+#define ASLEEP(w) NWAKERS              /* 0 awake, else the number that all counters must reach */
+#define NASLEEP 1
+#endif
 
 #include "memory.pml"
 
 byte tokens;                /* of the semaphore */
 bit is_dead[NWAKERS], has_ended;
 
+#ifdef ANY
+#define is_due() load(COUNTER(me), other); if :: other < word -> due = 0 :: else -> due = 1 fi
+#else
+#define is_due()                                                                                                       \
+    j = 0;                                                                                                             \
+    do                                                                                                                 \
+    :: j < NWAKERS -> load(COUNTER(j), other); if :: other < word -> break :: else -> j++ fi                           \
+    :: j == NWAKERS -> break                                                                                           \
+    od;                                                                                                                \
+    due = (j == NWAKERS)
+#endif
+
 proctype waker(byte me) {
-    bit mortal = 1, won;
+    bit mortal = 1, won, due;
     byte count, word, other, j;
     do
     :: count < NROUNDS ->
@@ -45,25 +73,21 @@ proctype waker(byte me) {
 #endif
         may_die();
 #if MUTATION != 1
-        full_fence();
+        full_fence();                       /* before_wake */
 #endif
-        load(ASLEEP, word);
+        load(ASLEEP(me), word);
 #if MUTATION == 5
         store_release(COUNTER(me), count);
 #endif
         if
         :: word != 0 ->
-            j = 0;
-            do                              /* is_due */
-            :: j < NWAKERS -> load(COUNTER(j), other); if :: other < word -> break :: else -> j++ fi
-            :: j == NWAKERS -> break
-            od;
+            is_due();
 #if MUTATION == 7
-            compare_swap(ASLEEP, word, 0, won);
-            won = won && j == NWAKERS;
+            compare_swap(ASLEEP(me), word, 0, won);
+            won = won && due;
 #else
             if
-            :: j == NWAKERS -> compare_swap(ASLEEP, word, 0, won)
+            :: due -> compare_swap(ASLEEP(me), word, 0, won)      /* take_sleeper */
             :: else -> won = 0
             fi;
 #endif
@@ -85,35 +109,83 @@ gone:
     skip
 }
 
-inline look() {              /* is_ready */
+/* Plain: whether all counters are there. ANY: whether one of them is; the first is taken. */
+inline look() {
     j = 0;
+    is_ready = 0;
+#ifdef ANY
+    do
+    :: j < NWAKERS -> load(COUNTER(j), seen); if :: seen > taken[j] -> is_ready = 1; break :: else -> j++ fi
+    :: j == NWAKERS -> break
+    od
+#else
     do
     :: j < NWAKERS -> load(COUNTER(j), seen); if :: seen < need -> break :: else -> j++ fi
-    :: j == NWAKERS -> break
-    od;
-    is_ready = (j == NWAKERS)
+    :: j == NWAKERS -> is_ready = 1; break
+    od
+#endif
 }
 
-proctype sleeper(byte me) {
-    byte need = 1, seen, j;
-    bit is_ready, is_lost;
+#ifdef ANY
+#define word_of(w) (taken[w] + 1)
+#else
+#define word_of(w) need
+#endif
+
+inline take_old_posts() {
     do
-    :: need <= NROUNDS ->
+    :: tokens > 0 -> tokens--
+    :: tokens == 0 -> break
+    od
+}
+
+inline announce() {
+    k = 0;
+    do
+    :: k < NASLEEP -> store_release(ASLEEP(k), word_of(k)); k++
+    :: k == NASLEEP -> break
+    od;
+#if MUTATION != 2
+    full_fence()
+#endif
+}
+
+inline withdraw() {
+    k = 0;
+    do
+    :: k < NASLEEP -> store_relaxed(ASLEEP(k), 0); k++
+    :: k == NASLEEP -> break
+    od
+}
+
+proctype waiter(byte me) {
+    byte need = 1, seen, j, k, got;
+    bit is_ready, is_lost;
+#ifdef ANY
+    byte taken[NWAKERS];
+#define NWAITS (NWAKERS * NROUNDS)
+#else
+#define NWAITS NROUNDS
+#endif
+    do
+    :: got < NWAITS ->
         look();
         do
         :: is_ready -> break
         :: else ->
+#if MUTATION != 8
+            take_old_posts();
+#endif
 #if MUTATION == 4
             look();
-            store_relaxed(ASLEEP, need);
-            full_fence();
+            announce();
 #else
-            store_relaxed(ASLEEP, need);
-#if MUTATION != 2
-            full_fence();
-#endif
+            announce();
 #if MUTATION != 3
             look();
+#endif
+#if MUTATION == 8
+            take_old_posts();
 #endif
 #endif
             if
@@ -122,11 +194,11 @@ proctype sleeper(byte me) {
                 if
                 :: tokens > 0 -> tokens--
 #if defined(DEATH) && MUTATION != 6
-                :: is_dead[0] || is_dead[NWAKERS - 1]        /* a tick: it looks after the living */
+                :: is_dead[0] || is_dead[NWAKERS - 1]        /* a tick: it checks liveness */
 #endif
                 fi
             fi;
-            store_relaxed(ASLEEP, 0);
+            withdraw();
             is_lost = is_dead[0] || is_dead[NWAKERS - 1];
             look();
             if
@@ -135,10 +207,16 @@ proctype sleeper(byte me) {
             fi
         od;
         if
-        :: is_ready -> need++
+        :: is_ready ->
+            got++;
+#ifdef ANY
+            taken[j]++
+#else
+            need++
+#endif
         :: else -> break
         fi
-    :: need > NROUNDS -> break
+    :: got == NWAITS -> break
     od;
     has_ended = 1;
     assert(is_ready || is_lost)
@@ -156,6 +234,6 @@ init {
         :: i < NWAKERS -> run waker(i); i++
         :: else -> break
         od;
-        run sleeper(NWAKERS)
+        run waiter(NWAKERS)
     }
 }

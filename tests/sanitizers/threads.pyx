@@ -14,7 +14,8 @@ from shmring.ring.spsc cimport (consumer_t, producer_t, ring_attach_consumer, ri
                            ring_peek, ring_release, ring_reserve)
 from shmring.engine.rounds cimport await_round, claim, engine_t, publish, release
 from shmring.engine.eager cimport advance_eager, start_eager, eager_t
-from shmring.sync.wait cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, be_patient, patience_t
+from shmring.sync.backoff cimport be_patient, patience_t
+from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -103,13 +104,13 @@ cdef class Group:
         at = <char *> (<size_t> self.memory + 127 & ~<size_t> 127)
         for i in range(size):
             e = &self.engines[i]
-            e.circle.rank = i
-            e.circle.size = size
-            e.circle.first = &e.circle
-            e.circle.outbox = <shmring_outbox **> calloc(size, sizeof(void *))
-            e.circle.life = <shmring_liveness **> calloc(size, sizeof(void *))
-            e.circle.seen[PUBLISHED] = <uint64_t *> calloc(size, sizeof(uint64_t))
-            e.circle.seen[CONSUMED] = <uint64_t *> calloc(size, sizeof(uint64_t))
+            e.group.rank = i
+            e.group.size = size
+            e.group.first = &e.group
+            e.group.outbox = <shmring_outbox **> calloc(size, sizeof(void *))
+            e.group.life = <shmring_liveness **> calloc(size, sizeof(void *))
+            e.group.seen[PUBLISHED] = <uint64_t *> calloc(size, sizeof(uint64_t))
+            e.group.seen[CONSUMED] = <uint64_t *> calloc(size, sizeof(uint64_t))
             e.eager = <shmring_eager_line **> calloc(size, sizeof(void *))
             e.slots = <char **> calloc(size, sizeof(void *))
             e.agreed = <uint64_t *> calloc(size, sizeof(uint64_t))
@@ -120,18 +121,18 @@ cdef class Group:
             e.nslots = NSLOTS
             e.slot_nbytes = SLOT_NBYTES
             e.free_until = NSLOTS
-            e.circle.spin_ns = spin_ns
-            e.circle.yields = 1
-            e.circle.tick_ns = 20000000
+            e.group.spin_ns = spin_ns
+            e.group.yields = 1
+            e.group.tick_ns = 20000000
             e.brief_looks = 4
-            e.circle.seen[PUBLISHED][i] = e.circle.seen[CONSUMED][i] = UINT64_MAX
+            e.group.seen[PUBLISHED][i] = e.group.seen[CONSUMED][i] = UINT64_MAX
             for j in range(size):
-                e.circle.outbox[j] = <shmring_outbox *> (at + j * box)
-                e.circle.life[j] = <shmring_liveness *> calloc(1, sizeof(shmring_liveness))
+                e.group.outbox[j] = <shmring_outbox *> (at + j * box)
+                e.group.life[j] = <shmring_liveness *> calloc(1, sizeof(shmring_liveness))
                 e.eager[j] = <shmring_eager_line *> (at + j * box + (sizeof(shmring_outbox) + 63 & ~63))
                 e.slots[j] = <char *> (e.eager[j] + NSLOTS)
-            e.circle.record = &e.circle.outbox[0].abort
-            e.own = e.circle.outbox[i]
+            e.group.record = &e.group.outbox[0].abort
+            e.own = e.group.outbox[i]
             sem_init(&e.own.wake, 1, 0)
             sem_init(&e.own.pair_queues_wake, 1, 0)
 

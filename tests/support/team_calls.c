@@ -22,7 +22,9 @@ int64_t count_calls(int nthreads, int ncalls, int *started) {
     *started = 1 + team->nhelpers;
     for (int i = 0; i < ncalls; i++) {
         call_helpers(team);
-        while (!await_helpers(team, TICK_NS)) {}
+        shmring_patience patience;
+        be_patient(&patience, -1);
+        while (!await_helpers(team, &patience, TICK_NS)) {}
     }
     dismiss_helpers(team, 0);
     free(team);

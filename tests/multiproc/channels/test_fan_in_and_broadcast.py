@@ -169,6 +169,19 @@ def test_a_fan_in_sleeps_and_is_woken_by_any_sender():
     print(f"{time.process_time() - used:.4f} s of processor time in 0.3 s of waiting")
 
 
+def test_a_sender_wakes_the_receiver_of_a_fan_in_between_two_ticks(monkeypatch):
+    monkeypatch.setenv("SHMRING_TICK_MS", "60000")  # ticks double from 1 ms on: after 2.1 s one ends at 4.1 s
+    (sender, _), receiver = shmring.fan_in(2)
+    is_late = threading.Event()
+    timers = [threading.Timer(2.2, sender.send, (b"wake",)), threading.Timer(3.7, is_late.set)]
+    for timer in timers:
+        timer.start()
+    assert receiver.recv(30) == b"wake"
+    assert not is_late.is_set()
+    for timer in timers:
+        timer.join()
+
+
 def test_a_fan_in_lends_and_polls():
     senders, receiver = shmring.fan_in(2)
     assert not receiver.poll()

@@ -1,0 +1,215 @@
+/* Waiting: spin, yield, sleep; and the one handshake between a thread that sleeps and the one that wakes it.
+ *
+ * A waiter has a word and a semaphore that its wakers can reach, in shared memory or in their own process:
+ *
+ *     waiter                                        waker
+ *     1 waiter word = what it waits for             1 store the awaited word (release)
+ *       full fence                                    full fence
+ *     2 look at the awaited word once more          2 load the waiter word
+ *     3 sleep on the semaphore                      3 if that wait is over: swap the word to 0, post
+ *     4 waiter word = 0
+ *
+ * In every order of these steps the waiter's look observes the store, or the waker observes the waiter word: no wake-up
+ * is lost. The swap lets one of several wakers post. A waker makes no system call unless a waiter sleeps.
+ *
+ * The waiter's loop, in which `is_there` looks at the awaited words by acquire loads:
+ *
+ *     while (!is_there()) {
+ *         int step = back_off(&patience, &sleeper);
+ *         ...                     nothing to do for LOOK; at CHECK and TICK see whether the wait makes sense any longer
+ *     }
+ *     end_wait(&patience, &sleeper);
+ *
+ * tests/models/waiting.pml checks the handshake in every interleaving.
+ */
+#ifndef SHMRING_BACKOFF_H
+#define SHMRING_BACKOFF_H
+
+#include <sched.h>
+#include <semaphore.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "atomics.h"
+#include "moment.h"
+
+#define LOOKS_PER_CLOCK 32              /* looks between two readings of the clock: about a microsecond of pauses */
+#define BRIEF_LOOKS 64                  /* before the interpreter lock is released */
+#define FIRST_TICK_NS 1000000           /* the first sleep; each further one is twice as long, up to the waiter's tick */
+#define LONGEST_SPIN_NS 1000000         /* without a check of liveness, timeout and signals, whatever the budget */
+
+/* What the caller does after `back_off`, beside looking again. In order: each includes those before it. */
+enum shmring_step {
+    LOOK = 0,       /* nothing */
+    LOOK_ROUND = 1, /* a microsecond has passed, or the waiter word was just stored: look for an abort, too */
+    CHECK = 2,      /* before the first sleep: are those alive that it waits for, is the timeout over? */
+    TICK = 3        /* after each sleep, and now and then while spinning: as CHECK, and see to signals */
+};
+
+enum shmring_stage { FRESH = 0, SPINS = 1, YIELDS = 2, SLEEPS = 3 };
+
+/* How far one wait has backed off; kept from call to call. Nothing of it is shared. */
+typedef struct {
+    int stage;
+    int looks; /* spinning: until the clock is read again; yielding: yields left */
+    bool is_announced;
+    int64_t spin_until_ns;
+    int64_t check_at_ns;
+    int64_t tick_ns;
+    int64_t timeout_ns;  /* < 0: no limit */
+    int64_t deadline_ns; /* 0: not computed yet, as the clock is read only in a wait that outlasts the first look */
+} shmring_patience;
+
+/* Where a thread sleeps, and how soon. */
+typedef struct shmring_sleeper {
+    uint64_t *word;               /* the waiter word: 0 unless it sleeps or is about to */
+    uint64_t what;                /* what it stores there; not 0 */
+    sem_t *wake;                  /* posted by the waker that swaps the word to 0 */
+    struct shmring_sleeper *next; /* a wait for one of several: their words; all wakers post the first one's semaphore */
+    int64_t spin_ns;
+    int yields;
+    int64_t tick_ns; /* longest sleep; < 0: no limit */
+} shmring_sleeper;
+
+static inline int64_t monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* vdso: no system call */
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Returns when posted, after `ns` nanoseconds (< 0: no limit), or when a signal was caught. */
+static inline void sleep_on(sem_t *sem, int64_t ns) {
+    if (ns < 0) {
+        sem_wait(sem);
+        return;
+    }
+    struct timespec until = moment_in(ns);
+    sem_clockwait(sem, WAITING_CLOCK, &until);
+}
+
+/* ---- the handshake ----------------------------------------------------------------------------------------------- */
+
+static inline void announce_sleep(shmring_sleeper *s) {
+    while (sem_trywait(s->wake) == 0) {} /* posts of an earlier sleep that had ended by itself */
+    /* SYNC asleep (meets: before_wake). The caller looks again after this: its wakers' stores before their fence are
+     * visible then, or the word is visible to them. */
+    for (; s; s = s->next) store_release_u64(s->word, s->what);
+    full_fence();
+}
+
+static inline void withdraw_sleep(shmring_sleeper *s) {
+    for (; s; s = s->next) store_relaxed_u64(s->word, 0);
+}
+
+/* The waker calls this between storing what others may await and loading their waiter words. */
+static inline void before_wake(void) {
+    /* SYNC asleep (meets: announce_sleep). */
+    full_fence();
+}
+
+/* Whether this waker, having loaded `word` from a waiter's word, is the one that must post its semaphore. */
+static inline bool take_sleeper(uint64_t *at, uint64_t word) { return compare_swap_u64(at, word, 0); }
+
+/* ---- the stages of a wait ---------------------------------------------------------------------------------------- */
+
+static inline void be_patient(shmring_patience *p, int64_t timeout_ns) {
+    p->stage = FRESH;
+    p->looks = 0;
+    p->is_announced = false;
+    p->tick_ns = FIRST_TICK_NS;
+    p->timeout_ns = timeout_ns;
+    p->deadline_ns = 0;
+}
+
+static inline bool is_past_deadline(const shmring_patience *p) {
+    return p->timeout_ns >= 0 && monotonic_ns() >= p->deadline_ns;
+}
+
+static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
+    int64_t now = monotonic_ns();
+    p->stage = SPINS;
+    p->looks = LOOKS_PER_CLOCK;
+    p->spin_until_ns = now + s->spin_ns;
+    p->check_at_ns = now + LONGEST_SPIN_NS;
+    if (p->timeout_ns < 0) return;
+    if (p->deadline_ns == 0) p->deadline_ns = p->timeout_ns < INT64_MAX - now ? now + p->timeout_ns : INT64_MAX;
+    if (p->deadline_ns < p->spin_until_ns) p->spin_until_ns = p->deadline_ns;
+}
+
+static inline int spin_on(shmring_patience *p, const shmring_sleeper *s) {
+    int64_t now = monotonic_ns();
+    if (now >= p->spin_until_ns) {
+        p->stage = YIELDS;
+        p->looks = s->yields;
+        return LOOK_ROUND;
+    }
+    p->looks = LOOKS_PER_CLOCK;
+    if (now >= p->check_at_ns) {
+        p->check_at_ns = now + LONGEST_SPIN_NS;
+        return TICK;
+    }
+    /* The awaited thread may want this very processor. If no thread does, the call costs a fraction of the microsecond
+     * that has been waited already. */
+    sched_yield();
+    return LOOK_ROUND;
+}
+
+static inline int sleep_once(shmring_patience *p, shmring_sleeper *s) {
+    if (!p->is_announced) {
+        announce_sleep(s);
+        p->is_announced = true;
+        return LOOK_ROUND;
+    }
+    int64_t ns = s->tick_ns < 0 ? -1 : p->tick_ns;
+    if (p->timeout_ns >= 0) {
+        int64_t left = p->deadline_ns - monotonic_ns();
+        if (left < 0) left = 0;
+        if (ns < 0 || left < ns) ns = left;
+    }
+    sleep_on(s->wake, ns);
+    withdraw_sleep(s);
+    p->is_announced = false;
+    p->tick_ns = 2 * p->tick_ns < s->tick_ns ? 2 * p->tick_ns : s->tick_ns;
+    return TICK;
+}
+
+/* Out of line: the caller's loop is a load, a compare and a pause while it spins. */
+__attribute__((noinline, unused)) static int back_off_further(shmring_patience *p, shmring_sleeper *s) {
+    switch (p->stage) {
+    case FRESH: start_spin(p, s); return LOOK;
+    case SPINS: return spin_on(p, s);
+    case YIELDS:
+        if (p->looks-- > 0) {
+            sched_yield();
+            return LOOK;
+        }
+        p->looks = 0;
+        p->stage = SLEEPS;
+        return CHECK;
+    default: return sleep_once(p, s);
+    }
+}
+
+/* One step of waiting, after a look in vain. */
+static inline int back_off(shmring_patience *p, shmring_sleeper *s) {
+    if (p->stage == SPINS && p->looks > 0) {
+        p->looks--;
+        cpu_pause();
+        return LOOK;
+    }
+    return back_off_further(p, s);
+}
+
+/* The wait is over, in whichever way. Another one may follow, within the same timeout. */
+static inline void end_wait(shmring_patience *p, shmring_sleeper *s) {
+    if (p->is_announced) {
+        withdraw_sleep(s);
+        p->is_announced = false;
+    }
+    p->stage = FRESH;
+    p->looks = 0;
+    p->tick_ns = FIRST_TICK_NS;
+}
+
+#endif

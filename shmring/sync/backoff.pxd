@@ -1,0 +1,56 @@
+# Waiting and waking, as in _c/backoff.h, for cimport: the one handshake between a thread that sleeps and its wakers.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring._c.layout cimport sem_t
+
+
+cdef extern from "backoff.h" nogil:
+    const int BRIEF_LOOKS
+    const int LOOKS_PER_CLOCK
+    const int64_t FIRST_TICK_NS
+
+    # What the caller does after `back_off`, beside looking again; each includes those before it.
+    enum:
+        LOOK
+        LOOK_ROUND
+        CHECK
+        TICK
+
+    # Stages of a wait.
+    enum:
+        FRESH
+        SPINS
+        YIELDS
+        SLEEPS
+
+    ctypedef struct patience_t "shmring_patience":
+        int stage
+        int looks
+        int64_t tick_ns
+        int64_t timeout_ns
+        int64_t deadline_ns
+
+    ctypedef struct sleeper_t "shmring_sleeper":
+        uint64_t *word
+        uint64_t what
+        sem_t *wake
+        sleeper_t *next
+        int64_t spin_ns
+        int yields
+        int64_t tick_ns
+
+    int64_t now_ns "monotonic_ns"()
+    void sleep_on(sem_t *sem, int64_t ns)
+
+    void be_patient(patience_t *patience, int64_t timeout_ns)
+    bint is_past_deadline(const patience_t *patience)
+    int back_off(patience_t *patience, sleeper_t *sleeper)
+    void end_wait(patience_t *patience, sleeper_t *sleeper)
+
+    void before_wake()
+    bint take_sleeper(uint64_t *at, uint64_t word)
+
+    int sched_yield()
+    int sem_init(sem_t *sem, int pshared, unsigned value)
+    int sem_post(sem_t *sem)
+    int sem_wait(sem_t *sem)
