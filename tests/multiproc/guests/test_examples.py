@@ -123,7 +123,7 @@ def test_the_example_in_the_readme_runs_and_is_short(tmp_path):
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 20
     script = tmp_path / "readme.py"
     script.write_text(blocks[0])
-    assert "all ranks say 5994.0" in run(str(script))
+    assert "the result of every rank: 5994.0" in run(str(script))
 
 
 def test_the_readme_names_the_two_commands():
