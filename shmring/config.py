@@ -1,4 +1,4 @@
-"""What can be set on a communicator, with its defaults and the environment variables that change them."""
+"""The settings of a communicator, their defaults, and the environment variables that change them."""
 
 from __future__ import annotations
 
@@ -6,73 +6,78 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
+from shmring._runtime import timeout_ns
+
 KIB = 1024
 
-# Of placement; what becomes of it is told in `shmring.placement.numa_policy`.
+# Values of `placement`, which `shmring.placement.numa_policy` implements.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
 POLICIES = "auto, local, interleave, or bind:N for node N"
 
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of one communicator. Those of the first group must be equal on all ranks; rendezvous checks it.
+    """Settings of one communicator.
 
-    Every field can be set by the environment variable ``SHMRING_<FIELD>`` (upper case), or as an argument of `init`,
-    which wins.
+    Every setting can be an argument of `init`, or the environment variable ``SHMRING_<SETTING>`` (upper case); the
+    argument wins. These are meant for users: ``timeout``, ``slot_nbytes``, ``nslots``, ``threads``, ``placement``,
+    ``huge_pages``, ``spin_us``, ``allow_pickle``. All others are internal, for tests, benchmarks and diagnosis, and may
+    change without notice, as may their environment variables.
+
+    The settings from ``slot_nbytes`` to ``touch_gbs`` must be equal on all ranks; the rendezvous checks it.
     """
 
     slot_nbytes: int = -1
     """Bytes in a slot of the outbox; a multiple of 4096. -1: derived from the second-level cache."""
     nslots: int = 8
-    """Slots in the outbox: a power of two from 4 to 8."""
+    """Slots in the outbox: 4 or 8."""
     eager_nbytes: int = -1
-    """Payloads up to this size travel as eager messages, at most 4096; -1: derived from the number of ranks and
-    their distance."""
+    """Internal. Largest payload of an eager message, at most 4096; -1: derived from the number of ranks."""
     pair_queue_nbytes: int = -1
-    """Bytes on their way from one rank to one other in point-to-point messages; a power of two from 4096 up, or -1:
-    derived from the second-level cache and the number of ranks."""
+    """Internal. Bytes of point-to-point messages in flight from one rank to one other; a power of two from 4096 up;
+    -1: derived from the second-level cache and the number of ranks."""
     one_shot_nbytes: int = -1
-    """All-reduces up to this size take one synchronisation and more copying; -1: derived from the cost model."""
+    """Internal. Largest all-reduce with one synchronisation and more copying; -1: derived from the cost model."""
     flat_reduce_nbytes: int = -1
-    """Reduces up to this size are done by the root alone; -1: derived from the cost model."""
+    """Internal. Largest reduce that the root makes alone; -1: derived from the cost model."""
     hierarchical_nbytes: int = -1
-    """On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still uses a
-    flat plan; 0: hierarchical plans at every size, -1: derived from the cost model."""
+    """Internal. On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still
+    uses a flat plan; 0: hierarchical plans at every size; -1: derived from the cost model."""
     round_nbytes: int = -1
-    """Most bytes a rank says in one round, at least 128; -1: a whole slot."""
+    """Internal. Most bytes that a rank publishes in one round, at least 128; -1: a whole slot."""
     nearness: int = -1
-    """Whether the ranks measure who is near whom when they meet: 1 yes, 0 no, -1 where the system does not say which
-    processors share a cache, and each rank can have one."""
+    """Internal. Whether the ranks measure their distances during the rendezvous: 1 yes, 0 no; -1: only where the system
+    does not report which processors share a cache, and there is a processor for each rank."""
     latency_us: float = -1.0
-    """The cost model's microseconds for a synchronisation that nothing hides; -1: measured while the ranks meet."""
+    """Internal. Cost model: microseconds of a synchronisation; -1: measured during the rendezvous."""
     touch_gbs: float = -1.0
-    """The cost model's bytes that a rank loads or stores per nanosecond; -1: derived from ranks and processors."""
+    """Internal. Cost model: bytes that a rank loads or stores per nanosecond; -1: derived from ranks and processors."""
 
     timeout: float | None = 1800.0
-    """Seconds a call waits for peers that are alive; None: for ever. A dead peer is noticed at once, whatever this."""
+    """Seconds that a call waits for live peers; None: no limit. A dead peer is noticed at once in any case."""
     spin_us: float = -1.0
-    """Microseconds of spinning before a waiting rank yields and sleeps; -1: derived from ranks and processors."""
+    """Microseconds that a waiting rank spins before it yields and sleeps; -1: derived from ranks and processors."""
     tick_ms: float = 20.0
-    """Longest sleep without a look whether the others live."""
+    """Internal. Longest sleep between two checks of the peers' liveness."""
     streaming: int = -1
-    """Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no, -1: learned, if all
-    ranks leave it open."""
+    """Internal. Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no; -1: learned,
+    if all ranks have -1."""
     past_cache_nbytes: int = -1
-    """Outputs are stored past the cache if all ranks' together have this size (in place: if each has); -1: that of the
-    last-level cache."""
+    """Internal. Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
+    if each has); -1: the size of the last-level cache."""
     huge_pages: int = -1
-    """Huge pages where a segment holds whole ones: 1 yes, 0 no, -1 unless the system's setting forbids them."""
+    """Huge pages where a segment contains whole ones: 1 yes, 0 no; -1: unless the system's setting forbids them."""
     placement: str = "auto"
-    """NUMA node of the memory this rank makes: ``auto``, the node of the rank that writes it, unless the program has
-    set a memory policy; ``local``, where the kernel puts it; ``interleave``, all nodes in turn; ``bind:N``, node N."""
+    """NUMA node of the memory that this rank creates. ``auto``: the node of the rank that writes it, unless the program
+    has set a memory policy; ``local``: the kernel's choice; ``interleave``: all nodes in turn; ``bind:N``: node N."""
     threads: int = -1
-    """Threads with which each rank makes large collectives, at most 32, its own included; 1: no helpers; -1: derived
-    from the processors that fall to each rank. The ranks have as many as the one with the fewest."""
+    """Threads with which each rank makes large collectives, its own included, at most 32; 1: no helper threads; -1:
+    derived from the processors per rank. All ranks use the smallest number that any of them could start."""
     split_nbytes: int = -1
-    """Messages from this size up are made by all threads, if there are several; the largest that any rank sets counts;
-    -1: derived from the cost model."""
+    """Internal. Smallest message that is split among the threads; the largest value of any rank counts; -1: derived
+    from the cost model."""
     allow_pickle: bool = True
-    """Whether Python objects may be received; unpickling runs what a peer sent."""
+    """Whether Python objects may be received. Unpickling executes code that the peer sent."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,15 +86,15 @@ class Config:
             raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096, or -1")
         if self.nslots not in (4, 8):
             raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
-        if self.pair_queue_nbytes != -1 and (self.pair_queue_nbytes < 4096 or self.pair_queue_nbytes & (self.pair_queue_nbytes - 1)):
-            raise ValueError(f"pair_queue_nbytes={self.pair_queue_nbytes}: must be -1 or a power of two from 4096 up")
+        queue = self.pair_queue_nbytes
+        if queue != -1 and (queue < 4096 or queue & (queue - 1)):
+            raise ValueError(f"pair_queue_nbytes={queue}: must be -1 or a power of two from 4096 up")
         if not -1 <= self.eager_nbytes <= 4096:
             raise ValueError(f"eager_nbytes={self.eager_nbytes}: must be from 0 to 4096, or -1 for automatic")
-        if self.timeout is not None and not self.timeout >= 0:
-            raise ValueError(f"timeout={self.timeout}: must be seconds from 0 up, or None to wait for ever")
-        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes"):
+        timeout_ns(self.timeout)
+        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes", "split_nbytes"):
             if getattr(self, name) < -1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be bytes from 0 up, or -1 for automatic")
+                raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more bytes, or -1 for automatic")
         if self.round_nbytes != -1 and self.round_nbytes < 128:
             raise ValueError(f"round_nbytes={self.round_nbytes}: must be at least 128, or -1 for a whole slot")
         if not (self.latency_us == -1 or 0 <= self.latency_us <= 1e9):
@@ -102,8 +107,6 @@ class Config:
             raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
         if not (self.threads == -1 or 1 <= self.threads <= 32):
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
-        if self.split_nbytes < -1:
-            raise ValueError(f"split_nbytes={self.split_nbytes}: must be bytes from 0 up, or -1 for automatic")
         if not re.fullmatch(POLICY, self.placement):
             raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
         for name in ("streaming", "huge_pages", "nearness"):
@@ -129,16 +132,16 @@ class Config:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where fields come from that are no defaults: ``argument``, a variable, or what they are derived from."""
+        """The origin of each setting without its default: ``argument``, a variable, or a derivation in words."""
         return dict(self.__dict__.get("_origins", {}))
 
     def settled(self, second_level_nbytes: int) -> Config:
-        """With the sizes that must stand before there is any memory, where they were left open.
+        """A copy in which the sizes that must be known before memory is created are derived where they are automatic.
 
         Parameters
         ----------
         second_level_nbytes : int
-            Of the second-level cache, 0 if not known; equal on all ranks.
+            Size of the second-level cache, 0 if unknown; equal on all ranks.
         """
         if self.slot_nbytes != -1:
             return self
@@ -146,17 +149,17 @@ class Config:
         return replace(self, slot_nbytes=nbytes)._with_origins(self.origins | {"slot_nbytes": why})
 
     def _with_origins(self, origins: dict[str, str]) -> Config:
-        object.__setattr__(self, "_origins", origins)  # beside the fields: it makes no two settings differ
+        object.__setattr__(self, "_origins", origins)  # not a field: equality ignores it
         return self
 
     def eager_limit(self, size: int) -> int:
-        """The largest eager for which ``size`` ranks have room: everyone reads all, so it shrinks with them."""
+        """The largest eager payload of ``size`` ranks: every rank reads all of them, so it shrinks with ``size``."""
         if self.eager_nbytes >= 0:
             return self.eager_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
 
     def wants_huge_pages(self, shmem_setting: str) -> bool:
-        """Whether to ask for huge pages, given the system's setting for shared memory (empty: not known)."""
+        """Whether to request huge pages, given the system's setting for shared memory (empty: unknown)."""
         if self.huge_pages >= 0:
             return self.huge_pages == 1
         return shmem_setting not in ("", "never", "deny")
@@ -164,10 +167,10 @@ class Config:
     def pair_queue_limit(self, size: int) -> int:
         """Bytes of the byte ring in each pair queue among ``size`` ranks.
 
-        As many as eight slots, which come to twice the second-level cache: such a ring has left that cache, into the
-        one that the ranks share, when its lines are written again (taking them back from the reader costs three times
-        as much), and takes no more of the shared one than that needs. But from 512 KiB to 2 MiB, and the queues of one
-        rank together, if all are used, stay near 4 MiB.
+        The size of eight slots, twice the second-level cache: the lines of such a ring have been evicted from the
+        reader's second-level cache to the shared one before they are written again (taking them from the reader's
+        cache costs three times as much), and it occupies no more of the shared cache than that needs. At least
+        512 KiB, at most 2 MiB; less if all queues of a rank together would exceed 4 MiB.
         """
         if self.pair_queue_nbytes >= 0:
             return self.pair_queue_nbytes
@@ -179,20 +182,20 @@ class Config:
         return limit
 
     def spin_ns(self, size: int, processors: float) -> int:
-        """The spin budget: next to nothing where ranks outnumber processors, since the awaited one needs this core."""
+        """The spin budget: 0 where ranks outnumber processors, as the awaited rank may need this one's processor."""
         if self.spin_us >= 0:
             return int(self.spin_us * 1000)
         return 50_000 if size <= processors else 0
 
 
 def slot_for(second_level_nbytes: int) -> tuple[int, str]:
-    """The size of a slot, and why.
+    """The size of a slot, and its derivation in words.
 
-    The eight slots of an outbox are written in turn and each is read once by everyone. Twice the second-level cache for
-    all of them is the most that stays about it; more falls through to the next level (``docs/benchmarks.md``).
+    The eight slots of an outbox are written in turn, and every rank reads each once. Together they get twice the
+    second-level cache; with more, data is evicted to the next level before it is read (``docs/benchmarks.md``).
     """
     if second_level_nbytes <= 0:
-        return 256 * KIB, "default: the second-level cache is not known"
+        return 256 * KIB, "default: the second-level cache is unknown"
     quarter = 1 << (second_level_nbytes // 4).bit_length() - 1 if second_level_nbytes >= 4 else 0
     nbytes = min(max(quarter, 128 * KIB), 512 * KIB)
     return nbytes, f"a quarter of {second_level_nbytes // KIB} KiB of second-level cache, from 128 to 512 KiB"
@@ -206,7 +209,7 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
     TypeError
         An unknown setting, or an argument of another type.
     ValueError
-        A value out of range, or an environment variable that is not of the field's type.
+        A value out of range, or an environment variable that is not of the setting's type.
     """
     environ = os.environ if environ is None else environ
     settings = {}

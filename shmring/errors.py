@@ -1,29 +1,29 @@
-"""The errors, each saying what state it leaves behind.
+"""The errors, and the state that each leaves behind.
 
 Bad arguments are plain ``TypeError`` and ``ValueError``, raised before anything is sent; the communicator or
-channel stays usable. Everything below derives from `ShmringError`.
+channel stays usable. All errors here derive from `ShmringError`.
 """
 
 
 class ShmringError(Exception):
-    """Root of the family; catch it to catch whatever shmring itself can raise."""
+    """Base class of all errors of shmring."""
 
 
 class BrokenError(ShmringError):
-    """Root of the errors after which a communicator is broken.
+    """Base class of the errors after which a communicator is broken.
 
-    The result of the call is undefined and every later call raises the same error at once. Make a new
+    The result of the call is undefined, and every later call raises the same error at once. Make a new
     communicator of the survivors with `Communicator.shrink`, or close it.
     """
 
 
 class PeerLostError(BrokenError):
-    """A peer process is gone: killed, crashed, or it closed its end while others still needed it.
+    """A peer process is gone: it was killed, crashed, or closed its end while others still needed it.
 
     Attributes
     ----------
     rank : int
-        The rank that was lost, or -1 where the peer has no rank (channels).
+        The lost rank; -1 if the peer has no rank (channels).
     pid : int
         Its process id in its own PID namespace, 0 if unknown.
     """
@@ -38,17 +38,17 @@ class PeerLostError(BrokenError):
 
 
 class DisconnectedError(PeerLostError):
-    """The sender of a broadcast goes on without this receiver, which was too slow. What it had not received is
+    """The sender of a broadcast channel has disconnected this receiver, which was too slow; its unread messages are
     dropped."""
 
 
 class CollectiveTimeoutError(BrokenError, TimeoutError):
-    """Peers that are alive did not come in time.
+    """Live peers did not reach the collective before the timeout.
 
     Attributes
     ----------
     late : tuple of int
-        The ranks that were waited for.
+        The missing ranks.
     """
 
     def __init__(self, message: str, late: tuple[int, ...] = ()) -> None:
@@ -62,7 +62,7 @@ class CollectiveTimeoutError(BrokenError, TimeoutError):
 class MismatchError(BrokenError):
     """Ranks disagree about a collective: kind, operation, dtype, count, root, or the order of calls.
 
-    The message has both sides' signatures.
+    The message has the signatures of two ranks that differ.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class MismatchError(BrokenError):
 
 
 class AbortedError(BrokenError):
-    """A peer called ``abort()``, left with an exception, or was interrupted in a collective.
+    """A peer called ``abort()``, exited with an exception, or was interrupted in a collective.
 
     Attributes
     ----------
@@ -96,11 +96,11 @@ class AbortedError(BrokenError):
 
 
 class MessageError(ShmringError):
-    """Root of the errors of one message; the communicator stays usable and no other message is concerned."""
+    """Base class of the errors of one message; the communicator and all other messages are unaffected."""
 
 
 class MessageTooLongError(MessageError, ValueError):
-    """A message is longer than the array to receive it; it stays where it is and can be received into a larger one.
+    """A message is longer than the array passed to receive it; it stays queued for a call with a larger one.
 
     Attributes
     ----------
@@ -121,27 +121,27 @@ class MessageTooLongError(MessageError, ValueError):
 
 
 class MessageTimeoutError(MessageError, TimeoutError):
-    """No message came, or none was taken, in time; as if the call had not been made."""
+    """No message was received, or the peer received none, before the timeout; the call had no effect."""
 
 
 class ClosedError(ShmringError, ValueError):
-    """This end was closed here, or it belongs to another process (it was inherited through ``fork``)."""
+    """This object was closed in this process, or it belongs to another one (it was inherited through ``fork``)."""
 
 
 class EndOfStreamError(ShmringError, EOFError):
-    """The sender closed its end of a channel in good order, and all that it sent was received."""
+    """The sender closed its end of a channel, and all messages have been received."""
 
 
 class ObjectError(ShmringError):
-    """An object could not be pickled, which all ranks then hear, or not be unpickled, which only its receiver does.
+    """An object could not be pickled (raised on all ranks) or unpickled (raised on the receiving rank only).
 
-    The call is over on all ranks and the communicator stays usable. The cause, where this rank met it, is the error's
-    ``__cause__``.
+    The call has ended on all ranks and the communicator stays usable. On the rank that failed, ``__cause__`` is the
+    original exception.
 
     Attributes
     ----------
     rank : int
-        The rank whose object it is.
+        The rank that sent the object.
     """
 
     def __init__(self, message: str, rank: int = -1) -> None:
@@ -153,12 +153,12 @@ class ObjectError(ShmringError):
 
 
 class RoleTakenError(ShmringError):
-    """An end of a ring has been taken already; each is taken once. The ring and its holder are undisturbed.
+    """Another process or object already holds this end of a ring. The ring and the holder are unaffected.
 
     Attributes
     ----------
     pid : int
-        The holder's process id in its own PID namespace, 0 if it is just taking it.
+        The holder's process id in its own PID namespace; 0 if the holder has not stored it yet.
     """
 
     def __init__(self, message: str, pid: int = 0) -> None:
@@ -175,7 +175,7 @@ class OutOfSharedMemoryError(ShmringError, MemoryError):
     Attributes
     ----------
     needed, available : int
-        Bytes asked for, and bytes free in the shared-memory file system (-1 if unknown).
+        Bytes requested, and bytes free in the shared-memory file system; -1 if unknown.
     """
 
     def __init__(self, message: str, needed: int = -1, available: int = -1) -> None:
@@ -188,20 +188,20 @@ class OutOfSharedMemoryError(ShmringError, MemoryError):
 
 
 class SegmentError(ShmringError, OSError):
-    """A shared-memory segment cannot be created, or what was found under its name is not to be trusted."""
+    """A shared-memory segment cannot be created, or the file found under its name fails a check."""
 
 
 class RendezvousError(ShmringError):
-    """The ranks of a communicator did not find each other; nothing is left behind and `init` may be called again."""
+    """The rendezvous of the ranks failed; nothing is left behind, and `init` may be called again."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Some ranks never came.
+    """Some ranks did not join the rendezvous before the timeout.
 
     Attributes
     ----------
     missing : tuple of int
-        The ranks that were waited for.
+        These ranks.
     """
 
     def __init__(self, message: str, missing: tuple[int, ...] = ()) -> None:
@@ -213,16 +213,16 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
 
 
 class RankFailedError(ShmringError):
-    """A process started by `spawn` failed in a way that no exception of its own can show here.
+    """A process started by `spawn` failed, and its own exception cannot be raised here.
 
-    It left with a status, or what it raised or returned cannot be pickled; the message has the remote traceback.
+    It exited with a status, or its exception or result cannot be pickled; the message has the remote traceback.
 
     Attributes
     ----------
     rank : int
         The rank that failed.
     status : int
-        What it left with, 0 if it raised or returned.
+        Its exit status; 0 if it raised or returned.
     """
 
     def __init__(self, message: str, rank: int = -1, status: int = 0) -> None:

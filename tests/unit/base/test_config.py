@@ -156,7 +156,7 @@ def test_a_config_cannot_be_changed_in_place():
 
 
 @given(st.integers(1, 4096), st.integers(-1, 4096))
-def test_a_eager_always_fits_its_slot(size, eager_nbytes):
+def test_an_eager_message_always_fits_its_slot(size, eager_nbytes):
     limit = Config(eager_nbytes=eager_nbytes).eager_limit(size)
     assert 0 <= limit <= 4096
     assert limit == eager_nbytes or eager_nbytes == -1
@@ -206,7 +206,7 @@ def test_huge_pages_are_asked_for_unless_the_system_forbids_them():
 
 
 @given(st.integers(1, 1024))
-def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(size):
+def test_pair_queues_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(size):
     limit = Config().pair_queue_limit(size)
     assert 256 << 10 <= limit <= 2 << 20
     assert limit & (limit - 1) == 0
@@ -215,12 +215,12 @@ def test_lanes_of_a_rank_together_stay_small_and_each_holds_eight_long_pieces(si
 
 
 @pytest.mark.parametrize(
-    ("second_level_kib", "lane_kib"), [(0, 2048), (256, 1024), (512, 1024), (1024, 2048), (4096, 2048)]
+    ("second_level_kib", "queue_kib"), [(0, 2048), (256, 1024), (512, 1024), (1024, 2048), (4096, 2048)]
 )
-def test_a_lane_of_two_is_twice_the_second_level_cache_from_one_to_two_mib(second_level_kib, lane_kib):
-    assert Config().settled(second_level_kib << 10).pair_queue_limit(2) == lane_kib << 10
+def test_a_pair_queue_of_two_ranks_is_twice_the_second_level_cache_from_one_to_two_mib(second_level_kib, queue_kib):
+    assert Config().settled(second_level_kib << 10).pair_queue_limit(2) == queue_kib << 10
 
 
-def test_lanes_beside_slots_that_were_set_are_not_smaller_than_half_a_mib():
+def test_pair_queues_beside_slots_that_were_set_are_not_smaller_than_half_a_mib():
     assert Config(slot_nbytes=4096).pair_queue_limit(2) == 512 << 10
     assert Config(slot_nbytes=16 << 20).pair_queue_limit(2) == 2048 << 10
