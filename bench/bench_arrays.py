@@ -1,4 +1,4 @@
-"""What it costs to learn pointer, count and dtype of an array, per kind of array.
+"""The cost of finding pointer, count and dtype of an array, per kind of array.
 
 One number is the mean time in ns of one way in (and back), called from C in a loop as the engine does, on eight
 float32 that are in cache; Python's own call is not in it. `python bench/bench_arrays.py` prints the table, median and
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support import compiled  # noqa: E402
+from support import compiled
 
 arrays = compiled.load("array_hooks")
 
@@ -64,7 +64,7 @@ def kinds():
 
 @pytest.mark.parametrize("kind", kinds())
 def test_one_way_in(benchmark, kind):
-    """Time of `LOOPS` ways in; ``extra_info`` has the nanoseconds of one."""
+    """Time `LOOPS` conversions; ``extra_info`` has the nanoseconds of one."""
     x, writable = kinds()[kind]
     arrays.describe(x, writable)
     benchmark.group = "array to pointer"

@@ -1,4 +1,4 @@
-"""What a call costs beside the collective itself: by the method, by a plan, asynchronously, and many at once.
+"""The overhead of a call: of the method, of a persistent plan, asynchronous, and coalesced.
 
 One number is the mean time of one call in a loop of two ranks, each pinned to a processor of its own; the slower rank
 counts. The ways of one question take turns in slices of milliseconds, so that a slower spell of the machine, or
@@ -21,7 +21,7 @@ SLICES = 60
 
 
 def small(comm):
-    """An all-reduce of 8 bytes, by every way."""
+    """An all-reduce of 8 bytes, by every kind of call."""
     x = np.zeros(1)
     plan = comm.plan("all_reduce", x)
     return {
@@ -44,7 +44,7 @@ def callables(comm):
 
 
 def many(comm, count, nbytes):
-    """``count`` arrays, each by itself and all together."""
+    """``count`` arrays, one by one and coalesced."""
     xs = [np.zeros(nbytes // 4, np.float32) for _ in range(count)]
     plan = comm.plan("all_reduce_many", xs)
     return {
@@ -65,7 +65,7 @@ GROUPS = {
 
 
 def measure(comm, make, *args):
-    """Nanoseconds a call, by way, one number a slice; in one rank."""
+    """Nanoseconds per call on one rank, for each kind of call and slice."""
     if comm.size <= len(os.sched_getaffinity(0)):
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[comm.rank]})
     ways = make(comm, *args)
@@ -81,14 +81,14 @@ def measure(comm, make, *args):
 
 
 def slowest(group, size=2):
-    """The same over all ranks: that of the slower one, slice by slice."""
+    """The same for the slowest rank of each slice."""
     ranks = shmring.spawn(measure, size, args=GROUPS[group])
     return {way: [max(slices) for slices in zip(*(rank[way] for rank in ranks), strict=True)] for way in ranks[0]}
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_ways_of_a_call(benchmark, group):
-    """One round measures all ways of one group; ``extra_info`` has the median nanoseconds of each."""
+    """One round measures all calls of one group; ``extra_info`` has the median nanoseconds of each."""
     found = {}
     benchmark.group = "calls"
     benchmark.pedantic(lambda: found.update(slowest(group)), rounds=1)

@@ -1,4 +1,4 @@
-"""Channels, fans and queues, Python to Python: how long there and back, how many a second, how fast arrays go.
+"""Channels, fans and queues, Python to Python: round trips, messages per second, bandwidth of arrays.
 
     python -m pytest bench/bench_channels.py
     python -m pytest bench/bench_channels.py --benchmark-disable     once each, to see that it runs
@@ -43,7 +43,7 @@ def child():
 
 
 def note(benchmark, nbytes, messages):
-    """What a round moves, beside its time."""
+    """The messages and bytes of a round, as extra information."""
     benchmark.extra_info.update(nbytes=nbytes, messages=messages)
     if benchmark.stats:
         seconds = benchmark.stats.stats.median
@@ -51,7 +51,7 @@ def note(benchmark, nbytes, messages):
 
 
 def echo(receiver, sender):
-    """Send back what comes."""
+    """Send every message back."""
     with receiver, sender:
         for message in receiver:
             sender.send(message)
@@ -71,7 +71,7 @@ def acknowledge(receiver, sender, burst):
 
 @pytest.mark.parametrize("nbytes", [8, 64, 4 << 10, 1 << 20])
 def test_round_trip(child, benchmark, nbytes):
-    """There and back; half of it is one way."""
+    """A round trip; half of it is one way."""
     (out, theirs_in), (theirs_out, back) = shmring.channel(4 << 20), shmring.channel(4 << 20)
     child(echo, theirs_in, theirs_out)
     message, trips = os.urandom(nbytes), max(1, min(1000, (8 << 20) // nbytes))
@@ -91,7 +91,7 @@ def test_round_trip(child, benchmark, nbytes):
 @pytest.mark.parametrize("nbytes", [8, 64, 1 << 10, 16 << 10])
 @pytest.mark.parametrize("kind", ["channel", "queue", "fan-in", "broadcast"])
 def test_one_way(child, benchmark, kind, nbytes):
-    """One message after the other, received one after the other."""
+    """Single messages, received one by one."""
     burst = max(100, min(20_000, (16 << 20) // nbytes))
     theirs_out, back = shmring.channel()
     message = os.urandom(nbytes)
@@ -126,7 +126,7 @@ def test_one_way(child, benchmark, kind, nbytes):
 
 
 def drain(queue, sender, burst):
-    """Answer each burst, until there is nothing more."""
+    """Answer each burst until the end."""
     with sender:
         while True:
             for _ in range(burst):
@@ -168,7 +168,7 @@ def take_records(receiver, sender, burst):
 
 @pytest.mark.parametrize("nbytes", [1 << 20, 16 << 20])
 def test_arrays(child, benchmark, nbytes):
-    """Arrays that the receiver owns afterwards."""
+    """Arrays that the receiver then owns."""
     sender, receiver = shmring.channel(4 << 20)
     theirs_out, back = shmring.channel()
     burst = max(2, (64 << 20) // nbytes)
@@ -189,7 +189,7 @@ def test_arrays(child, benchmark, nbytes):
 @pytest.mark.parametrize("nreceivers", [1, 2, 4])
 @pytest.mark.parametrize("way", ["one ring, many cursors", "a ring each"])
 def test_broadcast_of_arrays(benchmark, way, nreceivers):
-    """1 MiB to several, all in this process: what it costs in all, since receivers outnumber processors here."""
+    """1 MiB to several receivers in this process: the total cost, since there are more receivers than processors."""
     array, out = np.zeros(1 << 20, np.uint8), np.zeros(1 << 20, np.uint8)
     if way == "a ring each":
         channels = [shmring.channel(4 << 20) for _ in range(nreceivers)]

@@ -23,7 +23,7 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def share(comm, x):
-    """The part of ``x`` that is this rank's, in place."""
+    """The part of ``x`` of this rank, for calls in place."""
     return x.reshape(comm.size, -1)[comm.rank]
 
 
@@ -42,13 +42,13 @@ SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 
 
 def calls_per_round(nbytes):
-    """Enough for the clock, not so many that a large case takes for ever."""
+    """Number of calls per round: enough for the clock, few for large sizes."""
     return max(8, min(500, (8 << 20) // (nbytes + 4096)))
 
 
 @functools.cache
 def arrays(nbytes, size):
-    """Two arrays, made once: missing pages would take longer than the calls."""
+    """Two arrays, made once: page faults would take longer than the calls."""
     return np.ones(max(size, nbytes // 4), np.float32), np.ones(max(size, nbytes // 4), np.float32)
 
 
@@ -63,7 +63,7 @@ def play(comm, kind, nbytes, times):
 
 
 def follow(comm):
-    """What the other ranks do: rounds, as rank 0 announces them, until it announces none."""
+    """The other ranks: execute the rounds that rank 0 announces, until the end."""
     while True:
         order = np.zeros(3, np.int64)
         comm.broadcast(order)
@@ -74,7 +74,7 @@ def follow(comm):
 
 
 def pin(rank, threads):
-    """To as many processors as the rank has threads."""
+    """Bind the rank to as many processors as it has threads."""
     os.sched_setaffinity(0, {CPUS[(rank * threads + k) % len(CPUS)] for k in range(threads)})
 
 
@@ -109,7 +109,7 @@ def lead(comm, kind, nbytes, times):
 
 
 def round_trip_us(comm):
-    """Two barriers, in microseconds: there and back between the ranks."""
+    """Microseconds of two barriers: a round trip between the ranks."""
     start = time.perf_counter()
     lead(comm, "barrier", 8, 4000)
     return 1e6 * (time.perf_counter() - start) / 2000

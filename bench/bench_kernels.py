@@ -1,4 +1,4 @@
-"""How fast do the kernels reduce, next to a plain copy?
+"""Bandwidth of the reduction kernels, compared with a plain copy.
 
 One number is the median time of one call on arrays that stay in the cache named by the group. The row ``memcpy`` in
 each group copies one array of that size: it reads and writes 2 units where a reduction of n sources moves n + 1, so a
@@ -20,7 +20,7 @@ import pytest
 from shmring.arrays import reduce
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support import compiled  # noqa: E402
+from support import compiled
 
 copy_array = compiled.load("array_hooks").copy_array
 KERNELS = reduce.kernels()["runnable"]
@@ -53,7 +53,7 @@ def prepared(op, dtype, nsrc, nbytes, kernel, **options):
 
 
 def ratio_to_copy(reduction, copy, nbytes):
-    """Best of many short slices of each, taken in turns: whatever disturbs one disturbs both."""
+    """Best of many short slices of each, in turn, so that disturbances affect both."""
     calls = max(1, (1 << 20) // nbytes)
     best = [float("inf"), float("inf")]
     for _ in range(25):
@@ -97,7 +97,7 @@ def test_two_destinations(benchmark, streaming):
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 24])
 def test_copy(benchmark, nbytes, streaming):
-    """Ordinary stores against streaming ones, the destination being read by nobody."""
+    """Ordinary against streaming stores, to a destination that no process reads."""
     src, dst = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     benchmark.group = f"copy of {nbytes} bytes"
     benchmark.pedantic(

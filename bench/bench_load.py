@@ -1,4 +1,4 @@
-"""Latency under load: what a small all-reduce takes while something else wants the processors.
+"""Latency under load: a small all-reduce while other processes use the processors.
 
     python -m pytest bench/bench_load.py
     python -m pytest bench/bench_load.py --benchmark-disable     once each, to see that it runs
@@ -26,13 +26,13 @@ LARGE_NBYTES = 16 << 20
 
 
 def compute():
-    """Until somebody ends it."""
+    """Run until killed."""
     while True:
         sum(range(1000))
 
 
 def copy():
-    """Until somebody ends it."""
+    """Run until killed."""
     x, y = np.ones(64 << 20, np.uint8), np.ones(64 << 20, np.uint8)
     while True:
         np.copyto(y, x)
@@ -40,7 +40,7 @@ def copy():
 
 @contextlib.contextmanager
 def beside(work):
-    """With one process for each processor that does this; none for None."""
+    """Run ``work`` in one process per processor; None: no load."""
     children = []
     try:
         for cpu in CPUS if work else []:
@@ -79,7 +79,7 @@ def play(comm, other, is_async):
 
 
 def follow(comm, other):
-    """What the other rank does: rounds, as rank 0 announces them, until it announces none."""
+    """The other rank: execute the rounds that rank 0 announces, until the end."""
     follow_rounds(comm.dup())
     while True:
         order = np.zeros(2, np.int64)

@@ -1,11 +1,11 @@
-"""The ring, Python to Python: what one call costs, how long a round trip takes, how fast messages and bytes go.
+"""The ring, from Python: cost of a call, round trips, messages and bytes per second.
 
     python -m pytest bench/bench_ring.py
     python -m pytest bench/bench_ring.py --benchmark-disable     once each, to see that it runs
 
 Two processes, pinned to two processors, spin: this is the ring alone, no waiting. Times depend on whether the
 two processors share a last-level cache, so read them beside the round trip of the same run. Each measurement is of
-many messages; the first of them are compared outside the clock. That none is ever wrong, tests/unit/ring/test_ring.py shows.
+many messages; the first of them are compared outside the clock. tests/unit/ring/test_ring.py shows that none is wrong.
 """
 
 import mmap
@@ -133,7 +133,7 @@ def pipe_echo(end, count):
 
 @pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
 def test_round_trip_through_a_pipe(benchmark, partner):
-    """What people use instead."""
+    """A pipe of multiprocessing, for comparison."""
     ours, theirs = Pipe()
     rounds, warmup_rounds = 5, 1
     partner(pipe_echo, theirs, 1000 * (rounds + warmup_rounds))
@@ -230,7 +230,7 @@ def test_large_arrays(benchmark, partner, slot_nbytes):
 
 @pytest.mark.benchmark(group="10 arrays of 1 MiB, copied in and copied out")
 def test_large_arrays_copied_in_one_process(benchmark):
-    """A ceiling: the same two copies, no other processor involved."""
+    """A bound: the same two copies on one processor."""
     array = np.arange(1 << 17, dtype=np.float64)
     slot, out = np.empty_like(array), np.empty_like(array)
 

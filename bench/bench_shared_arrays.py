@@ -1,4 +1,4 @@
-"""How much do shared arrays save, the rewriting of the data counted in?
+"""The gain of shared arrays, including the rewriting of the data.
 
 A collective on shared arrays leaves part of its price to the owner's next write, which must fetch back the lines that
 peers have stored into. So one round here is: every rank rewrites its input, then the call. Private and shared
@@ -27,7 +27,7 @@ def nbytes_of(text):
 
 
 def calls_for(comm, kind, nbytes):
-    """What to rewrite and what to call, on private and on shared arrays: (x, call) and (x, call)."""
+    """The array to rewrite and the call, for private and for shared arrays: (x, call) and (x, call)."""
     size = comm.size
     count = nbytes // 4 // size * size
     name = kind.partition(" ")[0]
@@ -46,7 +46,7 @@ def calls_for(comm, kind, nbytes):
 
 
 def round_time_s(comm, x, call, times):
-    """Mean seconds of: rewrite ``x``, call."""
+    """Mean seconds to rewrite ``x`` and call."""
     comm.barrier()
     start = time.perf_counter()
     for i in range(times):
@@ -72,14 +72,14 @@ def round_trip_s(comm):
 
 def bench(comm, kinds, sizes):
     """Print one row per kind and size."""
-    say = print if comm.rank == 0 else lambda *_, **__: None
-    say(f"{comm.size} ranks, float32; microseconds of rewriting the input and one call")
-    say(f"{'':28}{'bytes':>8}{'barrier':>9}{'private':>10}{'shared':>10}{'ratio':>7}")
+    show = print if comm.rank == 0 else lambda *_, **__: None
+    show(f"{comm.size} ranks, float32; microseconds of rewriting the input and one call")
+    show(f"{'':28}{'bytes':>8}{'barrier':>9}{'private':>10}{'shared':>10}{'ratio':>7}")
     for kind in kinds:
         for size in sizes:
             barrier = round_trip_s(comm)
             private, shared = measure(comm, kind, nbytes_of(size))
-            say(f"{kind:28}{size:>8}{1e6 * barrier:9.2f}{1e6 * private:10.1f}{1e6 * shared:10.1f}"
+            show(f"{kind:28}{size:>8}{1e6 * barrier:9.2f}{1e6 * private:10.1f}{1e6 * shared:10.1f}"
                 f"{shared / private:7.2f}", flush=True)  # fmt: skip
 
 

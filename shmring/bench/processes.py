@@ -221,7 +221,7 @@ class _RankConnection:
             self.is_whole = False
             raise CompetitorFailure(f"rank {self.rank} is gone: {error.strerror}") from None
 
-    def read(self, said: Callable[[], str] = str) -> dict | None:
+    def read(self, last_output: Callable[[], str] = str) -> dict | None:
         """Read what has arrived; returns an answer once it is complete."""
         try:
             data = self.socket.recv(65536)
@@ -230,7 +230,7 @@ class _RankConnection:
         self._inbox += data
         if not data:
             self.is_whole = False
-            raise CompetitorFailure(f"rank {getattr(self, 'rank', '?')} died{said()}")
+            raise CompetitorFailure(f"rank {getattr(self, 'rank', '?')} died{last_output()}")
         if not self._inbox.endswith(b"\n"):
             return None
         answer, self._inbox = json.loads(self._inbox), b""

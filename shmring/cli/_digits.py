@@ -1,4 +1,4 @@
-"""The handwritten digits that the demo learns to read (``digits.txt`` says where they come from)."""
+"""The handwritten digits that the demo learns to read (their source is in ``digits.txt``)."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def tolerance(parameters: np.ndarray, nsteps: int) -> float:
 
 
 def time_exchange(comm, nbytes: int) -> Exchange:
-    """Time sums of ``nbytes`` through shmring and through pipes in turn, so that both meet the same conditions."""
+    """Time sums of ``nbytes`` through shmring and through pipes in turn, under the same conditions."""
     ours, theirs = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
     shmring_ns: list[int] = []
     pipes_ns: list[int] = []

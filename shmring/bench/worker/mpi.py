@@ -36,7 +36,7 @@ class Backend(Base):
         super().__init__(task, barrier, rank)
         comm = MPI.COMM_WORLD
         if (comm.rank, comm.size) != (self.rank, self.size):
-            raise RuntimeError(f"started as rank {rank} of {self.size}, but MPI says {comm.rank} of {comm.size}")
+            raise RuntimeError(f"started as rank {rank} of {self.size}, but MPI has rank {comm.rank} of {comm.size}")
         self.version = title_of_mpi(MPI.Get_library_version())
         self.names = {"comm": comm, "MPI": MPI}
 

@@ -24,7 +24,7 @@ def main(deepspeed_source: str = "") -> int:
 
 
 def title_of_mpi(text: str) -> str:
-    """The name and version within what `MPI_Get_library_version` says."""
+    """Name and version of the library in the text of `MPI_Get_library_version`."""
     text = text.replace("\0", " ").strip()
     if text.startswith("MPICH"):
         return "MPICH " + text.split("\n")[0].rpartition(":")[2].strip()

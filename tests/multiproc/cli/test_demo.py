@@ -1,4 +1,4 @@
-"""`shmring demo` trains, checks itself, and says so by its exit status."""
+"""`shmring demo` trains, checks the result, and reports failures by its exit status."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""What the benchmark takes for right is what NumPy says, for every collective; and what is not, it notices."""
+"""The expected results of the benchmark are those of NumPy, for every collective, and it detects wrong ones."""
 
 import numpy as np
 import pytest

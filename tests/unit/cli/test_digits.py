@@ -1,4 +1,4 @@
-"""The data of the demo are what digits.txt says they are."""
+"""The data of the demo match their description in digits.txt."""
 
 import hashlib
 from importlib.resources import files

@@ -35,7 +35,7 @@ from shmring.plan.steps import Await, Reduce
 
 KINDS = tuple(HIERARCHICAL_BUILDERS)
 PAIRS, UNEVEN, MIXED, LONE = (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3)
-NESTS = {
+HIERARCHIES = {
     "pairs": [PAIRS],
     "uneven": [UNEVEN],
     "mixed": [MIXED],
@@ -60,7 +60,7 @@ def planner(hierarchy, limits):
 
 
 def roomy(size, nslots=4):
-    """The smallest outbox in which all nested plans of ``size`` ranks fit."""
+    """The smallest outbox in which all hierarchical plans of ``size`` ranks fit."""
     return Limits(nslots, 3 * LINE * size)
 
 
@@ -70,10 +70,10 @@ def item(wide):
 
 
 @each_way
-@pytest.mark.parametrize("name", NESTS)
-def test_every_nested_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
+@pytest.mark.parametrize("name", HIERARCHIES)
+def test_every_hierarchical_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
     rng = random.Random(f"{seed} {kind} {name}")
-    hierarchy = Hierarchy(NESTS[name])
+    hierarchy = Hierarchy(HIERARCHIES[name])
     size = hierarchy.size
     sizes = [8, 64, 200, 64 * size, 1000, 5000, 20_008]
     for nbytes in sizes if long_run else rng.sample(sizes, 2):
@@ -85,7 +85,7 @@ def test_every_nested_plan_gives_the_modelled_result(kind, wide, name, seed, lon
 
 
 @st.composite
-def nests(draw):
+def hierarchies(draw):
     """Any domains of two to seven ranks, at one to three levels, neighbours or not."""
     size = draw(st.integers(2, 7))
     level = tuple(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
@@ -98,7 +98,7 @@ def nests(draw):
 
 
 @settings(max_examples=60)
-@given(nests(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
+@given(hierarchies(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
 def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(hierarchy, kind, wide, items, data):
     limits = Limits(
         data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * hierarchy.size, 5 * hierarchy.size))
@@ -115,7 +115,7 @@ def test_a_prefix_is_folded_whole_only_at_its_end(wide):
     folds = {r: [s for loop in plans[r].loops for s in loop.steps if isinstance(s, Reduce)] for r in range(4)}
     assert all(s.opens and not s.closes for r in (0, 1) for s in folds[r])
     assert all(s.closes and not s.opens for r in (2, 3) for s in folds[r])
-    # And a plan that closed it earlier would not pass, nor one whose prefixes were narrow where folds are wide.
+    # And a plan that closed it earlier would not pass, nor one with narrow prefixes for wide folds.
     call = CollectiveCall("all_reduce", 4, 4096, item(wide), wide=wide)
     verify([call], lambda call, r: plans[r], Limits())
     for change in ({"opens": True, "closes": True}, {"wide": 1})[:wide]:
@@ -135,9 +135,9 @@ def empty(size):
     return [RankBuffers(*[Memory("nothing", np.zeros(0, np.uint8), size), 0] * 2) for _ in range(size)]
 
 
-@pytest.mark.parametrize("name", NESTS)
-def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
-    hierarchy = Hierarchy(NESTS[name])
+@pytest.mark.parametrize("name", HIERARCHIES)
+def test_no_rank_leaves_a_barrier_before_all_have_entered(name):
+    hierarchy = Hierarchy(HIERARCHIES[name])
     size = hierarchy.size
     plans = [hierarchical.barrier(r, hierarchy) for r in range(size)]
     for schedule in (lowest, highest, in_turn(), rushing(0), delaying(0), delaying(size - 1)):
@@ -148,9 +148,9 @@ def test_nobody_leaves_a_barrier_before_everyone_is_there(name):
     Simulator([(plans, empty(size))] * 5, Limits(4), 8).run(in_turn())
 
 
-@pytest.mark.parametrize("name", NESTS)
+@pytest.mark.parametrize("name", HIERARCHIES)
 def test_no_wait_of_a_barrier_is_superfluous(name):
-    hierarchy = Hierarchy(NESTS[name])
+    hierarchy = Hierarchy(HIERARCHIES[name])
     plans = [hierarchical.barrier(r, hierarchy) for r in range(hierarchy.size)]
     for rank, plan in enumerate(plans):
         (loop,) = plan.loops
@@ -164,7 +164,7 @@ def test_no_wait_of_a_barrier_is_superfluous(name):
                 assert not (simulator.clock >= 1).all()
 
 
-def test_barriers_of_many_ranks_go_by_domains():
+def test_barriers_of_many_ranks_are_hierarchical():
     assert [use_hierarchical_barrier(equal_domains(p, 2), Limits()) for p in (4, 8, 32, 64)] == [
         False,
         False,
@@ -254,7 +254,7 @@ def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_no
 def test_counting_one_rank_of_a_domain_for_all_counts_all():
     for kind in KINDS:
         for name in ("pairs", "two levels"):
-            hierarchy = Hierarchy(NESTS[name][:1])
+            hierarchy = Hierarchy(HIERARCHIES[name][:1])
             nbytes, _ = example(kind, hierarchy.size, len(hierarchy.domains))
             plan = planner(hierarchy, Limits(8, 1 << 26))
             call = CollectiveCall(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1)
@@ -264,7 +264,7 @@ def test_counting_one_rank_of_a_domain_for_all_counts_all():
 
 @each_kind
 def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
-    hierarchy = Hierarchy(NESTS["three levels"])
+    hierarchy = Hierarchy(HIERARCHIES["three levels"])
     nbytes, s = LINE * 2 * 3, LINE * 2 * 3 * (hierarchy.size if kind in ("reduce_scatter", "all_gather") else 1)
     plan = planner(hierarchy, Limits(8, 1 << 20))
     plans = [
@@ -302,7 +302,7 @@ def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
 
 
 @each_way
-def test_what_is_chosen_is_predicted_to_be_quicker(kind, wide):
+def test_the_chosen_plan_is_predicted_to_be_faster(kind, wide):
     costs, sockets = Costs(), equal_domains(64, 2)
     for bits in range(8, 28):
         found = hierarchy_for(kind, sockets, 1 << bits, Limits(), costs, wide=wide)
@@ -340,7 +340,7 @@ def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
 
 @each_way
 def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
-    for levels in NESTS.values():
+    for levels in HIERARCHIES.values():
         hierarchy = Hierarchy(levels)
         for nbytes in (8, 5000, 1 << 20, 1 << 26):
             options = {"limits": Limits(hierarchical_nbytes=0), "hierarchy": hierarchy, "wide": wide}
@@ -351,7 +351,7 @@ def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
 # ---- domains ----
 
 
-def test_a_nest_knows_its_domains_and_the_runs_of_neighbours_in_them():
+def test_a_hierarchy_has_domains_and_runs_of_neighbours():
     hierarchy = Hierarchy([MIXED])
     assert hierarchy.domains == ((0, 2), (1, 3))
     assert hierarchy.runs == ((0,), (1,), (2,), (3,))
@@ -360,12 +360,12 @@ def test_a_nest_knows_its_domains_and_the_runs_of_neighbours_in_them():
 
 
 def test_every_domain_is_reached_through_one_of_the_larger_domain_it_is_in():
-    hierarchy = Hierarchy(NESTS["two levels"])
+    hierarchy = Hierarchy(HIERARCHIES["two levels"])
     assert hierarchy.routes(0) == (Route(0, 0), Route(0, 1), Route(0, 1), Route(2, 2))
     assert hierarchy.routes(3) == (Route(3, 1), Route(0, 2), Route(3, 1), Route(3, 0))
 
 
 @pytest.mark.parametrize("levels", [[], [(0, 1), (0,)], [(0, 0, 1, 1), (0, 1, 1, 1)]])
-def test_levels_that_are_none_are_refused(levels):
+def test_invalid_levels_are_refused(levels):
     with pytest.raises(ValueError, match=r"levels|not inside"):
         Hierarchy(levels)

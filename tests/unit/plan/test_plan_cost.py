@@ -32,7 +32,7 @@ def test_every_builder_has_a_formula():
 
 
 @each
-def test_the_ranks_touch_what_the_formula_says_whatever_the_size_and_the_slots(kind, algorithm):
+def test_the_ranks_touch_what_the_formula_gives_whatever_the_size_and_the_slots(kind, algorithm):
     in_place = (kind, algorithm) != ("all_to_all", "zero_copy")
     for size in (2, 3, 4, 5, 8, 13):
         for limits in (Limits(), small(size), small(size, lines=7)):
@@ -44,7 +44,7 @@ def test_the_ranks_touch_what_the_formula_says_whatever_the_size_and_the_slots(k
 
 
 @each
-def test_the_ranks_touch_what_the_formula_says_for_2_to_1024_ranks(kind, algorithm):
+def test_the_ranks_touch_what_the_formula_gives_for_2_to_1024_ranks(kind, algorithm):
     for size in MANY:
         example = Example(kind, algorithm, size)
         assert example.whole().touched_nbytes == FORMULAS[kind, algorithm].units(size) * example.unit

@@ -23,7 +23,7 @@ def test_even_parts_are_whole_lines_and_cover_all():
             assert max(lines) - min(lines) <= 1
 
 
-def test_stages_cover_every_block_once_in_order_and_fit_the_slots(seed):
+def test_round_groups_cover_every_block_once_in_order_and_fit_the_slots(seed):
     rng = random.Random(seed)
     for _ in range(500):
         blocks, capacity = rng.randrange(1, 8), 64 * rng.choice((2, 3, 16, 40, 4096))
@@ -57,7 +57,7 @@ def test_equal_blocks_that_share_a_slot_take_at_most_one_round_more_than_the_few
             assert len(cut) <= 2
 
 
-def test_a_long_block_does_not_make_the_stages_of_many_short_ones_many():
+def test_a_long_block_does_not_make_the_round_groups_of_many_short_ones_many():
     sizes = [10_000_000] + [100 * r for r in range(200)]
     assert len(round_groups(sizes, 4096)) <= 4
 
@@ -67,7 +67,7 @@ def test_slots_too_small_for_the_items_are_refused():
         slot_alignment(9, 128, 16)
 
 
-def test_copies_that_continue_one_another_are_joined_and_no_others():
+def test_copies_that_continue_one_another_are_merged_and_no_others():
     def copy(dst, src, nbytes, step=0):
         return Copy(Operand(SLOT, 0, Affine(dst, step)), Operand(IN, 0, Affine(src, step)), nbytes)
 

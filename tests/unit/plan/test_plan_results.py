@@ -57,8 +57,8 @@ def test_two_shot_plans_are_right_for_every_number_of_chunks_and_every_tail(kind
     for size in (2, 3, 4):
         limits = small(size)
         n = size - owners
-        said = n - 1 if not owners else n
-        chunk = n * (limits.capacity // said // 64 * 64)
+        staged = n - 1 if not owners else n
+        chunk = n * (limits.capacity // staged // 64 * 64)
         for chunks in range(1, 6):
             for nbytes in (chunks * chunk + off for off in (-72, -64, -8, 0, 8, 64, 72)):
                 call = call_of(kind, size, nbytes, place, size - 1)
@@ -97,7 +97,7 @@ def test_blocks_may_differ_in_size_and_be_empty(kind, algorithm, place, seed):
             draw = [rng.choice((0, 0, 1, 63, 64, 65, 700, rng.randrange(3000))) for _ in range(size * size)]
             nbytes = draw[:size]
             if kind == "all_to_all":
-                # Symmetric in place, where everyone sends each peer as much as it gets from it.
+                # Symmetric in place, where every rank sends each peer as much as it receives from it.
                 nbytes = [draw[i * size : (i + 1) * size] for i in range(size)]
                 if place == "in place":
                     nbytes = [[nbytes[min(i, j)][max(i, j)] for j in range(size)] for i in range(size)]

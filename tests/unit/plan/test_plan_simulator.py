@@ -60,7 +60,7 @@ def is_last(plan, at, k, kind):
     return plan.loops[at].times == 1 and not any(isinstance(s, kind) for s in rest)
 
 
-def test_without_releases_nobody_gets_a_slot_again():
+def test_without_releases_no_rank_gets_a_slot_again():
     with pytest.raises(Deadlock, match=r"Claim.* of all_reduce"):
         check("all_reduce", "two_shot", without(Release), victim=0)
 

@@ -1,4 +1,4 @@
-"""Shares: the collectives that the threads of a team make add up to the whole one, and have no byte in common."""
+"""Thread shares: the collectives of all threads make up the whole collective, and have no byte in common."""
 
 import random
 
@@ -36,7 +36,7 @@ def plans_of(call, threads, limits):
 
 
 def forget(memory):
-    """Who touched what: the threads of different shares have no clock in common."""
+    """Forget all loads and stores: threads of different shares have no clock in common."""
     for clocks in (memory.writer, memory.written_at, memory.read_at):
         clocks[:] = 0
 

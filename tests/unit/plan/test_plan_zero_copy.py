@@ -1,4 +1,4 @@
-"""Plans on shared arrays as the engine runs them: after a talk in which all ranks have heard from one another."""
+"""Plans on shared arrays as the engine executes them: after an exchange of all ranks with all others."""
 
 import random
 from pathlib import Path
@@ -30,8 +30,8 @@ ZERO_COPY_FORMS = [form for form in FORMS if form[1] == "zero_copy"]
 SCHEDULES = [lowest, highest, in_turn(), rushing(0), delaying(1), at_random(1)]
 
 
-def after_talk(plan):
-    """What the engine does in all: a round in which everyone hears everyone, then the plan without its entry."""
+def after_exchange(plan):
+    """What the engine executes: a round in which every rank awaits all others, then the plan without its entry."""
     if not plan.zero_copy:
         return plan
     moved = [
@@ -39,12 +39,12 @@ def after_talk(plan):
         for loop in entered(plan).loops
         for step in loop.steps
     ]
-    talk = (Claim(Affine(0)), Publish(Affine(0)), Await(Affine(0)))
-    return plan._replace(rounds=2, loops=(Loop(1, (*talk, *moved)),))
+    exchange = (Claim(Affine(0)), Publish(Affine(0)), Await(Affine(0)))
+    return plan._replace(rounds=2, loops=(Loop(1, (*exchange, *moved)),))
 
 
 @pytest.mark.parametrize(("kind", "algorithm", "place"), ZERO_COPY_FORMS)
-def test_after_a_talk_no_plan_needs_its_entry_round(kind, algorithm, place, seed):
+def test_after_an_exchange_no_plan_needs_its_entry_round(kind, algorithm, place, seed):
     rng = random.Random(f"{seed} {kind} {place}")
     for size in (1, 2, 3, 5):
         limits = small(size)
@@ -52,10 +52,10 @@ def test_after_a_talk_no_plan_needs_its_entry_round(kind, algorithm, place, seed
         for nbytes in (0, 8, 64 * size + 8, 3000):
             for schedule in SCHEDULES:
                 call = call_of(kind, size, nbytes, place, rng.choice(roots_of(kind, size)))
-                verify([call] * 2, lambda c, r, plan=plan: after_talk(plan(c, r)), limits, schedule, seed)
+                verify([call] * 2, lambda c, r, plan=plan: after_exchange(plan(c, r)), limits, schedule, seed)
 
 
-def test_without_a_talk_it_is_needed(seed):
+def test_without_an_exchange_the_entry_round_is_needed(seed):
     limits = small(3)
     plan = planner("zero_copy", limits)
     with pytest.raises(Race):
@@ -73,14 +73,14 @@ def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
     build = {"all_reduce": zero_copy.all_reduce_shared, "all_gather": zero_copy.all_gather_shared}[kind]
     size, nbytes = 3, 1000
     for schedule in SCHEDULES:
-        for frame in (lambda plan: plan, after_talk):
+        for frame in (lambda plan: plan, after_exchange):
             call = CollectiveCall(kind, size, nbytes)
             plans = [frame(build(r, size, nbytes, 8, root=root)) for r in range(size)]
             _, buffers, expected = prepare(call, plans, np.random.default_rng(seed))
             # The outputs of the other ranks are not touched; all would read the root's.
-            nobodys = [Memory(f"unused {r}", buffers[r].out_memory.data.copy(), size) for r in range(size)]
+            unused = [Memory(f"unused {r}", buffers[r].out_memory.data.copy(), size) for r in range(size)]
             own = [
-                RankBuffers(b.in_memory, 0, b.out_memory if r == root else nobodys[r], 0) for r, b in enumerate(buffers)
+                RankBuffers(b.in_memory, 0, b.out_memory if r == root else unused[r], 0) for r, b in enumerate(buffers)
             ]
             Simulator([(plans, own)], small(size), 8, seed).run(schedule)
             assert (own[root].out_memory.data == expected[root][1]).all()
