@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
+from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 CPUS = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="spinning sides need a processor each")

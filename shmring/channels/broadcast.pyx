@@ -28,7 +28,7 @@ from shmring.ring.blocking cimport GONE, LATE, await_counter, wake_peer, wake_pe
 from shmring.sync.backoff cimport be_patient, now_ns, patience_t
 from shmring.sync.group cimport UNREADY
 
-from shmring.channels.endpoint import STATES
+from shmring.ring.spsc import END_STATES
 from shmring.errors import PeerLostError, SegmentError
 from shmring.channels.records import RecordSender
 from shmring.channels.sender import Sender
@@ -466,7 +466,7 @@ cdef class BroadcastSender:
             head = load_acquire_u64(&ring.head)
             if ring.drops:
                 head &= ~(<uint64_t>1 << TOP_BIT)
-            state = STATES[ring_end_state(c.watch.other)]
+            state = END_STATES[ring_end_state(c.watch.other)]
             if ring.producer.closed == DISCONNECTED:
                 state = "disconnected"
             looks.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity, ring.sent.overwritten))

@@ -14,16 +14,16 @@ from shmring.channels.eventfd cimport Alarm
 from shmring._c.atomics cimport load_acquire_u64
 from shmring._c.layout cimport shmring_waiter
 from shmring.sync.liveness cimport fork_generation
-from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, END_HERE, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
+from shmring.ring.spsc cimport (END_CLOSED, END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN,
                            ring_end_state)
 from shmring.ring.blocking cimport GONE, LATE, await_briefly, await_counter
 from shmring.sync.backoff cimport be_patient, patience_t
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.errors import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
+from shmring.ring.spsc import END_STATES
 
 WHEN_FULL = ("wait", "drop_newest", "drop_oldest")     # in the order of WAITS, DROPS_NEWEST, DROPS_OLDEST
-STATES = {END_ABSENT: "absent", END_HERE: "here", END_CLOSED: "closed", END_LOST: "lost"}
 
 
 cdef int64_t timeout_of(object timeout) except? -2:
@@ -203,7 +203,7 @@ cdef class End:
         return GONE if state == END_CLOSED or state == END_LOST else LATE
 
     cdef object peer_state(self):
-        return STATES[ring_end_state(self.watch.other)]
+        return END_STATES[ring_end_state(self.watch.other)]
 
     cdef object lost(self):
         """The error that the other end is gone."""

@@ -5,11 +5,12 @@ from typing import NamedTuple
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 
-from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u32, load_relaxed_u64
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
 from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_ring, shmring_ring_counts, shmring_ring_role
 from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
 
 from shmring.errors import SegmentError
+from shmring.ring.spsc import END_STATES
 
 
 class EndLook(NamedTuple):
@@ -55,7 +56,7 @@ class RingLook(NamedTuple):
 
 cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint64_t position):
     return EndLook(
-        ("absent", "here", "closed", "lost")[ring_end_state(role)], role.life.pid,
+        END_STATES[ring_end_state(role)], role.life.pid,
         load_relaxed_u64(&role.waiter.asleep) != 0, position, load_relaxed_u64(&counts.messages),
         load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overwritten),
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
@@ -68,7 +69,7 @@ def look(buffer):
     Parameters
     ----------
     buffer : writable buffer
-        On a multiple of 128 bytes, as `shmring.ring.spsc.format_ring` wants it.
+        On a multiple of 128 bytes, as `shmring.ring.format_ring` wants it.
 
     Returns
     -------

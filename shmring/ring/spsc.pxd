@@ -63,7 +63,11 @@ cdef void ring_resume_producer(producer_t *p) noexcept nogil
 cdef void ring_resume_consumer(consumer_t *c) noexcept nogil
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil
 cdef void ring_close_consumer(consumer_t *c, bint in_good_order) noexcept nogil
+cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil
 cdef int ring_end_state(shmring_ring_role *role) noexcept nogil
+
+# Where in a buffer its ring begins, and how many bytes there are from there on.
+cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil
 
 
 # ---- Producer ----
@@ -177,6 +181,6 @@ cdef inline int64_t ring_try_pop(consumer_t *c, void *destination, uint64_t n) n
 
 # Whether the producer closed its end in good order and all that it committed is released: the end of the stream.
 cdef inline bint ring_is_finished(consumer_t *c) noexcept nogil:
-    # SYNC closed (meets: leave). Its last tail is seen by whoever sees that it is done; hence the flag first, the
+    # SYNC closed (meets: ring_leave). Its last tail is seen by whoever sees that it is done; hence the flag first, the
     # counter second: a ring seen empty before the flag may have been filled since.
     return load_acquire_u32(&c.ring.producer.closed) == 1 and ring_ready(c, c.capacity) == 0

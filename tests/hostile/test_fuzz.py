@@ -23,7 +23,7 @@ import shmring
 from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import segment_name, try_attach
-from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
+from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 CASES = int(os.environ.get("SHMRING_FUZZ_CASES", "0"))
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
-from shmring.ring.spsc import Consumer, Producer, format_ring, ring_nbytes
+from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.sync.liveness import hold
 
 SEED = int(os.environ.get("SHMRING_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
