@@ -1,30 +1,37 @@
-"""The communicator: the face of a group of ranks, put together from its abilities."""
+"""The communicator of a group of ranks, put together from mixins."""
 
-from shmring.collective.coalesced import Coalescing
-from shmring.collective.explain import Explaining
+from shmring.collective.coalesced import CoalescedCalls
+from shmring.collective.explain import ExplainCalls
 from shmring.collective.groups import GroupCalls
 from shmring.collective.objects import ObjectCalls
 from shmring.collective.persistent import PersistentPlans
-from shmring.collective.placement_report import Locating
+from shmring.collective.placement_report import PlacementCalls
 from shmring.collective.shared_arrays import SharedArrayCalls
 from shmring.p2p.objects import ObjectMessageCalls
 
 
 class Communicator(
-    ObjectMessageCalls, Coalescing, PersistentPlans, Explaining, Locating, ObjectCalls, GroupCalls, SharedArrayCalls
+    ObjectMessageCalls,
+    CoalescedCalls,
+    PersistentPlans,
+    ExplainCalls,
+    PlacementCalls,
+    ObjectCalls,
+    GroupCalls,
+    SharedArrayCalls,
 ):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 
-    One thread at a time is in a call; a second one waits for its turn. All ranks must make the same collective calls in
-    the same order. Use it as a context manager: left with an exception it aborts, so that peers fail at once with
-    `AbortedError`; else it closes.
+    One thread at a time is in a call; a second one waits. All ranks must make the same collective calls in the same
+    order. Use it as a context manager: left with an exception it aborts, so that peers raise `AbortedError` at once;
+    else it closes.
 
     Attributes
     ----------
     rank : int
-        This process's number, from 0 to ``size - 1``.
+        The number of this process, from 0 to ``size - 1``.
     size : int
-        How many ranks there are.
+        The number of ranks.
     name : str
         For messages and logs.
     """

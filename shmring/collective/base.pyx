@@ -110,8 +110,8 @@ cdef class CollectiveBase:
             of each that is not a constant: ``argument``, an environment variable, or what it is derived from. The
             duration of a barrier as measured when the communicator was made, and the number of processors that the
             ranks have together. For each rank, how much of its outbox this process maps by huge pages. ``threads``: of
-            each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``: calls
-            without staging, because the memory that other ranks access lies in shared arrays. ``programs``: one entry
+            each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
+            calls without staging, as the memory that other ranks access lies in shared arrays. ``programs``: one entry
             for each kind and size of large call that is cached, with its algorithm, bytes, rounds, threads, calls, how
             it stores into the outbox, and the microseconds that all ranks together spent in copies and reductions in
             the last complete trials of both ways of storing (through the cache, past it); 0 before.

@@ -3,7 +3,7 @@ from typing import Any
 
 from shmring.collective.base import _Array, _Op, _Timeout
 
-class Coalescing:
+class CoalescedCalls:
     def all_reduce_many(
         self, arrays: Sequence[_Array], *, op: _Op = "sum", timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...

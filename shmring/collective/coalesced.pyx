@@ -1,9 +1,8 @@
-"""Coalescing: many arrays as one operation, so that the small ones wait for the other ranks once and not each.
+"""Coalesced collectives: many arrays in one operation, so that small ones share one round of waiting for the peers.
 
-Small arrays are packed side by side into a scratch that stays in the cache, make the trip as one array, and are
-unpacked; two copies cost less than one more round of waiting. Large ones gain nothing by that and go by themselves. The
-ranks compare how the arrays lie in the list (a hash of it is in the signature), since equal sums of bytes would not
-show that they disagree.
+Small arrays are packed into a scratch buffer that stays in the cache, move as one array, and are unpacked; two copies
+cost less than one more round of waiting. Large arrays gain nothing from that and move separately. The signature has a
+hash of the list's layout (counts and dtypes in their order), because lists that differ may have equally many bytes.
 """
 
 import numpy as np
@@ -18,8 +17,8 @@ from shmring.collective.schedule cimport run_request
 from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.arrays.reduce cimport reduce_kernel
-from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY, NO_OP,
-                                NO_ROOT, OPAQUE, pack_bundle_signature)
+from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY,
+                                       NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature)
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -38,13 +37,13 @@ ctypedef struct piece_t:
 
 
 cdef class Bundle(Prepared):
-    """Small arrays that make one request together. The scratch is used within a turn of the engine, so all bundles of a
-    communicator share it."""
+    """Small arrays that move in one request. Only one thread at a time is in the engine, so all bundles of a
+    communicator share one scratch buffer."""
 
     cdef piece_t *pieces
     cdef int npieces
-    cdef bint packs              # this rank has something to say
-    cdef bint unpacks            # and to hear
+    cdef bint packs              # this rank sends
+    cdef bint unpacks            # this rank receives
     cdef char *scratch           # of BUNDLE_NBYTES; `held` keeps it
 
     def __dealloc__(self):
@@ -78,29 +77,29 @@ cdef class Bundle(Prepared):
             place += self.pieces[i].nbytes
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+# ---- lists of arrays -------------------------------------------------------------------------------------------------
 
 cdef class Many(Prepared):
-    """A list of arrays in one operation: bundles of the small ones, and the large ones by themselves."""
+    """A list of arrays in one operation: bundles of the small ones, and each large one."""
 
-    cdef str what                # the collective
+    cdef str method              # the collective
     cdef list steps
-    cdef list keepers
+    cdef list holders
 
     cdef object run(self):
         for step in self.steps:
             (<Prepared> step).run()
-        for keeper in self.keepers:
-            copy_back(keeper)
+        for holder in self.holders:
+            copy_back(holder)
         return self.result
 
     cdef bint has_copies(self) except -1:
-        return any([is_copy(keeper) for keeper in self.keepers])
+        return any([is_copy(holder) for holder in self.holders])
 
     @property
     def name(self):
         """The call in words."""
-        return f"{self.what}({len(self.keepers)} arrays)"
+        return f"{self.method}({len(self.holders)} arrays)"
 
     @property
     def label(self):
@@ -129,23 +128,23 @@ cdef int by_address(const void *a, const void *b) noexcept nogil:
 
 
 cdef int check_apart(piece_t *pieces, int n) except -1:
-    """No two of the arrays may overlap: what one of them receives would be what the other one sends. Sorts them."""
+    """Raise if two arrays overlap: one would receive into what the other sends. Sorts them."""
     cdef int i
     qsort(pieces, n, sizeof(piece_t), by_address)
     for i in range(1, n):
         if pieces[i - 1].data + pieces[i - 1].nbytes > pieces[i].data:
-            raise ValueError("two of the arrays overlap, or are the same; pass arrays apart")
+            raise ValueError("two of the arrays overlap; pass arrays that share no memory")
     return 0
 
 
 cdef class Sorter:
-    """The arrays of one call, seen through and sorted into bundles."""
+    """The arrays of one call, checked and sorted into bundles."""
 
     cdef CollectiveBase comm
     cdef array_t *arrays
     cdef piece_t *pieces
     cdef int n
-    cdef list keepers
+    cdef list holders
     cdef uint64_t layout
     cdef object scratch
     cdef char *base
@@ -154,19 +153,19 @@ cdef class Sorter:
         free(self.arrays)
         free(self.pieces)
 
-    cdef int look(self, CollectiveBase comm, list xs, bint writable) except -1:
+    cdef int add_arrays(self, CollectiveBase comm, list xs, bint writable) except -1:
         cdef int i, nfull = 0
         cdef array_t *a
         self.comm = comm
         self.n = len(xs)
-        self.keepers = []
+        self.holders = []
         self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
         self.pieces = <piece_t *> malloc(max(self.n, 1) * sizeof(piece_t))
         if self.arrays == NULL or self.pieces == NULL:
             raise MemoryError()
         for i, x in enumerate(xs):
             a = &self.arrays[i]
-            self.keepers.append(target_array(x, a) if writable else source_array(x, a))
+            self.holders.append(target_array(x, a) if writable else source_array(x, a))
             if a.nbytes:
                 self.pieces[nfull].data = <char *> a.data
                 self.pieces[nfull].nbytes = a.nbytes
@@ -181,7 +180,7 @@ cdef class Sorter:
         return 0
 
     cdef list bundles(self, int dtype):
-        """Lists of the indices of small arrays, of one dtype (-1: whatever they are), that go together."""
+        """Lists of the indices of small arrays, of one dtype (-1: of any), one list per bundle."""
         cdef int i
         cdef size_t nbytes = BUNDLE_NBYTES
         cdef list found = [], members = []
@@ -224,18 +223,18 @@ cdef class Sorter:
         call.sign(signature)
         return call
 
-    cdef Many gather_up(self, str what, list steps, list xs):
+    cdef Many many(self, str method, list steps, list xs):
         cdef Many many = Many.__new__(Many)
         many.engine = self.comm.engine
-        many.what = what
+        many.method = method
         many.steps = steps
-        many.keepers = self.keepers
+        many.holders = self.holders
         many.result = xs
         return many
 
 
-class Coalescing:
-    """What `shmring.Communicator` is made of, operations on lists of arrays: see there."""
+class CoalescedCalls:
+    """The collectives of `shmring.Communicator` on lists of arrays."""
 
     def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
         """All-reduce several arrays in place, as one operation: the same bits as one call for each, in less time.
@@ -246,7 +245,7 @@ class Coalescing:
             As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all
             ranks. No two may overlap.
         op, timeout, async_op
-            As in `all_reduce`. The timeout is that of each part.
+            As in `all_reduce`. The timeout applies to each part.
 
         Returns
         -------
@@ -271,7 +270,7 @@ class Coalescing:
         cdef array_t *a
         cdef int i, code
         xs = list_of(arrays)
-        sorter.look(comm, xs, True)
+        sorter.add_arrays(comm, xs, True)
         codes = {}
         for i in range(sorter.n):
             a = &sorter.arrays[i]
@@ -293,7 +292,7 @@ class Coalescing:
             elif a.nbytes > SMALL_NBYTES:
                 steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
                                      kernel_for(code, a), timeout_ns, None, None, None))
-        return dispatch(sorter.gather_up("all_reduce_many", steps, xs), async_op)
+        return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
 
     def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
         """Copy the root's arrays into those of all others, as one operation.
@@ -305,7 +304,7 @@ class Coalescing:
             ranks. No two may overlap.
         root : int
         timeout, async_op
-            As in `all_reduce`. The timeout is that of each part.
+            As in `all_reduce`. The timeout applies to each part.
 
         Returns
         -------
@@ -328,7 +327,7 @@ class Coalescing:
         cdef array_t *a
         cdef int i
         xs = list_of(arrays)
-        sorter.look(comm, xs, not comm.check_root(root))
+        sorter.add_arrays(comm, xs, not comm.check_root(root))
         steps = []
         for members in sorter.bundles(-1):
             steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
@@ -337,11 +336,11 @@ class Coalescing:
             if a.nbytes > SMALL_NBYTES:
                 steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
                                      timeout_ns, None, None, None))
-        return dispatch(sorter.gather_up("broadcast_many", steps, xs), async_op)
+        return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
 
 
 def list_of(arrays):
-    """``arrays`` as a list; one array alone is refused, of which each row would be taken for one."""
+    """``arrays`` as a list; a single array is refused, whose rows would be taken for the arrays."""
     if not isinstance(arrays, (list, tuple)):
         raise TypeError(f"arrays is {type(arrays).__name__}: pass a list or a tuple of arrays")
     return list(arrays)

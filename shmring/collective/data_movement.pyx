@@ -34,8 +34,8 @@ cdef class DataMovement(Reductions):
         Raises
         ------
         TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`. The root does not wait for the others: if they disagree or die, a later call of the root may
-            be the first to raise.
+            As in `all_reduce`. The root does not wait for the others: if they disagree or die, a later call of the root
+            may be the first to raise.
 
         Notes
         -----

@@ -1,65 +1,57 @@
-"""Explaining: which way a collective of some size takes, what the other ways would cost, and why the line is there."""
+"""The explanation of a collective: the algorithm for a size, the cost of the others, and the threshold between them."""
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
 
+from shmring.collective.mixin import CommunicatorMixin
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
 from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
 from shmring.plan.limits import LINE, Limits
 
-if TYPE_CHECKING:
-    from shmring.config import Config
-
-# Methods whose x holds a block for each rank; plans count blocks.
+# Methods whose x holds a block for each rank; their plans count blocks.
 OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
 
-# Which threshold drew the line between the ways.
-LINES = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
+# The threshold between the algorithms.
+THRESHOLDS = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
 
 
-class Explaining:
-    """What `shmring.Communicator` is made of, explanations: see there."""
-
-    rank: int
-    size: int
-    config: Config
-    engine: Any
+class ExplainCalls(CommunicatorMixin):
+    """The explanations of `shmring.Communicator`."""
 
     def explain(self, collective: str, nbytes: int, *, root: int = 0, op: str = "sum", dtype: str = "float32") -> str:
-        """Tell which way a collective takes, and what the cost model says of that way and the others.
+        """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
 
         Parameters
         ----------
         collective : str
-            The name of the method, e.g. ``"all_reduce"``; one on arrays that is planned.
+            The name of the method, e.g. ``"all_reduce"``; any collective on arrays that has plans.
         nbytes : int
             Bytes of the array ``x`` that the method takes.
         root : int, default 0
-            Where the method has a root.
+            For methods with a root.
         op, dtype : str
-            The operation, of those with names, and the name of the dtype. They matter where ranks live in several
-            domains: 16-bit floats are summed in float32 from domain to domain.
+            The name of the operation and of the dtype. They matter if the ranks are in several locality domains:
+            between domains, partial sums of 16-bit floats are float32.
 
         Returns
         -------
         str
-            A line for each way on private arrays: whether it is taken, its synchronisations that nothing hides, rounds,
-            bytes that this rank loads and stores, and the model's microseconds.
+            A line for each algorithm on private arrays: whether it is taken, its dependent synchronisations, rounds,
+            the bytes that this rank loads and stores, and the microseconds of the model.
 
         Raises
         ------
         TypeError, ValueError
-            No such collective, root, operation or dtype, or ``nbytes`` is negative or no multiple of what the method
-            takes.
+            Unknown collective, root, operation or dtype, or ``nbytes`` is negative or not a multiple of the
+            number of blocks.
 
         Notes
         -----
-        Not collective, and nothing is sent. The model knows a latency and a rate (``comm.stats()`` has both) and no
-        caches: it is good for telling ways apart, not for telling the time.
+        Not collective, and nothing is sent. The model has a latency and a rate (``comm.stats()`` shows both) and no
+        caches: it ranks algorithms, and does not predict times.
         """
         nbytes, root = operator.index(nbytes), operator.index(root)
         blocks = self.size if collective in OF_BLOCKS else 1
@@ -71,6 +63,9 @@ class Explaining:
             raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
         if dtype not in DTYPE_CODES:
             raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
+        return "\n".join(self._explanation(collective, nbytes, blocks, root, op, dtype))
+
+    def _explanation(self, collective: str, nbytes: int, blocks: int, root: int, op: str, dtype: str) -> list[str]:
         wide = widening(op_code(op), DTYPE_CODES[dtype])
         limit = self.engine.thresholds.eager_nbytes
         eager = nbytes <= limit
@@ -81,8 +76,7 @@ class Explaining:
         lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'eager' if eager else planned}"]
         why = self.engine.thresholds.why
         lines.append(
-            f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes "
-            f"({why.get('eager_nbytes', 'default')})"
+            f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})"
         )
         for kind, name in BUILDERS:
             if kind == collective and "zero_copy" not in name:
@@ -97,19 +91,19 @@ class Explaining:
                 f"  hierarchical: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
                 f"{1e6 * hierarchical:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
             )
-        if line := LINES.get(collective):
-            lines.append(f"  {line} = {getattr(self.engine.limits, line)} ({why[line]})")
-        return "\n".join(lines)
+        if threshold := THRESHOLDS.get(collective):
+            lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
+        return lines
 
     def _priced(self, kind: str, name: str, nbytes: int, root: int) -> str:
-        """The price of one way, in words."""
+        """The cost of one algorithm, in words."""
         build, costs = BUILDERS[kind, name], self.engine.thresholds.costs
         rooted = (root,) if kind in ROOTED else ()
         try:
             plan = build(self.rank, self.size, nbytes, 1, self.engine.limits, *rooted)
         except ValueError as error:
             return str(error)
-        # The same for any size that fits in one round, and any ranks that are not too few to differ.
+        # The count is the same for any size that fits in one round, and any number of ranks from 3 up.
         few = [build(r, 3, 3 * LINE, 1, Limits(), *([0] if rooted else [])) for r in range(3)]
         syncs = dependent_syncs(few) if self.size > 1 else 0
         touched = cost(plan).touched_nbytes

@@ -1,8 +1,9 @@
-"""Communicators of some of a communicator's ranks: by colour, by list, of all again, of those who are still alive.
+"""Communicators of some of a communicator's ranks: by colour, by list, of all ranks again, of the surviving ranks.
 
-A group is made like the first communicator: its ranks meet under a name in shared memory. The name is made of what only
-the ranks of this parent know (a hash of its segments' nonces) and of who belongs to the group, so it needs no agreement
-and no counter: groups made at the same time, by different threads, or in different orders cannot meet each other.
+A group is made like the first communicator: by a rendezvous of its ranks under a name in shared memory. The name is a
+hash of values that only the ranks of this parent know (the nonces of its segments) and of the list of members. So it
+needs no agreement and no counter: groups that are made at the same time, by different threads, or in different orders
+have different names.
 """
 
 from __future__ import annotations
@@ -16,25 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shmring.bootstrap.connect import assemble
-from shmring.errors import BrokenError, RendezvousError, RendezvousTimeoutError, PeerLostError
+from shmring.collective.mixin import CommunicatorMixin
+from shmring.errors import BrokenError, PeerLostError, RendezvousError, RendezvousTimeoutError
 from shmring.memory.sweep import DEATH_GRACE_S, sweep_after
 
 if TYPE_CHECKING:
     from shmring.config import Config
 
 
-class GroupCalls:
+class GroupCalls(CommunicatorMixin):
     """The calls of `shmring.Communicator` that make new communicators."""
 
-    rank: int
-    size: int
-    name: str
-    config: Config
-    engine: Any
-    all_gather: Callable
-
     parent_ranks: tuple[int, ...] | None = None
-    """What each rank's number was in the communicator this one was made from; None if it was made by `init`."""
+    """The number of each rank in the communicator from which this one was made; None if it was made by `init`."""
 
     def split(self, color, key=None, *, rendezvous_timeout=300.0, **settings):
         """Make one communicator of each set of ranks that give the same colour.
@@ -44,12 +39,12 @@ class GroupCalls:
         color : int or None
             Any integer of 64 bits. None: this rank takes part in the split but belongs to no group.
         key : int, optional
-            Ranks are numbered by (key, rank in this communicator); by default all keys are equal.
+            Ranks are numbered in the order of (key, rank in this communicator); by default all keys are equal.
         rendezvous_timeout : float, optional
-            Seconds to wait for the group's other ranks to make their segments; None for ever.
+            Seconds to wait for the group's other ranks to make their segments; None: no limit.
         **settings
             Fields of `shmring.config.Config`, by default those of this communicator. A group takes ``nslots *
-            slot_nbytes`` of shared memory per rank, 2 MiB by default; many groups at a time want smaller ones.
+            slot_nbytes`` of shared memory per rank, 2 MiB by default; use less for many groups at a time.
 
         Returns
         -------
@@ -68,20 +63,20 @@ class GroupCalls:
 
         Notes
         -----
-        Collective. One `all_gather` of 24 bytes, then some milliseconds to make the memory and meet. The group does
-        not depend on this communicator any more: either may be closed first.
+        Collective. One `all_gather` of 24 bytes, then some milliseconds for memory and rendezvous. From then on the
+        group is independent of this communicator: either may be closed first.
         """
         config = self.config.changed(**settings)
         numbers = [0 if number is None else operator.index(number) for number in (color, key)]
         if not all(-(2**63) <= number < 2**63 for number in numbers):
             raise ValueError(f"color={color}, key={key}: must fit in 64 bits")
         own = np.array([color is not None, *numbers], np.int64)
-        said = self.all_gather(own)
+        colors = self.all_gather(own)
         if color is None:
             return None
-        members = [r for r in range(self.size) if said[r, 0] and said[r, 1] == own[1]]
-        members.sort(key=lambda r: (said[r, 2], r))
-        return self._found(f"split.{own[1]}", members, config, rendezvous_timeout)
+        members = [r for r in range(self.size) if colors[r, 0] and colors[r, 1] == own[1]]
+        members.sort(key=lambda r: (colors[r, 2], r))
+        return self._make_group(f"split.{own[1]}", members, config, rendezvous_timeout)
 
     def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of some ranks. Only they call.
@@ -89,8 +84,8 @@ class GroupCalls:
         Parameters
         ----------
         ranks : iterable of int
-            Ranks of this communicator, each once, this one among them. All of them give the same ranks in the same
-            order; the place in it becomes the rank in the group. Groups may overlap.
+            Ranks of this communicator, each once, including this one. All members give the same ranks in the same
+            order; the position becomes the rank in the group. Groups may overlap.
         rendezvous_timeout, **settings
             As in `split`.
 
@@ -109,8 +104,8 @@ class GroupCalls:
 
         Notes
         -----
-        Sends nothing in this communicator, so it may be called while others use it. One thread at a time for the
-        same ranks. Blocks until the others have called. For ranks in order 0, 1, 2, ... a group of all, see `dup`.
+        Sends nothing in this communicator, so other threads may use it meanwhile. One thread at a time for the same
+        ranks. Blocks until the other members have called. For a group of all ranks in their order, see `dup`.
         """
         config = self.config.changed(**settings)
         members = [operator.index(r) for r in ranks]
@@ -118,13 +113,13 @@ class GroupCalls:
         if wrong:
             raise ValueError(f"ranks={members}: {wrong[0]} is not a rank, from 0 to {self.size - 1}")
         if len(set(members)) < len(members):
-            raise ValueError(f"ranks={members}: each rank may be there once")
+            raise ValueError(f"ranks={members}: a rank may be listed only once")
         if self.rank not in members:
-            raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only those listed call")
-        return self._found("subgroup", members, config, rendezvous_timeout)
+            raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only the listed ranks call")
+        return self._make_group("subgroup", members, config, rendezvous_timeout)
 
     def dup(self, *, rendezvous_timeout=300.0, **settings):
-        """Make a communicator of the same ranks, with traffic of its own: for a library, or one for each thread.
+        """Make a communicator of the same ranks with memory of its own: for a library, or one for each thread.
 
         Parameters
         ----------
@@ -137,17 +132,19 @@ class GroupCalls:
 
         Raises
         ------
-        TypeError, ValueError, BrokenError, RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
+        TypeError, ValueError, BrokenError
+            As in `subgroup`.
+        RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
             As in `subgroup`.
 
         Notes
         -----
         Collective: all ranks call, one thread of each at a time.
         """
-        return self._found("dup", range(self.size), self.config.changed(**settings), rendezvous_timeout)
+        return self._make_group("dup", range(self.size), self.config.changed(**settings), rendezvous_timeout)
 
     def shrink(self, *, rendezvous_timeout=300.0, **settings):
-        """Make a communicator of the ranks that are still here, in their old order. For going on after a `BrokenError`.
+        """Make a communicator of the surviving ranks, in their old order, to continue after a `BrokenError`.
 
         Parameters
         ----------
@@ -157,7 +154,7 @@ class GroupCalls:
         Returns
         -------
         Communicator
-            Its ``parent_ranks`` tell who each rank was.
+            Its ``parent_ranks`` are the old numbers of its ranks.
 
         Raises
         ------
@@ -166,16 +163,17 @@ class GroupCalls:
         ClosedError
             This communicator was closed here.
         RendezvousTimeoutError
-            Ranks that are alive and have not closed this communicator did not call; ``missing`` has them.
+            Ranks that are alive and have not closed this communicator did not call; they are in ``missing``.
         RendezvousError, OutOfSharedMemoryError, SegmentError
-            A rank that is alive gave up; no room. May be called again.
+            A live rank gave up, or there is no memory. May be called again.
 
         Notes
         -----
-        All ranks call that are alive and have not closed this communicator, broken or not. Those who die meanwhile are
-        left out too. Who is left is read from the liveness, which all ranks see alike and which never come back. So
-        the ranks need no vote: they meet under the name of the set they see, start again when it gets smaller, and are
-        done when a barrier has shown that all of them have met. This communicator stays as it is; close it.
+        Called by all ranks that are alive and have not closed this communicator, broken or not. Ranks that die
+        meanwhile are left out, too. Survivors are determined from the liveness words in this communicator's segments,
+        which are the same for all ranks, and in which a dead rank stays dead. So the ranks need no vote: they meet
+        under the name of the set that they see, start again when it gets smaller, and are done when a barrier has shown
+        that all of them have met. This communicator stays as it is; close it.
         """
         config = self.config.changed(**settings)
         deadline = None if rendezvous_timeout is None else time.monotonic() + rendezvous_timeout
@@ -183,9 +181,9 @@ class GroupCalls:
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                group = self._found_for_sure(survivors, config, left_s)
+                group = self._make_confirmed(survivors, config, left_s)
                 if len(survivors) < self.size:
-                    self._clear_up()
+                    self._remove_names()
                 return group
             except (BrokenError, RendezvousError) as error:
                 before, survivors = survivors, self._survivors_after(survivors, error)
@@ -194,7 +192,7 @@ class GroupCalls:
 
     # ---- what the calls share ----
 
-    def _found(
+    def _make_group(
         self,
         what: str,
         members: Sequence[int],
@@ -202,7 +200,7 @@ class GroupCalls:
         rendezvous_timeout: float | None,
         check: Callable[[Iterable[int]], None] | None = None,
     ) -> Any:
-        """Meet the other members and make the group. ``check`` is called with the members who have not come yet."""
+        """Meet the other members and make the group. ``check`` is called with the members that have not come yet."""
         if check is None:
             self.engine.check_usable()
             check = self._check_awaited
@@ -221,22 +219,22 @@ class GroupCalls:
             missing = tuple(members[r] for r in error.missing if r < len(members))
             raise RendezvousTimeoutError(
                 f"{self.name}: {list(missing)} of the ranks {list(members)} of a new group did not come. "
-                f"Did all call, and give the same ranks in the same order? ({error})",
+                f"All of them must call, with the same ranks in the same order. ({error})",
                 missing,
             ) from None
         except PeerLostError as error:
-            self._clear_up()
+            self._remove_names()
             if isinstance(error, _MemberLostError):
                 raise
-            # Seen by the rendezvous, which knows the ranks of the group only.
+            # From the rendezvous, which knows only the numbers in the group.
             raise _lost(self.name, members[error.rank], error.pid) from None
-        group: Any = type(self)(engine)  # type: ignore[call-arg]
+        group: Any = type(self)(engine)
         group.parent_ranks = tuple(members)
         return group
 
     def _check_awaited(self, missing: Iterable[int]) -> None:
-        """Nobody is waited for in vain; those who have come must live until all have, which the rendezvous looks after."""
-        gone = self.engine.gone_ranks()  # first: who aborts and closes at once is to be heard of as one who aborted
+        """Raise if a missing member is gone, or the parent is broken. The rendezvous checks those that have come."""
+        gone = self.engine.gone_ranks()  # read first: a rank that aborts and then closes must be reported as aborting
         try:
             self.engine.check_usable()
         except PeerLostError as error:
@@ -245,30 +243,30 @@ class GroupCalls:
             if r in gone:
                 raise _lost(self.name, r)
 
-    def _found_for_sure(self, survivors: list[int], config: Config, rendezvous_timeout: float | None) -> Any:
-        """Make a group of exactly these, on all of them or on none."""
+    def _make_confirmed(self, survivors: list[int], config: Config, rendezvous_timeout: float | None) -> Any:
+        """Make a group of exactly these ranks, on all of them or on none."""
 
         def check(missing: Iterable[int]) -> None:
             for r in self.engine.gone_ranks():
                 if r in survivors:
                     raise _lost(self.name, r)
 
-        group = self._found("shrink", survivors, config, rendezvous_timeout, check)
+        group = self._make_group("shrink", survivors, config, rendezvous_timeout, check)
         try:
-            # A rank may have left the rendezvous because of a death in the instant in which others saw it complete. It
-            # does not come to the barrier. If one rank gets through, all have come to it, so all get through.
+            # A rank may have left the rendezvous because of a death just as others found it complete. That rank does
+            # not call the barrier. If one rank returns from the barrier, all have called it, so all return from it.
             group.barrier(timeout=rendezvous_timeout)
             return group
         except BaseException:
             group.close()
             raise
 
-    def _clear_up(self) -> None:
-        """Take away the names of ranks that died while they were rendezvous, in whichever group: nobody else would."""
+    def _remove_names(self) -> None:
+        """Unlink the names of ranks that died during the rendezvous of any group: no other code does."""
         sweep_after(self.name.partition("/")[0], self.engine.dead_pids())
 
     def _key(self) -> str:
-        """What only this communicator's ranks know: equal on all of them, different for every communicator."""
+        """A text that only this communicator's ranks know: equal on all of them, different for every communicator."""
         nonces = b"".join(segment.header.nonce for segment in self.engine.segments)
         return hashlib.blake2b(nonces, digest_size=12).hexdigest()
 
@@ -277,7 +275,7 @@ class GroupCalls:
         return [r for r in range(self.size) if r not in gone]
 
     def _survivors_after(self, before: list[int], error: Exception) -> list[int]:
-        """Who is left after an attempt has failed; ``before`` if it failed of anything but a death."""
+        """The survivors after a failed attempt; ``before`` if no rank died."""
         grace_until = time.monotonic() + (DEATH_GRACE_S if isinstance(error, PeerLostError) else 0.0)
         while True:
             survivors = self._survivors()
@@ -298,6 +296,6 @@ def _lost(name: str, rank: int, pid: int = 0) -> PeerLostError:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """A list of ranks as a short text, a different one for each list."""
+    """A list of ranks as a short text, different for each list."""
     text = ".".join(map(str, ranks))
     return text if len(text) <= 32 else hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

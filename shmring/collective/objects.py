@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from shmring._runtime import timeout_ns
 from shmring.arrays.pickle5 import empty_buffers, pack, require_pickle
+from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.object_transfer import (
     INLINE_NBYTES,
     NOTHING,
@@ -41,20 +42,8 @@ from shmring.collective.object_transfer import (
 )
 
 
-class ObjectCalls:
+class ObjectCalls(CommunicatorMixin):
     """The calls on Python objects of `shmring.Communicator`."""
-
-    rank: int
-    size: int
-    config: Any
-    broadcast: Callable
-    gather: Callable
-    all_gather: Callable
-    scatter: Callable
-    all_to_all: Callable
-    abort: Callable
-    is_closed: bool
-    is_broken: bool
 
     def broadcast_object(self, obj=None, root=0, *, timeout=...):
         """Give every rank a copy of the root's object.

@@ -1,9 +1,10 @@
-"""Locating: on which NUMA nodes the memory of a communicator lies, as the kernel says, and where its ranks run."""
+"""The placement report: on which NUMA nodes a communicator's memory is, according to the kernel, and its ranks run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from shmring.collective.mixin import CommunicatorMixin
 from shmring.memory.header import HEADER_NBYTES
 from shmring.placement.cpus import processor_of
 from shmring.placement.locality import seat_at
@@ -15,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class SegmentPlacement(NamedTuple):
-    """Where the memory of one segment lies, or of one rank's slice of a shared result.
+    """The NUMA nodes of the memory of one segment, or of one rank's slice of a shared result.
 
     Attributes
     ----------
     kind : {"outbox", "array", "result"}
     number : int
-        Of the array, from 1 on in the order in which they were made; 0 for an outbox.
+        Of the array, from 1 on in the order in which the arrays were made; 0 for an outbox.
     rank : int
-        Who writes it.
+        The rank that writes it.
     home : int
         The node on which that rank runs now; -1 where this process cannot see it.
     nodes : dict of int to int, or None
-        Bytes on each node. What has no memory yet, or was never touched by the process that asks, is on none. None
-        where the kernel does not say.
+        Bytes on each node. Pages without memory yet, and pages that this process never touched, are on none. None if
+        the kernel gives no information.
     """
 
     kind: str
@@ -39,28 +40,24 @@ class SegmentPlacement(NamedTuple):
 
     @property
     def away_nbytes(self) -> int:
-        """Bytes that lie on other nodes than the one on which their rank runs now; 0 where that is not known."""
+        """Bytes on other nodes than the one on which the rank runs now; 0 if that is not known."""
         if self.nodes is None or self.home < 0:
             return 0
         return sum(nbytes for node, nbytes in self.nodes.items() if node != self.home)
 
 
-class Locating:
-    """What `shmring.Communicator` is made of, looking after its memory: see there."""
-
-    rank: int
-    size: int
-    engine: Any
+class PlacementCalls(CommunicatorMixin):
+    """The report of `shmring.Communicator` on the placement of its memory."""
 
     def placement(self) -> list[SegmentPlacement]:
-        """Tell on which NUMA nodes the memory of this communicator lies now.
+        """List on which NUMA nodes the memory of this communicator is now.
 
         Returns
         -------
         list of SegmentPlacement
-            The outboxes by rank, then the shared arrays that this process still has, by number and rank. Bytes of whole
-            pages on each node, as the kernel counts them, and for each the node on which its rank runs now: a rank
-            that has moved since shows in ``away_nbytes``.
+            The outboxes by rank, then the shared arrays that this process still has, by number and rank. Each with
+            bytes of whole pages on each node, as the kernel counts them, and the node on which its rank runs now. If
+            the rank has moved since, ``away_nbytes`` is positive.
 
         Raises
         ------
@@ -70,18 +67,18 @@ class Locating:
         Notes
         -----
         Not collective, sends nothing, does not block; any thread. Costs about 0.1 us a page. A rank's memory stays
-        where it is when the rank moves: `dup` makes a communicator with memory where the ranks are then, and arrays
-        made from then on lie there. ``docs/placement.md`` tells what lies where, and why.
+        where it is when the rank moves. `dup` makes a communicator with memory on the nodes where the ranks are then;
+        so do calls that make shared arrays. See ``docs/placement.md``.
         """
         engine = self.engine
         if engine.is_closed:
             engine.refuse()
-        homes = [current_node() if r == self.rank else _running_on(engine.segments[r]) for r in range(self.size)]
+        homes = [current_node() if r == self.rank else _node_of_creator(engine.segments[r]) for r in range(self.size)]
         rows = [
             SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping))
             for r, segment in enumerate(engine.segments)
         ]
-        for allocation in engine.sharing.directory.allocations() if engine.sharing else ():
+        for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
             if not allocation.is_result:
                 rows += [
                     SegmentPlacement("array", allocation.number, r, homes[r], bytes_by_node(segment.mapping))
@@ -96,7 +93,7 @@ class Locating:
         return rows
 
 
-def _running_on(segment: Segment) -> int:
-    """The node on which the maker of a segment runs now; -1 if it is dead or in another PID namespace."""
+def _node_of_creator(segment: Segment) -> int:
+    """The node on which the creator of a segment runs now; -1 if it is dead or in another PID namespace."""
     processor = processor_of(segment.header.pid, segment.header.start_time)
     return -1 if processor < 0 else seat_at(processor).node

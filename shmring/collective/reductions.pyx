@@ -26,7 +26,7 @@ cdef class Reductions(CollectiveBase):
             refused.
         op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}, ufunc or callable
             ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only. A callable ``f(a, b)``
-            returns an array of the same dtype; see "Callables" in ``docs/async.md`` for what it costs.
+            returns an array of the same dtype; see "User functions" in ``docs/async.md`` for the cost.
         timeout : float, optional
             Seconds to wait for live peers; None: no limit. The communicator's timeout by default.
         async_op : bool

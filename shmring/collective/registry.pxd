@@ -1,13 +1,13 @@
-# The directory of a communicator's shared arrays: from an address to whose array it lies in and where, and back.
+# The registry of a communicator's shared arrays: from an address to (allocation, owner, offset), and back.
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef enum:
     NOWHERE = 0
 
-# Where an array begins, in words that every rank understands.
+# Where an array starts, independent of the addresses of one process.
 ctypedef struct place_t:
     uint32_t allocation     # its number, from 1 on; NOWHERE: in no shared array
-    uint32_t owner          # the rank in whose segment
+    uint32_t owner          # the rank of the segment
     uint64_t offset         # bytes into its data
 
 ctypedef struct range_t:    # one segment as this process maps it
@@ -18,11 +18,11 @@ ctypedef struct range_t:    # one segment as this process maps it
 
 ctypedef struct entry_t:
     uint32_t allocation
-    char **bases            # by rank: where its data begins here
-    void *object            # the Allocation, borrowed: it takes itself out before it goes
+    char **bases            # by rank: the address of its data in this process
+    void *object            # the Allocation, borrowed: it removes itself when it is freed
 
 
-cdef class Directory:
+cdef class AllocationRegistry:
     cdef range_t *ranges    # by address
     cdef entry_t *entries   # by number
     cdef int nranges
@@ -37,13 +37,13 @@ cdef class Directory:
 
 
 cdef class Allocation:
-    cdef Directory directory
+    cdef AllocationRegistry registry
     cdef readonly list segments
     cdef readonly int number
     cdef readonly int size
     cdef readonly size_t nbytes
     cdef readonly bint is_result    # one segment for all ranks
-    cdef bint is_listed
+    cdef bint is_registered
     cdef char **bases
 
 

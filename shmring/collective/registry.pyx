@@ -1,10 +1,10 @@
-"""The directory of a communicator's shared arrays.
+"""The registry of a communicator's shared arrays: from an address to (allocation, owner, offset), and back.
 
-An *allocation* is what one collective call made: a segment of each rank, all mapped by all, or a single one that serves
-as everyone's. Each ndarray keeps an *area* alive, the area its allocation, and that the mappings of all its segments;
-so they go with the last view, which the directory does not count as.
+An *allocation* is the memory that one collective call made: one segment per rank, all mapped by all ranks, or a single
+segment for all ranks. Each ndarray keeps an *area* alive, the area its allocation, and the allocation the mappings of
+all its segments. So the memory is unmapped with its last view; the registry holds borrowed references only.
 
-Addresses differ from process to process. What ranks tell each other is a place: (allocation, owner, offset).
+Addresses differ from process to process. Ranks exchange a *place*: (allocation, owner, offset).
 """
 
 cimport cython
@@ -16,15 +16,15 @@ from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.mapping cimport Mapping
 
 
-cdef class Directory:
-    """Which addresses belong to which allocation; read and changed with the GIL held."""
+cdef class AllocationRegistry:
+    """Which addresses belong to which allocation. Read and changed with the GIL held."""
 
     def __dealloc__(self):
         free(self.ranges)
         free(self.entries)
 
     cdef int add(self, Allocation allocation) except -1:
-        """List an allocation, which has a higher number than all before it."""
+        """Add an allocation, which has a higher number than all before it."""
         cdef int i, at, needed = self.nranges + <int> len(allocation.segments)
         cdef range_t new
         cdef Mapping mapping
@@ -33,11 +33,11 @@ cdef class Directory:
             needed *= 2
             memory = realloc(self.ranges, needed * sizeof(range_t))
             if memory == NULL:
-                raise MemoryError("no memory for the directory of shared arrays")
+                raise MemoryError("no memory for the registry of shared arrays")
             self.ranges = <range_t *> memory
             memory = realloc(self.entries, needed * sizeof(entry_t))
             if memory == NULL:
-                raise MemoryError("no memory for the directory of shared arrays")
+                raise MemoryError("no memory for the registry of shared arrays")
             self.entries = <entry_t *> memory
             self.capacity = needed
         for segment in allocation.segments:
@@ -58,7 +58,7 @@ cdef class Directory:
         self.entries[self.nentries].bases = allocation.bases
         self.entries[self.nentries].object = <void *> allocation
         self.nentries += 1
-        allocation.is_listed = True
+        allocation.is_registered = True
         return 0
 
     cdef void remove(self, Allocation allocation) noexcept:
@@ -76,9 +76,9 @@ cdef class Directory:
         self.nentries = kept
 
     cdef range_t *range_at(self, const void *address) noexcept:
-        """The range that holds a byte; NULL if none does."""
+        """The range that contains an address; NULL if none does."""
         cdef int low = 0, high = self.nranges, middle
-        while low < high:       # the last one that does not begin behind it
+        while low < high:       # the last range that does not start after the address
             middle = (low + high) // 2
             if self.ranges[middle].start <= <char *> address:
                 low = middle + 1
@@ -89,7 +89,7 @@ cdef class Directory:
         return &self.ranges[low - 1]
 
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept:
-        """Where ``nbytes`` from an address on lie, if all in one shared array."""
+        """The place of ``nbytes`` from an address on; NOWHERE unless they lie in one shared array."""
         cdef place_t place
         cdef range_t *found = self.range_at(address)
         place.allocation = NOWHERE
@@ -102,7 +102,7 @@ cdef class Directory:
         return place
 
     cdef entry_t *entry_of(self, uint32_t allocation) noexcept:
-        """The entry of an allocation; NULL if this process has dropped it, or never had it."""
+        """The entry of an allocation; NULL if this process has unmapped it, or never had it."""
         cdef int low = 0, high = self.nentries, middle
         while low < high:
             middle = (low + high) // 2
@@ -123,7 +123,7 @@ cdef class Directory:
         return allocation, found.owner, <size_t> (address - <size_t> found.start)
 
     def allocations(self):
-        """All that this process still has, by number."""
+        """All that this process still has mapped, by number."""
         cdef int i
         return [<Allocation> self.entries[i].object for i in range(self.nentries)]
 
@@ -131,26 +131,26 @@ cdef class Directory:
         return self.nentries
 
 
-@cython.no_gc       # in no cycle: nothing that it refers to refers back
+@cython.no_gc       # in no cycle: it refers to nothing that refers back
 cdef class Allocation:
-    """The segments of one collective allocation, mapped here; listed in the directory as long as it lives.
+    """The segments of one collective allocation, mapped here; registered as long as it lives.
 
     Parameters
     ----------
-    directory : Directory
+    registry : AllocationRegistry
     number : int
         From 1 on; the same on all ranks.
     segments : list of Segment
         By rank; or the only one, which all ranks share.
     size : int
-        How many ranks there are.
+        Number of ranks.
     nbytes : int
         Of data in each segment.
     """
 
-    def __cinit__(self, Directory directory, int number, list segments, int size, size_t nbytes):
+    def __cinit__(self, AllocationRegistry registry, int number, list segments, int size, size_t nbytes):
         cdef int r
-        self.directory = directory
+        self.registry = registry
         self.number = number
         self.segments = segments
         self.size = size
@@ -161,15 +161,15 @@ cdef class Allocation:
             raise MemoryError("no memory for a shared array's addresses")
         for r in range(size):
             self.bases[r] = (<Mapping> segments[0 if self.is_result else r].mapping).address + <size_t> HEADER_NBYTES
-        directory.add(self)
+        registry.add(self)
 
     def __dealloc__(self):
-        if self.is_listed:
-            self.directory.remove(self)
+        if self.is_registered:
+            self.registry.remove(self)
         free(self.bases)
 
     def area(self, int rank):
-        """The data of a rank's segment, as something to make an ndarray of."""
+        """The data of a rank's segment, as a buffer for an ndarray."""
         cdef Area area = Area.__new__(Area)
         area.allocation = self
         area.rank = rank
@@ -178,7 +178,7 @@ cdef class Allocation:
 
 @cython.no_gc
 cdef class Area:
-    """One rank's memory in an allocation. Whoever looks at it keeps the whole allocation mapped."""
+    """One rank's memory in an allocation. A view of it keeps the whole allocation mapped."""
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self.allocation.bases[self.rank], self.allocation.nbytes, 0, flags)

@@ -1,5 +1,6 @@
-# Collectives: what each of them means, as a talk (small) or an execution (large).
+# Requests of collectives: eager (small) or planned (large).
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.engine.engine cimport Engine
@@ -8,11 +9,24 @@ from shmring.engine.compiled_plan cimport Program
 from shmring.arrays.reduce cimport reduce_kernel
 from shmring.engine.eager cimport eager_t
 
-# One collective, prepared: an execution along the program that came with it, or a talk if there came None. Both start anew
-# each time they are run; the pointers in it must live as long as it does.
+# One collective: the execution of the compiled plan that came with it, or an eager exchange if that is None. Either can
+# be run repeatedly; the memory behind its pointers must live as long as it does.
 ctypedef struct request_t:
     eager_t eager
     execution_t execution
+
+
+cdef inline char *payload_of(array_t *x) noexcept:
+    """The memory of ``x``; never NULL, where some frameworks place empty arrays: an eager NULL is "sends nothing"."""
+    return <char *> x.data if x.data != NULL else <char *> b""
+
+
+cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload, size_t nbytes) noexcept:
+    """An eager exchange in which this rank sends ``payload`` (NULL: nothing) and so far receives nothing."""
+    memset(t, 0, sizeof(eager_t))
+    t.signature = signature
+    t.words = payload
+    t.nbytes = nbytes
 
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,

@@ -1,8 +1,9 @@
-"""Collectives: what each of them means.
+"""Requests of collectives: an eager exchange for a small payload, a compiled plan for a large one.
 
-Each is one function that prepares a request: a talk if what a rank says fits in an eager, else an execution along the
-program it returns. The two agree to the last bit, since both fold in rank order. Whether it is a talk must be the same
-on all ranks, so it depends on the size of the message alone. Nothing is said yet, and a request can be run again.
+For each collective one function fills in a request: an eager one-round exchange if the payload of a rank fits in one
+eager message, otherwise the execution of the compiled plan that the function returns. Both give the same bits, because
+both reduce in rank order. All ranks must choose alike, so the choice depends on the size of the message alone. Nothing
+is sent yet, and a request can be run repeatedly.
 
 The caller has checked the arguments.
 """
@@ -22,52 +23,46 @@ from shmring.engine.signature import MAX_COUNT
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
 
-# By the bits of a signature that hold operation and dtype: how wide a prefix is that goes from domain to domain.
+# By the 8 bits of a signature that hold operation and dtype: how many times wider a partial result is than its dtype,
+# between locality domains.
 cdef tuple WIDENINGS = tuple(widening(word >> 4, word & 15) for word in range(256))
 
 
-# ---- the two ways ----------------------------------------------------------------------------------------------------
+# ---- eager exchanges -------------------------------------------------------------------------------------------------
 
-cdef inline void open_eager(eager_t *t, int kind, int op, int root, array_t *x, char *words, size_t nbytes) noexcept:
-    """A talk in which this rank says ``words`` (NULL: nothing) and hears nobody yet."""
-    memset(t, 0, sizeof(eager_t))
-    t.signature = pack_signature(kind, op, x.dtype, root, x.count)
-    t.words = words
-    t.nbytes = nbytes
+cdef inline void start_eager(eager_t *t, int kind, int op, int root, array_t *x, char *payload, size_t nbytes) noexcept:
+    open_eager(t, pack_signature(kind, op, x.dtype, root, x.count), payload, nbytes)
 
 
-cdef inline char *content(array_t *x) noexcept:
-    """What ``x`` says: never NULL, also of an array of nothing, which some frameworks place at NULL."""
-    return <char *> x.data if x.data != NULL else <char *> b""
-
-
-cdef inline void hear_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
+cdef inline void receive_from_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
     t.last = e.c.group.size
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void hear_one(eager_t *t, int who, size_t offset, size_t part_nbytes) noexcept:
-    t.first = who
-    t.last = who + 1
+cdef inline void receive_from(eager_t *t, int rank, size_t offset, size_t part_nbytes) noexcept:
+    t.first = rank
+    t.last = rank + 1
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void fold_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept:
+cdef inline void reduce_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept:
     t.kernel = kernel
     t.count = out.count
     t.out = <char *> out.data
 
 
-cdef inline void place_into(eager_t *t, array_t *out, size_t stride) noexcept:
+cdef inline void copy_into(eager_t *t, array_t *out, size_t stride) noexcept:
     t.out = <char *> out.data
     t.stride = stride
 
 
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
 cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
                           reduce_kernel kernel, request_t *request):
-    """The large way. ``nbytes``: what the plan counts, a vector or one block of it."""
+    """The execution of a plan for ``nbytes``: of the vector, or of one block where there is one per rank."""
     if x.count >= COUNTS:
         raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
     cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
@@ -79,7 +74,7 @@ cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t
 
 
 cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
-    """The program of this rank: of its whole part, or of the shares of a team's threads."""
+    """The compiled plan of this rank; if its work is split, those of its threads, of which the first is returned."""
     cdef int rank = e.c.group.rank, size = e.c.group.size
     cdef Program first
     cdef dict domains = {}
@@ -99,7 +94,7 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
                          reduce_kernel kernel, request_t *request):
-    """A execution along the plan ``name`` for these sizes, made once. ``nbytes``: an int; tuples where blocks differ."""
+    """The execution of a plan, which is compiled once for these sizes. ``nbytes``: an int; tuples if blocks differ."""
     cdef execution_t *j = &request.execution
     cdef Program program
     cdef int wide = 1, word
@@ -114,7 +109,7 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
         found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), wide))
     program = found
     j.signature = signature
-    j.kind = KIND_NONE      # blocks that differ are always staged: shared arrays are not asked about
+    j.kind = KIND_NONE      # blocks of different sizes are always staged: no agreement about shared arrays
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
@@ -126,10 +121,10 @@ cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t
 cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept:
     """Whether the output is better stored past the cache.
 
-    Lines that this call has just read (in place) are in the cache already, unless the array is larger than it. Others
-    an ordinary store must first fetch from memory, as soon as the arrays and the outboxes of all ranks do not fit. They
-    do not from half the cache's size on: which lines are displaced goes by their addresses, and others use it, too.
-    ``is_blind``: the call writes its array and does not read it, though it is input and output.
+    In place, the lines to be stored have just been read and are in the cache, unless the array is larger than it.
+    Otherwise an ordinary store must first fetch the line from memory, once the arrays and outboxes of all ranks exceed
+    half the cache: eviction depends on addresses, and other processes use the cache, too. ``is_blind``: the call writes
+    its array without reading it, although it is input and output.
     """
     cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
     cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
@@ -147,10 +142,10 @@ cdef Program barrier(Engine e, request_t *request):
     memset(&nothing, 0, sizeof(array_t))
     if e.hierarchical_barriers:
         program = plan_execution(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, request)
-        request.execution.kind = KIND_NONE      # no arrays to ask about
+        request.execution.kind = KIND_NONE      # no arrays to agree about
         return program
-    open_eager(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
-    hear_all(t, e, 0, 0)
+    start_eager(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
+    receive_from_all(t, e, 0, 0)
     return None
 
 
@@ -160,21 +155,21 @@ cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kerne
         refuse_result(e, x, out)
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, request)
-    open_eager(t, KIND_ALL_REDUCE, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, 0, x.nbytes)
-    fold_into(t, out, kernel)
+    start_eager(t, KIND_ALL_REDUCE, op, NO_ROOT, x, payload_of(x), x.nbytes)
+    receive_from_all(t, e, 0, x.nbytes)
+    reduce_into(t, out, kernel)
     return None
 
 
 cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, request_t *request):
-    """``out`` is read on the root only."""
+    """Only the root uses ``out``."""
     cdef eager_t *t = &request.eager
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, request)
-    open_eager(t, KIND_REDUCE, op, root, x, content(x), x.nbytes)
+    start_eager(t, KIND_REDUCE, op, root, x, payload_of(x), x.nbytes)
     if e.c.group.rank == root:
-        hear_all(t, e, 0, x.nbytes)
-        fold_into(t, out, kernel)
+        receive_from_all(t, e, 0, x.nbytes)
+        reduce_into(t, out, kernel)
     return None
 
 
@@ -183,10 +178,10 @@ cdef Program broadcast(Engine e, array_t *x, int root, request_t *request):
     cdef bint is_root = e.c.group.rank == root
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, request)
-    open_eager(t, KIND_BROADCAST, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
+    start_eager(t, KIND_BROADCAST, NO_OP, root, x, payload_of(x) if is_root else NULL, x.nbytes)
     if not is_root:
-        hear_one(t, root, 0, x.nbytes)
-        place_into(t, x, 0)
+        receive_from(t, root, 0, x.nbytes)
+        copy_into(t, x, 0)
     return None
 
 
@@ -194,43 +189,44 @@ cdef Program all_gather(Engine e, array_t *x, array_t *out, request_t *request):
     cdef eager_t *t = &request.eager
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, request)
-    open_eager(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, 0, x.nbytes)
-    place_into(t, out, x.nbytes)
+    start_eager(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, payload_of(x), x.nbytes)
+    receive_from_all(t, e, 0, x.nbytes)
+    copy_into(t, out, x.nbytes)
     return None
 
 
 cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, request_t *request):
     cdef eager_t *t = &request.eager
     if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel, request)
-    open_eager(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
-    fold_into(t, out, kernel)
+        return plan_execution(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel,
+                              request)
+    start_eager(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, payload_of(x), x.nbytes)
+    receive_from_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
+    reduce_into(t, out, kernel)
     return None
 
 
 cdef Program gather(Engine e, array_t *x, array_t *out, int root, request_t *request):
-    """``out`` is read on the root only."""
+    """Only the root uses ``out``."""
     cdef eager_t *t = &request.eager
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, request)
-    open_eager(t, KIND_GATHER, NO_OP, root, x, content(x), x.nbytes)
+    start_eager(t, KIND_GATHER, NO_OP, root, x, payload_of(x), x.nbytes)
     if e.c.group.rank == root:
-        hear_all(t, e, 0, x.nbytes)
-        place_into(t, out, x.nbytes)
+        receive_from_all(t, e, 0, x.nbytes)
+        copy_into(t, out, x.nbytes)
     return None
 
 
 cdef Program scatter(Engine e, array_t *x, array_t *out, int root, request_t *request):
-    """``x`` is read on the root only; on the others it has the root's size and dtype, and no data."""
+    """Only the root reads ``x``; on the others it has the root's size and dtype, and no data."""
     cdef eager_t *t = &request.eager
     cdef bint is_root = e.c.group.rank == root
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, request)
-    open_eager(t, KIND_SCATTER, NO_OP, root, x, content(x) if is_root else NULL, x.nbytes)
-    hear_one(t, root, e.c.group.rank * out.nbytes, out.nbytes)
-    place_into(t, out, 0)
+    start_eager(t, KIND_SCATTER, NO_OP, root, x, payload_of(x) if is_root else NULL, x.nbytes)
+    receive_from(t, root, e.c.group.rank * out.nbytes, out.nbytes)
+    copy_into(t, out, 0)
     return None
 
 
@@ -239,9 +235,9 @@ cdef Program all_to_all(Engine e, array_t *x, array_t *out, request_t *request):
     cdef size_t part = x.nbytes // e.c.group.size
     if x.nbytes > e.eager_limit:
         return plan_execution(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, request)
-    open_eager(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, e.c.group.rank * part, part)
-    place_into(t, out, part)
+    start_eager(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, payload_of(x), x.nbytes)
+    receive_from_all(t, e, e.c.group.rank * part, part)
+    copy_into(t, out, part)
     return None
 
 
@@ -250,19 +246,20 @@ cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, re
     cdef eager_t *t = &request.eager
     cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
     if x.nbytes > e.eager_limit:
-        return plan_execution(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel, request)
-    open_eager(t, kind, op, NO_ROOT, x, content(x), x.nbytes)
-    hear_all(t, e, 0, x.nbytes)
+        return plan_execution(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel,
+                              request)
+    start_eager(t, kind, op, NO_ROOT, x, payload_of(x), x.nbytes)
+    receive_from_all(t, e, 0, x.nbytes)
     t.last = e.c.group.rank + inclusive
-    fold_into(t, out, kernel)
+    reduce_into(t, out, kernel)
     return None
 
 
-# ---- any of them -----------------------------------------------------------------------------------------------------
+# ---- any collective --------------------------------------------------------------------------------------------------
 
 cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
                             request_t *request):
-    """The request of the collective ``kind``; what it does not have (a root, a kernel) is not looked at."""
+    """The request of the collective ``kind``; it ignores arguments that do not apply (a root, a kernel)."""
     if kind == KIND_ALL_REDUCE:
         return all_reduce(e, x, out, op, kernel, request)
     if kind == KIND_REDUCE:
@@ -285,7 +282,7 @@ cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int r
 
 
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1:
-    """Do it. The caller has entered the engine."""
+    """Run a request. The caller has entered the engine."""
     if program is None:
         return e.exchange_eager(&request.eager, timeout_ns)
     if e.sharing is not None and request.execution.kind != KIND_NONE:

@@ -1,9 +1,9 @@
-"""Arrays in shared memory: of each rank one that all ranks map, or one that is everybody's.
+"""Arrays in shared memory: one of each rank that all ranks map, or one for all ranks.
 
-Making them is a collective. Each rank creates its segment under a name, all tell each other how that went, all attach,
-all tell each other how *that* went, and the names go. So either every rank has the arrays or every rank has the same
-error, and the communicator stays usable; and from then on the kernel alone decides when the memory goes: with the last
-mapping. What collectives make of such arrays is decided in `shmring.collective.zero_copy`.
+Making them is a collective. Each rank creates its segment under a name, all ranks exchange the outcome, all attach the
+others' segments, all exchange the outcome again, and the names are unlinked. So either every rank has the arrays, or
+every rank raises the same error and the communicator stays usable. From then on the kernel frees the memory with its
+last mapping. How collectives use such arrays is decided in `shmring.collective.zero_copy`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import math
 import operator
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
@@ -27,74 +28,67 @@ from shmring.placement.numa_policy import in_slices, place_by
 from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even
 
-FINE, NO_ROOM, REFUSED = range(3)
+SUCCEEDED, NO_MEMORY, FAILED = range(3)
 
 
-class Account(NamedTuple):
-    """How one station of an allocation went on one rank: what the ranks tell each other."""
+class StepOutcome(NamedTuple):
+    """The outcome of one step of an allocation on one rank, which the ranks exchange."""
 
     status: int
-    nonce: bytes  # of the segment it made, zeros if none
+    nonce: bytes  # of the segment that the rank created, zeros if none
     needed: int
     available: int
-    what: str  # the array it asked for, or why it failed
+    what: str  # the array that the rank requested, or the error text
 
     def pack(self) -> np.ndarray:
         """As bytes of the same number on all ranks."""
-        return np.frombuffer(_ACCOUNT.pack(*self[:-1], self.what.encode()[:_TEXT_NBYTES]), np.uint8)
+        return np.frombuffer(_OUTCOME.pack(*self[:-1], self.what.encode()[:_TEXT_NBYTES]), np.uint8)
 
     @classmethod
-    def unpack(cls, data: np.ndarray) -> Account:
+    def unpack(cls, data: np.ndarray) -> StepOutcome:
         """The inverse of `pack`."""
-        status, nonce, needed, available, text = _ACCOUNT.unpack(data.tobytes())
+        status, nonce, needed, available, text = _OUTCOME.unpack(data.tobytes())
         return cls(status, nonce, needed, available, text.rstrip(b"\0").decode(errors="replace"))
 
 
 _TEXT_NBYTES = 200
-_ACCOUNT = struct.Struct(f"=q16sqq{_TEXT_NBYTES}s")
+_OUTCOME = struct.Struct(f"=q16sqq{_TEXT_NBYTES}s")
 
 
-class SharedArrayCalls:
-    """The calls of `shmring.Communicator` that make arrays in shared memory and look at those of others."""
-
-    rank: int
-    size: int
-    engine: Any
-    all_gather: Callable
-    abort: Callable
-    barrier: Callable
+class SharedArrayCalls(CommunicatorMixin):
+    """The calls of `shmring.Communicator` that make arrays in shared memory, and views of other ranks' arrays."""
 
     def empty(self, shape, dtype=float) -> np.ndarray:
-        """Make an array in shared memory on every rank, each its own, that collectives need not stage.
+        """Make an array in shared memory on every rank, its own, which collectives access without staging.
 
         Parameters
         ----------
         shape : int or tuple of int
             Equal on all ranks.
         dtype : dtype, default float
-            Anything that `numpy.dtype` takes, but for Python objects. Equal on all ranks.
+            Anything that `numpy.dtype` accepts, except Python objects. Equal on all ranks.
 
         Returns
         -------
         ndarray
-            This rank's array, C-contiguous, on a page of its own. What it holds is not defined.
+            This rank's array, C-contiguous, from the start of a page. Its contents are undefined.
 
         Raises
         ------
         TypeError, ValueError
-            A bad argument: nothing was sent. Or the ranks asked for different arrays: then all of them get the error.
+            A bad argument: nothing was sent. Or the ranks requested different arrays: all of them get the error.
         OutOfSharedMemoryError, SegmentError
-            One rank could not make or map the memory; all ranks raise this, and the message says which. Nothing is
-            left of the attempt.
+            One rank could not create or map the memory; all ranks raise this, and the message names the rank. Nothing
+            is left of the attempt.
         PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
             As in `all_reduce`; the communicator is broken.
 
         Notes
         -----
-        Collective; some hundred microseconds and more for large arrays, whose pages are faulted in at once. Takes
-        ``size`` times the array of shared memory in all, until no rank has a view of its own array left, nor one of a
-        peer's. It is an ordinary ndarray, also to torch (``torch.from_numpy``). After the communicator is closed it
-        stays as it is. ``docs/shared-arrays.md`` tells which collectives gain what.
+        Collective; takes some hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
+        Uses ``size`` times the array of shared memory, until no rank has a view of any rank's array left. The array is
+        an ordinary ndarray, also for torch (``torch.from_numpy``), and stays valid after the communicator is closed.
+        ``docs/shared-arrays.md`` lists what each collective gains.
         """
         return _array(self._allocate(*_described(shape, dtype), None), self.rank, shape, dtype)
 
@@ -120,7 +114,7 @@ class SharedArrayCalls:
 
         Notes
         -----
-        Collective. Fresh memory is zero, so it costs nothing more than `empty`.
+        Collective. New memory is zero, so it costs no more than `empty`.
         """
         return self.empty(shape, dtype)
 
@@ -154,14 +148,14 @@ class SharedArrayCalls:
         return made
 
     def shared_result(self, shape, dtype=float, *, root=0) -> np.ndarray:
-        """Make one array in shared memory that is every rank's: the ``out`` of reductions whose result all only read.
+        """Make one array in shared memory for all ranks: the ``out`` of reductions whose result they only read.
 
         Parameters
         ----------
         shape, dtype
             As in `empty`.
         root : int
-            The rank that makes the memory. Each rank's slice of it lies on that rank's NUMA node.
+            The rank that creates the memory. Each rank's slice of it is on the NUMA node of that rank.
 
         Returns
         -------
@@ -178,10 +172,9 @@ class SharedArrayCalls:
         Notes
         -----
         Collective. ``comm.all_reduce(x, result)`` then touches (size + 1) * x.nbytes bytes if ``x`` is a shared array
-        everywhere, and ``comm.all_gather(x, result)`` 2 * size * x.nbytes whatever ``x`` is. A result may be read until
-        this rank's next collective that writes it: none begins to before all ranks are in it. Only collectives which
-        give the same result to all ranks may write it, and `reduce` and `gather`; `all_reduce` refuses to work in
-        place on it.
+        on all ranks, and ``comm.all_gather(x, result)`` 2 * size * x.nbytes for any ``x``. A result may be read until
+        this rank's next collective that writes it: no rank writes before all ranks are in that call. Only collectives
+        with the same result on all ranks may write it, and `reduce` and `gather`; `all_reduce` in place is refused.
         """
         root = operator.index(root)
         if not 0 <= root < self.size:
@@ -189,14 +182,14 @@ class SharedArrayCalls:
         return _array(self._allocate(*_described(shape, dtype), root), self.rank, shape, dtype)
 
     def shared_view(self, array, rank) -> np.ndarray:
-        """Look at a peer's array, or the part of it that corresponds to a part of one's own.
+        """A view of a peer's array, or of the part of it that corresponds to a part of this rank's array.
 
         Parameters
         ----------
         array : ndarray
             One that `empty`, `zeros`, `array` or `shared_result` of this communicator returned, or any view of it.
         rank : int
-            Whose.
+            The peer.
 
         Returns
         -------
@@ -210,15 +203,15 @@ class SharedArrayCalls:
 
         Notes
         -----
-        Not collective, sends nothing, does not block. Nothing orders what ranks do to such a view: put a
-        `barrier`, or any collective that both are in, between one rank's writing and another's reading.
+        Not collective, sends nothing, does not block. Accesses through such a view are not synchronised: put a
+        `barrier`, or any collective of both ranks, between the stores of one rank and the loads of another.
         """
         rank = operator.index(rank)
         if not 0 <= rank < self.size:
             raise ValueError(f"rank={rank}: must be a rank, from 0 to {self.size - 1}")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
-        found = self.engine.sharing and self.engine.sharing.directory.locate(array.ctypes.data)
+        found = self.engine.sharing and self.engine.sharing.registry.locate(array.ctypes.data)
         if not found:
             raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
         allocation, _, offset = found
@@ -226,13 +219,13 @@ class SharedArrayCalls:
         view.flags.writeable = array.flags.writeable
         return view
 
-    # ---- how it is made ----
+    # ---- allocation ----
 
     def _allocate(self, nbytes: int, what: str, root: int | None):
         """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
         engine = self.engine
         sharing = engine.sharing or Sharing(self.size)
-        # Known to the ranks of this very communicator only: whatever others allocate at the same time has other names.
+        # Only the ranks of this communicator know it: what others allocate at the same time has other names.
         session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
         makers = range(self.size) if root is None else [root]
         segments: dict[int, Segment] = {}
@@ -241,21 +234,21 @@ class SharedArrayCalls:
             own, failure = self._make(session, nbytes, root is not None) if self.rank in makers else (None, None)
             if own is not None:
                 segments[self.rank] = own
-            accounts = self._account(failure, what, b"" if own is None else own.header.nonce)
-            _check_accounts(accounts, failure)
-            failure = _attach_others(segments, session, {r: accounts[r].nonce for r in makers}, nbytes)
-            _check_accounts(self._account(failure, what), failure)
-            for segment in segments.values():  # all have attached, so nobody looks for a name any more
-                with suppress(SegmentError):  # one that stays goes with its creator; the arrays are there on all ranks
+            outcomes = self._exchange_outcome(failure, what, b"" if own is None else own.header.nonce)
+            _check_outcomes(outcomes, failure)
+            failure = _attach_others(segments, session, {r: outcomes[r].nonce for r in makers}, nbytes)
+            _check_outcomes(self._exchange_outcome(failure, what), failure)
+            for segment in segments.values():  # all ranks have attached, so the names are not needed any more
+                with suppress(SegmentError):  # left over until its creator ends; the arrays exist on all ranks
                     segment.unlink()
-            allocation = sharing.enlist([segments[r] for r in makers], max(nbytes, 1))
+            allocation = sharing.add_allocation([segments[r] for r in makers], max(nbytes, 1))
         except BaseException as caught:
-            error = self._with_its_cause(caught)
+            error = self._death_behind(caught)
             for segment in segments.values():
                 segment.close()
             if isinstance(error, BrokenError):
                 _clear_names(session, makers, error)
-            elif not isinstance(error, Exception):  # Ctrl-C between two talks: the others wait for us
+            elif not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
                 self.abort(f"{type(error).__name__} while making a shared array")
             if error is not caught:
                 raise error from None
@@ -263,10 +256,10 @@ class SharedArrayCalls:
         engine.sharing = sharing
         return allocation
 
-    def _with_its_cause(self, error: BaseException) -> BaseException:
-        """The error of a death where that is what a refusal comes from: a name whose owner has just died is stale.
+    def _death_behind(self, error: BaseException) -> BaseException:
+        """The error of a rank's death, if that caused ``error``: the name of a rank that has just died is stale.
 
-        Of a refusal all ranks have heard, and what made it refuse they see, too: so all come here and go on alike.
+        All ranks have exchanged the failure and all see the death, so either all of them call the barrier or none.
         """
         if isinstance(error, SegmentError) and set(self.engine.gone_ranks()) - set(self.engine.left_ranks()):
             try:
@@ -296,21 +289,21 @@ class SharedArrayCalls:
         own.announce()
         return own, None
 
-    def _account(self, failure: ShmringError | None, what: str, nonce: bytes = b"") -> list[Account]:
-        """Tell all ranks how this one fares, and hear of theirs."""
-        own = Account(FINE, nonce, 0, 0, what)
+    def _exchange_outcome(self, failure: ShmringError | None, what: str, nonce: bytes = b"") -> list[StepOutcome]:
+        """Exchange the outcome of a step on this rank with all ranks."""
+        own = StepOutcome(SUCCEEDED, nonce, 0, 0, what)
         if isinstance(failure, OutOfSharedMemoryError):
-            own = Account(NO_ROOM, nonce, failure.needed, failure.available, str(failure))
+            own = StepOutcome(NO_MEMORY, nonce, failure.needed, failure.available, str(failure))
         elif failure is not None:
-            own = Account(REFUSED, nonce, 0, 0, str(failure))
-        return [Account.unpack(data) for data in self.all_gather(own.pack())]
+            own = StepOutcome(FAILED, nonce, 0, 0, str(failure))
+        return [StepOutcome.unpack(data) for data in self.all_gather(own.pack())]
 
 
 def _described(shape, dtype) -> tuple[int, str]:
-    """Bytes of an array, and what peers compare and messages call it."""
+    """Bytes of an array, and its description, which peers compare and messages show."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
-        raise TypeError(f"dtype {dtype} holds references to Python objects, which no other process can follow")
+        raise TypeError(f"dtype {dtype} holds references to Python objects, which are valid in one process only")
     shape = _shape(shape)
     return math.prod(shape) * dtype.itemsize, f"{dtype.str if dtype.isbuiltin else dtype.name} {shape}"
 
@@ -327,7 +320,7 @@ def _array(allocation, rank: int, shape, dtype) -> np.ndarray:
 
 
 def _attach_others(segments: dict[int, Segment], session: str, nonces: dict[int, bytes], nbytes: int):
-    """Attach what the others made; the error if that fails. The own page tables are filled now, not in a collective."""
+    """Attach the segments of the others; the error if that fails. Fills the page tables now, not in a collective."""
     try:
         for r, nonce in nonces.items():
             if r in segments:
@@ -335,38 +328,38 @@ def _attach_others(segments: dict[int, Segment], session: str, nonces: dict[int,
             segment = attach(segment_name(session, f"r{r}"), kind=ARRAY, rank=r)
             segments[r] = segment
             if segment.header.nonce != nonce or segment.nbytes != HEADER_NBYTES + max(nbytes, 1):
-                raise SegmentError(f"{segment.name} is not the segment that rank {r} made a moment ago")
+                raise SegmentError(f"{segment.name} is not the segment that rank {r} has just created")
             segment.mapping.prefault(write=False)
     except ShmringError as error:
         return error
     return None
 
 
-def _check_accounts(accounts: list[Account], failure: ShmringError | None) -> None:
-    """Raise on every rank if one of them failed, or if they do not want the same."""
-    failed = [(r, a) for r, a in enumerate(accounts) if a.status != FINE]
+def _check_outcomes(outcomes: list[StepOutcome], failure: ShmringError | None) -> None:
+    """Raise on every rank if one of them failed, or if their requests differ."""
+    failed = [(r, a) for r, a in enumerate(outcomes) if a.status != SUCCEEDED]
     if failure is not None:
         raise failure
-    for r, account in failed:
-        text = f"no rank has the shared array, because rank {r} failed: {account.what}"
-        if account.status == NO_ROOM:
-            raise OutOfSharedMemoryError(text, account.needed, account.available)
+    for r, outcome in failed:
+        text = f"no rank has the shared array, because rank {r} failed: {outcome.what}"
+        if outcome.status == NO_MEMORY:
+            raise OutOfSharedMemoryError(text, outcome.needed, outcome.available)
         raise SegmentError(text)
-    if len({account.what for account in accounts}) > 1:
-        wanted = "; ".join(f"rank {r}: {account.what}" for r, account in enumerate(accounts))
-        raise ValueError(f"the ranks ask for different shared arrays: {wanted}")
+    if len({outcome.what for outcome in outcomes}) > 1:
+        wanted = "; ".join(f"rank {r}: {outcome.what}" for r, outcome in enumerate(outcomes))
+        raise ValueError(f"the ranks requested different shared arrays: {wanted}")
 
 
 def _clear_names(session: str, makers, error: BrokenError) -> None:
-    """Take away the names that dead ranks have left; those of living ones are their affair."""
+    """Unlink the names that dead ranks have left; live ranks unlink their own."""
     for r in makers:
         name = segment_name(session, f"r{r}")
         deadline = time.monotonic() + (DEATH_GRACE_S if isinstance(error, PeerLostError) and r == error.rank else 0)
         with suppress(ShmringError, OSError):
-            while _stands(name) and not names.remove_stale(name) and time.monotonic() < deadline:
+            while _exists(name) and not names.remove_stale(name) and time.monotonic() < deadline:
                 time.sleep(0.001)
 
 
-def _stands(name: str) -> bool:
+def _exists(name: str) -> bool:
     with names.opened(name) as fd:
         return fd is not None

@@ -1,4 +1,4 @@
-# Reductions by callables: what no kernel does.
+# Reductions by user functions, for which there is no kernel.
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t

@@ -1,9 +1,9 @@
-"""Reductions by callables: ``op`` may be a NumPy ufunc or any function ``f(a, b)`` that returns an array.
+"""Reductions by user functions: ``op`` may be a NumPy ufunc or any function ``f(a, b)`` that returns an array.
 
-No kernel knows it, so the operands themselves are moved to where they are needed, and folded there in rank order:
-gathered for a reduce, gathered everywhere for an all-reduce or scan, exchanged for a reduce-scatter. By the time that
-``f`` runs the ranks are through with each other. So an exception that it raises on one rank is that rank's own; the
-others get their results, and all remain in step.
+No kernel implements it. So the operands themselves are moved to the ranks that need them and reduced there in rank
+order: by a gather for reduce, an all-gather for all-reduce and scan, an all-to-all for reduce-scatter. ``f`` runs after
+all communication of the call. So an exception that it raises concerns this rank only; the others get their results, and
+all ranks remain in step.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EX
 
 from shmring.dtypes import DTYPES, OP_CODES
 
-# The ufuncs that a kernel does bit for bit, and the families of dtypes on which it does. Not those on 16-bit floats,
-# where ufuncs round after every step; nor minimum and maximum of floats (the sign of zero is anyone's choice), nor
-# products of complex numbers (NumPy may fuse). A NaN is a NaN, whatever its other bits.
+# The ufuncs whose bits a kernel reproduces, and the dtype families on which it does. Not 16-bit floats, where ufuncs
+# round after every step; nor minimum and maximum of floats (the sign of a zero result is unspecified), nor products of
+# complex numbers (NumPy may fuse). NaNs count as equal, whatever their payload.
 _KERNELS = {
     np.add: ("sum", "iubFc"),
     np.multiply: ("prod", "iubF"),
@@ -37,7 +37,7 @@ _KERNELS = {
 
 
 cdef int number_of_callable(object op, int dtype) except -1:
-    """The kernel that does exactly what ``op`` does on this dtype, NO_OP if there is none."""
+    """The kernel with exactly the results of ``op`` on this dtype; NO_OP if there is none."""
     found = _KERNELS.get(op) if isinstance(op, np.ufunc) else None
     if found is None:
         return NO_OP
@@ -46,13 +46,13 @@ cdef int number_of_callable(object op, int dtype) except -1:
     return OP_CODES[found[0]] if family in found[1] else NO_OP
 
 
-cdef class Fold(Prepared):
-    """A reduction whose operands are moved by the request, and folded by a function."""
+cdef class UserReduction(Prepared):
+    """A reduction whose operands are moved by the request, and reduced by a function."""
 
-    cdef object fold             # f(a, b)
-    cdef object operands         # on their way from all ranks; None where nothing is folded
+    cdef object function         # f(a, b)
+    cdef object operands         # of all ranks; None where nothing is reduced
     cdef array_t out
-    cdef int first               # folds the operands of ranks first .. last - 1
+    cdef int first               # reduces the operands of ranks first .. last - 1
     cdef int last
 
     cdef object run(self):
@@ -62,21 +62,21 @@ cdef class Fold(Prepared):
         finally:
             self.engine.leave()
         if self.last > self.first:
-            self.fold_operands()
+            self.reduce_operands()
             copy_back(self.kept)
         return self.result
 
-    cdef int fold_operands(self) except -1:
+    cdef int reduce_operands(self) except -1:
         cdef array_t a
         cdef int j
         total = self.operands[self.first, ...]
         held = source_array(total, &a)
         for j in range(self.first + 1, self.last):
-            total = self.fold(total, self.operands[j, ...])
+            total = self.function(total, self.operands[j, ...])
             held = source_array(total, &a)
             if a.dtype != self.out.dtype or a.count != self.out.count:
-                raise TypeError(f"op {self.fold!r} made {a.count} x {DTYPES[a.dtype].name} of {self.out.count} x "
-                                f"{DTYPES[self.out.dtype].name}; it must return an array like its operands")
+                raise TypeError(f"op {self.function!r} returned {a.count} x {DTYPES[a.dtype].name} for operands of "
+                                f"{self.out.count} x {DTYPES[self.out.dtype].name}; it must return an array like them")
         if a.nbytes:
             memcpy(self.out.data, a.data, a.nbytes)
         return 0
@@ -84,11 +84,11 @@ cdef class Fold(Prepared):
 
 cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held,
                            kept, result):
-    cdef Fold call = Fold.__new__(Fold)
+    cdef UserReduction call = UserReduction.__new__(UserReduction)
     cdef array_t operands = x[0]
     cdef int rank = engine.c.group.rank, size = engine.c.group.size, movement = KIND_ALL_GATHER
     cdef uint64_t signature
-    call.fold = op
+    call.function = op
     call.out = out[0]
     call.last = size
     if kind == KIND_REDUCE:
@@ -108,20 +108,20 @@ cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out,
             call.operands = np.asarray(call.operands)
         target_array(call.operands, &operands)
     prepare(call, engine, movement, x, &operands, root, NO_OP, NULL, timeout_ns, held, kept, result)
-    # It moves like another collective, but must not be taken for that one.
+    # A peer that calls the collective by which this one moves its operands must get a mismatch.
     signature = pack_signature(kind, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT, x.count)
     call.sign(signature)
     return call
 
 
 def check_ufunc(op, name):
-    """Raise unless a ufunc can fold arrays of the dtype ``name``: found out on empty ones, before anything is sent."""
+    """Raise unless a ufunc can reduce arrays of the dtype ``name``: tried on empty ones, before anything is sent."""
     if op.nin != 2 or op.nout != 1 or op.signature is not None:
-        raise ValueError(f"op {op!r}: a reduction needs a ufunc of two elements, with one output")
+        raise ValueError(f"op {op!r}: a reduction needs a ufunc with two inputs and one output")
     try:
         nothing = np.empty(0, name)
     except TypeError:
-        raise TypeError(f"op {op!r} on {name}: NumPy knows this dtype only after an import of ml_dtypes") from None
+        raise TypeError(f"op {op!r} on {name}: NumPy has this dtype only after an import of ml_dtypes") from None
     made = op(nothing, nothing).dtype
     if made != nothing.dtype:
-        raise TypeError(f"op {op!r} makes {made} of {name}; the result of a reduction has the dtype of its operands")
+        raise TypeError(f"op {op!r} returns {made} for {name}; a reduction must return the dtype of its operands")

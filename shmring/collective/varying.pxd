@@ -1,5 +1,5 @@
 # Collectives in which ranks have different numbers of rows: the forms with counts= of the calls of the same names.
-# Each takes arguments as the user gave them, checks them, makes the call now or later, and returns what the user gets.
+# Each takes the user's arguments, checks them, makes the call now or later, and returns what the user gets.
 from libc.stdint cimport int64_t
 
 from shmring.engine.engine cimport Engine

@@ -1,9 +1,9 @@
 """Collectives in which ranks have different numbers of rows.
 
-All but all-to-all are told the rows of every rank on every rank, so they are a talk or a plan like any other; a digest
-of the counts is in the signature, and ranks that were told different ones disagree. In an all-to-all each rank knows
-only what it sends itself (and perhaps what it expects), so ranks first tell each other, in a talk of
-8 * (2 * size + 1) bytes.
+In all of them but all-to-all, every rank passes the counts of all ranks. So they are an eager exchange or a plan like
+any other collective. The signature contains a digest of the counts; ranks with different counts get a mismatch. In an
+all-to-all each rank knows only the counts that it sends (and maybe those that it expects). So the ranks first exchange
+their counts, 8 * (2 * size + 1) bytes of each.
 
 A *row* is one index of the first axis. A *block* is the rows of one rank.
 """
@@ -17,7 +17,7 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
 from shmring._runtime cimport allocate
-from shmring.collective.schedule cimport request_t, follow_plan, run_request
+from shmring.collective.schedule cimport follow_plan, open_eager, payload_of, request_t, run_request
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.collective.persistent cimport Prepared, dispatch
@@ -33,11 +33,11 @@ from shmring.dtypes import DTYPES, OPS, op_code
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 cdef tuple checked(counts, int size, str name):
-    """``counts`` as a tuple of one number of rows a rank."""
+    """``counts`` as a tuple with the number of rows of each rank."""
     try:
         numbers = tuple([operator.index(n) for n in counts])
     except TypeError:
-        raise TypeError(f"{name}={counts!r}: must be a sequence of integers, one for each rank") from None
+        raise TypeError(f"{name}={counts!r}: must be a sequence of integers, one per rank") from None
     if len(numbers) != size:
         raise ValueError(f"{name}={counts!r}: {len(numbers)} numbers for {size} ranks")
     if min(numbers) < 0 or sum(numbers) >= 1 << 62:
@@ -46,25 +46,25 @@ cdef tuple checked(counts, int size, str name):
 
 
 cdef tuple rows_of(x, str name, rows):
-    """The shape of one row of ``x``, which must have so many."""
+    """The shape of one row of ``x``, which must have ``rows`` rows."""
     shape = shape_of(x)
     if not shape:
         raise ValueError(f"{name} has no dimensions; its first one counts the rows")
     if shape[0] != rows:
-        raise ValueError(f"{name} has {shape[0]} rows; by the counts it must have {rows}")
+        raise ValueError(f"{name} has {shape[0]} rows; the counts require {rows}")
     return shape[1:]
 
 
-cdef int check_out(array_t *x, array_t *out, count) except -1:
+cdef int check_out_count(array_t *x, array_t *out, count) except -1:
     if out.dtype != x.dtype:
         raise TypeError(f"out has dtype {DTYPES[out.dtype].name}, x has {DTYPES[x.dtype].name}; they must be equal")
     if out.count != count:
-        raise ValueError(f"out has {out.count} elements; by the counts it must have {count}")
+        raise ValueError(f"out has {out.count} elements; the counts require {count}")
     return 0
 
 
 cdef object volume(tuple row):
-    """Elements of a row; a Python number, as it may be anything."""
+    """Elements of a row; a Python number, as it may exceed 64 bits."""
     elements = 1
     for extent in row:
         elements *= extent
@@ -78,14 +78,14 @@ cdef uint64_t mixed(uint64_t digest, uint64_t number) noexcept:
     return digest ^ digest >> 29
 
 
-cdef class Layout:
+cdef class BlockLayout:
     """The blocks of all ranks, one after the other in one array."""
 
     cdef tuple sizes           # bytes
     cdef list places           # bytes; one more: the end
     cdef object count          # elements in all
     cdef object nbytes
-    cdef uint64_t digest       # of all that ranks must agree about: 36 bits
+    cdef uint64_t digest       # of what ranks must agree about: 36 bits
 
     def __cinit__(self, tuple counts, tuple row, int itemsize):
         cdef object elements = volume(row)
@@ -103,18 +103,10 @@ cdef inline uint64_t sign(int kind, int op, array_t *x, int root, uint64_t diges
     return pack_signature(kind | BY_COUNTS, op, x.dtype, root, digest)
 
 
-cdef inline void open_eager(eager_t *t, uint64_t signature, array_t *x, bint speaks) noexcept:
-    memset(t, 0, sizeof(eager_t))
-    t.signature = signature
-    if speaks:
-        t.words = <char *> x.data if x.data != NULL else <char *> b""
-        t.nbytes = x.nbytes
-
-
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 cdef class RowsCall(Prepared):
-    """A collective by counts: as any other, with the memory that its talk points to."""
+    """A collective with counts, and the memory that its eager request points to."""
 
     cdef list memory
 
@@ -141,23 +133,23 @@ cdef object gather_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, 
 
 cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef Layout layout
+    cdef BlockLayout layout
     cdef RowsCall call
     cdef eager_t *t
     cdef part_t *parts
     cdef int rank = e.c.group.rank, size = e.c.group.size, j
-    cdef bint hears = root == NO_ROOT or root == rank
+    cdef bint receives = root == NO_ROOT or root == rank
     cdef tuple numbers = checked(counts, size, "counts")
     cdef tuple row = rows_of(x, "x", numbers[rank])
     cdef uint64_t signature
     result = kept = None
     held = source_array(x, &a)
     b = a
-    layout = Layout(numbers, row, a.itemsize)
-    if hears:
+    layout = BlockLayout(numbers, row, a.itemsize)
+    if receives:
         result = empty_like_array(x, (sum(numbers), *row)) if out is None else out
         kept = target_array(result, &b)
-        check_out(&a, &b, layout.count)
+        check_out_count(&a, &b, layout.count)
         check_overlap(&a, &b, layout.places[rank])
     signature = sign(kind, NO_OP, &a, root, layout.digest)
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
@@ -165,8 +157,8 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.request)
         return dispatch(call, async_op)
     t = &call.request.eager
-    open_eager(t, signature, &a, True)
-    if hears:
+    open_eager(t, signature, payload_of(&a), a.nbytes)
+    if receives:
         parts = <part_t *> allocate(call.memory, size, sizeof(part_t))
         for j in range(size):
             parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
@@ -178,7 +170,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
 
 cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef Layout layout
+    cdef BlockLayout layout
     cdef RowsCall call
     cdef eager_t *t
     cdef int rank = e.c.group.rank
@@ -191,8 +183,8 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
         held = source_array(x, &a)
         result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
         kept = target_array(result, &b)
-        layout = Layout(numbers, row, a.itemsize)
-        check_out(&a, &b, layout.sizes[rank] // a.itemsize)
+        layout = BlockLayout(numbers, row, a.itemsize)
+        check_out_count(&a, &b, layout.sizes[rank] // a.itemsize)
         check_overlap(&b, &a, layout.places[rank])
     elif out is None:
         raise ValueError(f"rank {rank} is not the root of this scatter: pass out=, an array for its "
@@ -202,14 +194,14 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
         result = out
         kept = target_array(out, &b)
         a = b
-        layout = Layout(numbers, row, a.itemsize)
+        layout = BlockLayout(numbers, row, a.itemsize)
     signature = sign(KIND_SCATTER, NO_OP, &a, root, layout.digest)
     call = new_call(RowsCall, e, timeout_ns, held, kept, result)
     if layout.nbytes > e.eager_limit:
         call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.request)
         return dispatch(call, async_op)
     t = &call.request.eager
-    open_eager(t, signature, &a, rank == root)
+    open_eager(t, signature, payload_of(&a) if rank == root else NULL, a.nbytes)
     t.first, t.last = root, root + 1
     t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
     return dispatch(call, async_op)
@@ -219,7 +211,7 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
 
 cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns, async_op):
     cdef array_t a, b
-    cdef Layout layout
+    cdef BlockLayout layout
     cdef RowsCall call
     cdef eager_t *t
     cdef int rank = e.c.group.rank, size = e.c.group.size
@@ -229,13 +221,13 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
     cdef uint64_t signature
     cdef int code
     if callable(op):
-        raise TypeError("a callable folds equal shares only: leave counts away, or name an op")
+        raise TypeError("a callable op cannot reduce with counts: pass an op by name, or no counts")
     code = op_code(op)
     held = source_array(x, &a)
     result = empty_like_array(x, (numbers[rank], *row)) if out is None else out
     kept = target_array(result, &b)
-    layout = Layout(numbers, row, a.itemsize)
-    check_out(&a, &b, layout.sizes[rank] // a.itemsize)
+    layout = BlockLayout(numbers, row, a.itemsize)
+    check_out_count(&a, &b, layout.sizes[rank] // a.itemsize)
     check_overlap(&b, &a, layout.places[rank])
     kernel = find_kernel(code, a.dtype)
     if kernel == NULL:
@@ -246,7 +238,7 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
         call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.request)
         return dispatch(call, async_op)
     t = &call.request.eager
-    open_eager(t, signature, &a, True)
+    open_eager(t, signature, payload_of(&a), a.nbytes)
     t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
     t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
     return dispatch(call, async_op)
@@ -261,7 +253,7 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
     cdef tuple sent = checked(counts, size, "counts")
     cdef tuple got = None if out_counts is None else checked(out_counts, size, "out_counts")
     cdef tuple row = rows_of(x, "x", sum(sent))
-    cdef object room = -1      # rows that the output has; -1: as many as come
+    cdef object room = -1      # rows of the output; -1: as many as are sent here
     held = source_array(x, &a)
     result, kept = out, None
     if got is not None:
@@ -272,46 +264,46 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
     b = a
     if result is not None:
         kept = target_array(result, &b)
-        check_out(&a, &b, room * volume(row))
+        check_out_count(&a, &b, room * volume(row))
         check_overlap(&a, &b, 0)
         if a.nbytes and a.data == b.data and got != sent:
-            raise ValueError("in place, a rank gets from each as many rows as it sends there: "
+            raise ValueError("in place, a rank receives from each peer as many rows as it sends there: "
                              "pass out_counts equal to counts")
     call = new_call(SwapCall, e, timeout_ns, held, kept, result)
     call.x, call.out, call.like, call.row = a, b, x, row
-    call.prepare_telling((*sent, *(got or (-1,) * size), room))
+    call.prepare_counts((*sent, *(got or (-1,) * size), room))
     return dispatch(call, async_op)
 
 
 cdef class SwapCall(RowsCall):
-    """An all-to-all by counts: its request is the telling of counts; what is swapped, and how, follows from that."""
+    """An all-to-all with counts: its request exchanges the counts; a second request, made from them, swaps the rows."""
 
     cdef array_t x
     cdef array_t out
     cdef object like             # the array that new outputs are like
     cdef tuple row
-    cdef int64_t *told           # of each rank: rows to each, rows expected from each or -1, room for rows or -1
+    cdef int64_t *counts         # of each rank: rows to each, rows expected from each or -1, rows of its output or -1
 
-    cdef int prepare_telling(self, tuple numbers) except -1:
+    cdef int prepare_counts(self, tuple numbers) except -1:
         cdef array_t mine, whole
         cdef Engine e = self.engine
         cdef int size = e.c.group.size, n = 2 * size + 1, i
         cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
         cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
         cdef eager_t *t = &self.request.eager
-        self.told = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
+        self.counts = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
         for i in range(n):
             own[i] = numbers[i]
         memset(&mine, 0, sizeof(array_t))
         mine.data, mine.count, mine.nbytes, mine.itemsize = own, n, n * sizeof(int64_t), sizeof(int64_t)
         whole = mine
-        whole.data, whole.nbytes = self.told, mine.nbytes * size
+        whole.data, whole.nbytes = self.counts, mine.nbytes * size
         if mine.nbytes > SHMRING_EAGER_NBYTES:
             self.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
                                        &self.request)
         else:
-            open_eager(t, signature, &mine, True)
-            t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.told
+            open_eager(t, signature, payload_of(&mine), mine.nbytes)
+            t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.counts
         return 0
 
     cdef object run(self):
@@ -330,7 +322,7 @@ cdef class SwapCall(RowsCall):
                     result = empty_like_array(self.like, (sum([line[rank] for line in matrix]), *self.row))
                     kept = target_array(result, &out)
                 program = self.prepare_swap(matrix, &out, &swap, memory)
-            except BaseException as error:      # the others, who know what this rank lacks, are on their way
+            except BaseException as error:      # the others already wait for this rank in the swap
                 self.engine.abort(f"{type(error).__name__}: {error}")
                 raise
             run_request(self.engine, program, &swap, self.timeout_ns)
@@ -340,19 +332,19 @@ cdef class SwapCall(RowsCall):
         return result
 
     cdef tuple agree(self):
-        """The rows from each rank (outer) to each. All ranks know the same, so all find the same fault, if any."""
+        """The rows from each rank (outer) to each. All ranks see the same counts, so all find the same mismatch."""
         cdef int size = self.engine.c.group.size, n = 2 * size + 1, i, j
-        cdef int64_t *told = self.told
-        matrix = tuple([tuple([told[j * n + i] for i in range(size)]) for j in range(size)])
+        cdef int64_t *counts = self.counts
+        matrix = tuple([tuple([counts[j * n + i] for i in range(size)]) for j in range(size)])
         for i in range(size):
             for j in range(size):
-                if 0 <= told[i * n + size + j] != matrix[j][i]:
-                    self.engine.disagree(j, self.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, which "
-                                                         f"expects {told[i * n + size + j]}")
-            coming = sum([line[i] for line in matrix])
-            if 0 <= told[i * n + n - 1] != coming:
-                self.engine.disagree(i, self.signature(), f"rank {i} has room for {told[i * n + n - 1]} rows, and "
-                                                     f"{coming} come")
+                if 0 <= counts[i * n + size + j] != matrix[j][i]:
+                    self.engine.disagree(j, self.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, "
+                                                              f"which expects {counts[i * n + size + j]}")
+            sent = sum([line[i] for line in matrix])
+            if 0 <= counts[i * n + n - 1] != sent:
+                self.engine.disagree(i, self.signature(), f"rank {i} has room for {counts[i * n + n - 1]} rows, and "
+                                                          f"the ranks send it {sent}")
         return matrix
 
     cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, list memory):
@@ -375,6 +367,6 @@ cdef class SwapCall(RowsCall):
         for j in range(size):
             parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
             place += parts[j].nbytes
-        open_eager(t, signature, &self.x, True)
+        open_eager(t, signature, payload_of(&self.x), self.x.nbytes)
         t.last, t.parts, t.out = size, parts, <char *> out.data
         return None

@@ -1,30 +1,30 @@
-# The agreement about one large collective: which of its buffers lie in shared arrays, and so which plan it takes.
+# The agreement of the ranks about one large collective: which of its buffers lie in shared arrays, and so its plan.
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.collective.registry cimport Directory, place_t
+from shmring.collective.registry cimport AllocationRegistry, place_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
 
-# What one rank tells the others about its buffers; fits the first line of an eager.
-ctypedef struct word_t:
+# Where the buffers of one rank are; fits in the first line of an eager message.
+ctypedef struct buffers_t:
     place_t input
     place_t output
     uint64_t is_in_place
 
 
 cdef class Sharing:
-    cdef readonly Directory directory
-    cdef readonly int nallocations      # ever made; all ranks count alike
+    cdef readonly AllocationRegistry registry
+    cdef readonly int nallocations      # ever made; equal on all ranks
     cdef readonly int nresults          # of those, with one segment for all
-    cdef public size_t rooted_nbytes    # from so many bytes up the root is not left to run ahead; equal on all ranks
-    cdef readonly uint64_t nmapped      # collectives that went without staging
+    cdef public size_t rooted_nbytes    # from this size up the root waits for the others; equal on all ranks
+    cdef readonly uint64_t nzero_copy   # collectives without staging
     cdef int size
-    # Of the call under way:
-    cdef word_t *table                  # the words, by rank
-    cdef char *answers                  # by rank: whether it has all that is needed
-    cdef char **ins                     # by rank: its buffers' addresses here, of those that the plan reaches
+    # Of the current call:
+    cdef buffers_t *table               # by rank: where its buffers are
+    cdef char *answers                  # by rank: whether it has mapped all buffers that the plan needs
+    cdef char **ins                     # by rank: the addresses of its buffers in this process, if the plan needs them
     cdef char **outs
     cdef list pins                      # the allocations that must stay mapped until it is over
 

@@ -1,11 +1,11 @@
-from shmring.collective.registry import Allocation, Directory
+from shmring.collective.registry import Allocation, AllocationRegistry
 from shmring.memory.segment import Segment
 
 class Sharing:
-    directory: Directory
+    registry: AllocationRegistry
     nallocations: int
     nresults: int
     rooted_nbytes: int
-    nmapped: int
+    nzero_copy: int
     def __init__(self, size: int) -> None: ...
-    def enlist(self, segments: list[Segment], nbytes: int) -> Allocation: ...
+    def add_allocation(self, segments: list[Segment], nbytes: int) -> Allocation: ...

@@ -29,7 +29,7 @@ cdef class Engine:
     cdef readonly bint is_closed
     cdef bint is_inherited               # this process is a forked child; its parent is the rank
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
-    cdef public object progress          # does it (shmring.collective.async_work); None before the first
+    cdef public object progress          # does it (shmring.collective.progress_thread); None before the first
     cdef turn_t turn                     # of the thread in a call
     cdef object turn_queue
     cdef int nvisitors                   # threads in calls that take turns of their own (p2p/progress.pyx)

@@ -140,7 +140,7 @@ cdef class Engine:
         """Begin a call: wait for the asynchronous work submitted before it, raise if the communicator is unusable, and
         take the turn."""
         if self.has_backlog:
-            self.progress.let_pass()
+            self.progress.drain()
         if self.is_closed or self.trouble is not None or self.is_inherited:
             self.refuse()
         if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or self.trouble is not None):
@@ -262,7 +262,7 @@ cdef class Engine:
             "threads": nthreads,
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
-            "zero_copy_calls": 0 if self.sharing is None else self.sharing.nmapped,
+            "zero_copy_calls": 0 if self.sharing is None else self.sharing.nzero_copy,
             "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_streaming)
                          for key, program in self.programs.items() if program.plan.size > 1],
             **self.thresholds.report(),

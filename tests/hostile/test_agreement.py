@@ -13,8 +13,8 @@ def place_beyond_the_end(comm):
     """An array on each rank. Rank 1's lies where, to rank 0, there is nothing: it takes the allocation for longer."""
     memory = comm.empty(4 * N, np.int64)
     sharing = comm.engine.sharing
-    allocation, *_ = sharing.directory.locate(memory.ctypes.data)
-    forged = sharing.enlist(allocation.segments, memory.nbytes if comm.rank == 1 else memory.nbytes // 4)
+    allocation, *_ = sharing.registry.locate(memory.ctypes.data)
+    forged = sharing.add_allocation(allocation.segments, memory.nbytes if comm.rank == 1 else memory.nbytes // 4)
     assert forged.number == 2
     x = memory[3 * N :] if comm.rank == 1 else memory[:N]
     x[:] = comm.rank
@@ -37,7 +37,7 @@ def broadcast_it(comm):
     forged, x = place_beyond_the_end(comm)
     comm.broadcast(x, root=1)
     assert (x == 1).all()
-    assert comm.engine.sharing.nmapped == 0
+    assert comm.engine.sharing.nzero_copy == 0
     del forged
 
 

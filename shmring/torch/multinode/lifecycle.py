@@ -131,7 +131,7 @@ class NodeLife:
     def _call(self, kind: str, timeout, x=None, op: str = "", root: int = -1, count: int = 0) -> Iterator[Conversation]:
         """One collective: its turn, and its conversation between nodes; whatever goes wrong in it breaks the group."""
         if self.has_backlog:
-            self.progress.let_pass()
+            self.progress.drain()
         with self._turn:
             self.assure()
             self._ncalls += 1

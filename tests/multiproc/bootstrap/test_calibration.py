@@ -171,7 +171,7 @@ def test_a_rank_alone_gets_explanations_too():
 def look_at_huge_pages(comm, wanted):
     x = comm.empty(3 << 20, np.uint8)
     x[:] = comm.rank
-    own = [segment.mapping.huge_nbytes for segment in comm.engine.sharing.directory.locate(x.ctypes.data)[0].segments]
+    own = [segment.mapping.huge_nbytes for segment in comm.engine.sharing.registry.locate(x.ctypes.data)[0].segments]
     huge = comm.stats()["huge_nbytes"]
     assert len(huge) == len(own) == comm.size
     for one in (*huge, *own):

@@ -27,7 +27,7 @@ COUNTS = (0, 1, 584, 586, 1024, 1025, 4099, 100_003)
 
 
 def nmapped(comm):
-    return comm.engine.sharing.nmapped
+    return comm.engine.sharing.nzero_copy
 
 
 def map_rooted(comm):
@@ -242,7 +242,7 @@ def different_allocations(comm):
         del a
         x = np.zeros(3000, np.int32)
         gc.collect()
-        assert len(comm.engine.sharing.directory) == 0
+        assert len(comm.engine.sharing.registry) == 0
     x[:] = comm.rank
     comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so nobody tries
     assert (x == 1).all()
@@ -481,7 +481,7 @@ def drop_and_make_again(comm, times):
     x = comm.empty(1000)
     x[:] = 1
     comm.all_reduce(x)
-    before = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.directory)
+    before = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
     for i in range(times):
         x = comm.zeros(1000 + i)
         x[:] = comm.rank
@@ -489,7 +489,7 @@ def drop_and_make_again(comm, times):
         comm.all_reduce(x)
         assert x[i] == sum(range(comm.size))
     del y
-    after = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.directory)
+    after = mappings(), len(os.listdir("/proc/self/fd")), len(comm.engine.sharing.registry)
     assert after == before
     view = x[3:5].view(np.int64)[1:]
     peers = comm.shared_view(x, 0)[:2]
@@ -702,14 +702,14 @@ def attach_when_one_has_told_and_died(comm):
 
         sharedarrays._attach_others = attach_late
     if comm.rank == 2:
-        accounts = comm._account
+        accounts = comm._exchange_outcome
 
         def account(failure, what, nonce=b""):
             if not nonce:
                 say("telling")
             return accounts(failure, what, nonce)
 
-        comm._account = account
+        comm._exchange_outcome = account
     with pytest.raises(PeerLostError) as caught:
         comm.empty(5)
     assert caught.value.rank == 2

@@ -178,7 +178,7 @@ def on_shared_arrays(comm):
     x[:] = comm.rank + 1
     comm.all_reduce(x)
     assert (x == sum(range(1, comm.size + 1))).all()
-    split, mapped = comm.stats()["split_calls"], comm.engine.sharing.nmapped
+    split, mapped = comm.stats()["split_calls"], comm.engine.sharing.nzero_copy
     comm.all_reduce(np.ones(LARGE, np.float32))      # one private array: staged by all, and split
     assert comm.stats()["split_calls"] == split + 1
     return split, mapped

@@ -1,0 +1,262 @@
+"""The progress thread of a communicator: runs asynchronous work in the order of submission.
+
+The ranks of a communicator must all make the same calls in the same order. So the order of everything here must follow
+from the program, and never from the speed of a thread. Three rules ensure that.
+
+- Work runs in the order in which it was submitted.
+- A synchronous call runs after all work submitted before it (`ProgressThread.drain`).
+- A callback has a place in that order, too: that of `Work.add_done_callback` in the program. The calls it makes come
+  after those submitted before that line, and before those made after it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from shmring.engine.lifecycle import Stage, in_child, track
+from shmring.errors import ClosedError
+
+if TYPE_CHECKING:
+    from shmring.collective.async_work import Work
+
+LAST_CALLBACK_S = 1.0  # how long the exit of the program waits for a running callback
+
+Item = Callable[[], None]
+
+
+class ProgressThread:
+    """A communicator's queue of asynchronous work, and the thread that runs it.
+
+    Only pending items keep the engine alive: a communicator that is dropped while nothing is pending is freed, and its
+    thread ends.
+    """
+
+    def __init__(self, engine) -> None:
+        self.name: str = engine.name
+        self.is_inherited = False
+        self._make_lock()
+        self._engine = weakref.ref(engine, self.retire)
+        self._queue: deque[Item] = deque()
+        self._nested: deque[Item] = deque()  # submitted by the running item; they run before the rest of the queue
+        self._busy = False
+        self._retired = False
+        self._ended = False
+        self._thread: threading.Thread | None = None
+        self._runner: int | None = None  # the thread that runs an item: this one's, or one in `run_until`
+        track(self, Stage.PROGRESS)
+
+    # ---- any thread ----
+
+    def append(self, item: Item) -> None:
+        """Put ``item`` at the end of the queue; or, if the running item submits it, right after that."""
+        if self.is_inherited:
+            raise ClosedError(f"{self.name}: belongs to the parent process")
+        with self.lock:
+            if self._ended:
+                raise ClosedError(f"{self.name}: is closed")
+            if self._thread is None:
+                self._start()
+            if self.is_own_thread():
+                self._nested.append(item)
+                return
+            if not self._busy:
+                self._set_busy(True)
+            self._queue.append(item)
+            self.changed.notify()
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Return after everything submitted before has run, so that a call made now keeps its place in the order."""
+        if self.is_own_thread():
+            self.run_nested()
+            return
+        with self.lock:
+            if self.is_inherited or self._ended:
+                return
+            drained = threading.Lock()
+            drained.acquire()
+            self.append(drained.release)
+        if not drained.acquire(timeout=lock_timeout(timeout)):
+            raise TimeoutError(f"work on {self.name!r} is still pending after {timeout} s")
+
+    def run_after(self, work: Work, item: Item) -> None:
+        """Run ``item`` at this place in the order, but not before ``work`` is done; now if nothing is pending."""
+        with self.lock:
+            if self._busy and not (self.is_own_thread() and work.done() and not self._nested):
+                self.append(partial(self._run_or_attach, work, item))
+                return
+        item()
+
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a running item: a callback, or the work itself."""
+        return self._runner == get_ident() and not self.is_inherited
+
+    def run_until(self, work: Work) -> None:
+        """Run items on the calling thread until ``work`` is done or another thread runs one."""
+        while not (work.done() or self.is_own_thread()):
+            try:
+                with self.lock:
+                    if self.is_inherited or self._runner is not None or not self._queue:
+                        return
+                    item = self._take()
+                self._run(item, self._queue)
+            except BaseException:  # from a signal handler, between two lines: the item may not have run
+                self.abort("interrupted while doing asynchronous work")
+                raise
+            finally:
+                self._release()
+
+    def close(self, timeout: float | None) -> None:
+        """Wait for pending work, but abort it after ``timeout`` seconds. The engine is closed next."""
+        try:
+            self.drain(timeout)
+        except TimeoutError:
+            self.abort(f"closed after waiting {timeout} s for pending work")
+
+    def retire(self, _=None) -> None:
+        """Let the thread end once the queue is empty: the engine is closed, or freed."""
+        with self.lock:
+            self._retired = True
+            self.changed.notify()
+
+    def abort(self, reason: str) -> None:
+        """Abort the communicator, on all ranks, if work is pending."""
+        engine = self._engine()
+        if engine is not None and self._busy and not (self.is_inherited or engine.is_closed or engine.is_broken):
+            engine.abort(reason)
+
+    def leave_at_exit(self) -> None:
+        """Abort pending work and end the thread: the exit of the interpreter cannot wait for work.
+
+        The interpreter stops daemon threads wherever they are, also while they hold the lock. So this thread is to end
+        before. If a callback prevents that, at least nothing may take the lock any more.
+        """
+        engine = self._engine()
+        if self.is_inherited or engine is None:
+            return
+        self.abort("exited while asynchronous work was pending")
+        self._engine = weakref.ref(engine)  # without `retire`, which takes the lock
+        self.retire()
+        if self._thread is not None:
+            self._thread.join(LAST_CALLBACK_S)
+
+    def disown(self) -> None:
+        """In a forked child: there is no thread here, and a thread of the parent may have held the lock."""
+        self.is_inherited = True
+        self._make_lock()
+
+    def _make_lock(self) -> None:
+        # Re-entrant: a signal handler or a finalizer may submit, too. Entered as a lock, never as a condition: leaving
+        # a condition is Python code; a signal handler that raises there would leave the lock taken for good.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._serve, name=f"shmring {self.name}", daemon=True)
+        handled = sys.exc_info()[1]
+        try:
+            thread.start()
+        except (KeyError, RuntimeError) as error:
+            # Where a signal handler raises inside of start(), the interpreter's own error may follow its exception.
+            raised = error.__context__
+            raise error if raised is None or raised is handled else raised from None
+        self._thread = thread
+
+    def _set_busy(self, busy: bool) -> None:
+        self._busy = busy
+        engine = self._engine()
+        if engine is not None:
+            engine.has_backlog = busy
+
+    # ---- the thread that runs items ----
+
+    def _serve(self) -> None:
+        with self.lock:
+            if self._thread is None:  # a signal handler raised in `_start` after this thread had started
+                self._thread = threading.current_thread()
+            if self._thread is not threading.current_thread():  # and another thread was started since
+                return
+        while True:
+            with self.lock:
+                while self._runner is not None or not (self._queue or self._retired):
+                    self.changed.wait()
+                if not self._queue:
+                    self._ended = True
+                    return
+                item = self._take()
+            try:
+                self._run(item, self._queue)
+            finally:
+                self._release()
+            del item  # it may hold the last reference to the engine
+
+    def _take(self) -> Item:
+        """The first item of the queue, to be run by the caller, which holds the lock."""
+        self._runner = get_ident()
+        return self._queue.popleft()
+
+    def _release(self) -> None:
+        """The item that the caller took has run; no effect if it took none."""
+        with self.lock:
+            if self._runner == get_ident():
+                self._runner = None
+                if not self._queue:
+                    self._set_busy(False)
+                self.changed.notify()
+
+    def _run(self, item: Item, queue: deque[Item]) -> None:
+        """Run one item; what it submits goes to the front of the queue from which it was taken."""
+        outer, self._nested = self._nested, deque()
+        item()
+        with self.lock:
+            queue.extendleft(reversed(self._nested))
+        self._nested = outer
+
+    def run_nested(self, work: Work | None = None) -> None:
+        """Run, on this thread, what the running item has submitted, until ``work`` is done.
+
+        The progress thread cannot: it is busy with the running item.
+        """
+        while self._nested and not (work is not None and work.done()):
+            self._run(self._nested.popleft(), self._nested)
+        if work is not None and not work.done():
+            raise RuntimeError(f"{self.name}: {work.name} comes after this callback, which waits for it")
+
+    def run_next(self, items: list[Item]) -> None:
+        """Run these after the running item, before the rest of the queue."""
+        self._nested.extend(items)
+
+    def _run_or_attach(self, work: Work, item: Item) -> None:
+        """Run ``item``, which has come first in the queue; or after ``work``, if that comes later."""
+        if work.done():
+            self.run_next([item])
+        else:
+            work._attach(item)
+
+
+def lock_timeout(timeout: float | None) -> float:
+    """A timeout in seconds, None: no limit, in the form that `threading.Lock.acquire` takes."""
+    return -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+
+
+_making = threading.Lock()
+
+
+@in_child
+def _renew_lock() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+def progress_of(engine) -> ProgressThread:
+    """The progress thread of an engine, made at the first call."""
+    with _making:
+        if engine.progress is None:
+            engine.progress = ProgressThread(engine)
+    return engine.progress
