@@ -17,4 +17,4 @@ if __name__ == "__main__":  # the processes import this file; without this line 
     count = 10_000_000
     sums = shmring.spawn(partial_sum, 4, args=(count,))
     assert sums == [count * (count - 1) // 2] * 4, sums
-    print(f"0 + 1 + ... + {count - 1} = {sums[0]}, says each of {len(sums)} ranks")
+    print(f"0 + 1 + ... + {count - 1} = {sums[0]} on each of {len(sums)} ranks")

@@ -15,7 +15,7 @@ with shmring.init() as comm:
     share = comm.reduce_scatter(everything, counts=counts)
     assert (share == comm.size * comm.rank).all()
 
-    # Words to the ranks they belong to: nobody knows beforehand how many will come.
+    # Words to the ranks they belong to: no rank knows in advance how many it receives.
     words = np.sort(np.random.default_rng(comm.rank).integers(0, comm.size, 10))
     counts = np.bincount(words, minlength=comm.size)
     came = comm.all_to_all(words, counts=counts)

@@ -1,4 +1,4 @@
-"""Groups: split, listed, doubled, nested, many, used by threads; made beside each other without rendezvous each other."""
+"""Groups: split, listed, doubled, nested, many, used by threads; groups made at the same time do not meet each other."""
 
 import gc
 import os

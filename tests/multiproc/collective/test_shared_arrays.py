@@ -16,8 +16,7 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
-from shmring.memory import names
-from shmring.memory import syscalls
+from shmring.memory import names, syscalls
 from shmring.memory.sweep import leftovers
 from shmring.plan.limits import LINE
 

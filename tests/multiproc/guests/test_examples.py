@@ -25,7 +25,7 @@ def test_hello_all_reduce_runs_under_the_launcher(size):
 
 
 def test_spawn_sum_runs_without_a_launcher():
-    assert "= 49999995000000, says each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
+    assert "= 49999995000000 on each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
 
 
 @pytest.mark.parametrize("size", [2, 4])
