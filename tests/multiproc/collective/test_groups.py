@@ -1,4 +1,4 @@
-"""Groups: split, listed, doubled, nested, many, used by threads; groups made at the same time do not meet each other."""
+"""Groups: split, listed, doubled, nested, many, used by threads; groups made at the same time do not meet."""
 
 import gc
 import os
