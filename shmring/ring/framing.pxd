@@ -2,7 +2,8 @@
 #
 # A frame is one word that says what follows, then its bytes, padded to whole words; it lies in one piece. A message is
 # one frame, or, if it is long, a first frame with its total length and then pieces, so that both ends copy at the same
-# time and nothing is too long. The ring's counters always stand between two frames: who dies leaves no half of one.
+# time and nothing is too long. The ring's counters always stand between two frames: a process that dies
+# leaves no half of one.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 

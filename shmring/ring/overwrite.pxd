@@ -1,4 +1,4 @@
-# Rings whose producer may give up the oldest, unread, for newer ones (ring/overwrite.pyx).
+# Lossy rings: the producer may overwrite the oldest slots, unread, by newer ones (ring/overwrite.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.ring.spsc cimport consumer_t, producer_t

@@ -1,4 +1,4 @@
-"""Rings whose producer may give up the oldest, unread, for newer ones.
+"""Lossy rings: the producer may overwrite the oldest slots, unread, by newer ones.
 
 There both ends move ``head``. The consumer first claims what it is about to read, by setting head's top bit; the
 producer moves a head that is not claimed; both by compare-and-swap. So what is read is never overwritten, and the

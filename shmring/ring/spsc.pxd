@@ -1,9 +1,9 @@
 # The ring: one producer, one consumer, equal slots in shared memory. Everything here is non-blocking and wait-free;
 # waiting is composed above. The contract, with examples, is in docs/rings.md.
 #
-# Bodies are here, not in ring/spsc.pyx, so that they are inlined into whoever cimports them. In every function the own
-# counter is private and merely announced; the other side's is acquired, and only when the last seen value is too
-# small: each look pulls its line over from the core that is about to write it again.
+# Bodies are here, not in ring/spsc.pyx, so that they are inlined into the modules that cimport them. In every function
+# the own counter is private and merely announced; the other side's is loaded (acquire) only when the last seen value is
+# too small: each load fetches its line from the core that is about to write it again.
 #
 # What a peer wrote is never trusted: a counter that went backwards or too far is refused (RING_CORRUPT), geometry is
 # copied into private memory when an end is attached, and so no peer can lead us outside the slots.
@@ -18,7 +18,7 @@ cdef enum:
     RING_FOREIGN = -2      # no ring here, or not one that fits
     RING_TAKEN = -3        # this end has, or had, a holder
 
-# How an end stands: nobody took it yet; held by a living process; closed in good order; its holder died or left without
+# How an end stands: not taken yet; held by a living process; closed in good order; its holder died or left without
 # closing.
 cdef enum:
     END_ABSENT = 0
@@ -49,10 +49,11 @@ ctypedef struct consumer_t:
     shmring_ring *ring
 
 
-# Making, attaching, closing (ring/spsc.pyx). `base` lies on a multiple of 128 bytes; `nslots` is a power of two. Attaching
-# answers 0, a RING_ code, or an errno where the liveness cannot be held; the mapping must outlive the end. `again`: the
-# end may have had a holder who is gone; the caller sees to it that only one at a time tries. Not `held`: nobody takes
-# the role, and a lock that the caller keeps hands the end from process to process; who gets it resumes where it stands.
+# Making, attaching, closing (ring/spsc.pyx). `base` lies on a multiple of 128 bytes; `nslots` is a power of two.
+# Attaching returns 0, a RING_ code, or an errno where the liveness cannot be held; the mapping must outlive
+# the end. `again`: the end may have had a holder that is gone; the caller ensures that only one process at a
+# time tries. Not `held`: the role is not taken; a lock that the caller keeps hands the end from process to process, and
+# the next holder resumes there.
 # Closing in good order is a promise that nothing is missing; without it the other side sees END_LOST.
 cdef size_t ring_control_nbytes() noexcept nogil
 cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start, bint drops=*,
@@ -103,7 +104,7 @@ cdef inline void ring_commit(producer_t *p, uint64_t n) noexcept nogil:
     p.tail += min(n, p.reserved)
     p.reserved = 0
     # SYNC filled (meets: ring_ready). The payload must be visible before the count that announces it. This store is all
-    # that publishes: a producer killed before it has said nothing, after it everything.
+    # that publishes: a producer killed before it has published nothing, after it everything.
     store_release_u64(&p.ring.tail, p.tail)
 
 
@@ -181,6 +182,6 @@ cdef inline int64_t ring_try_pop(consumer_t *c, void *destination, uint64_t n) n
 
 # Whether the producer closed its end in good order and all that it committed is released: the end of the stream.
 cdef inline bint ring_is_finished(consumer_t *c) noexcept nogil:
-    # SYNC closed (meets: ring_leave). Its last tail is seen by whoever sees that it is done; hence the flag first, the
-    # counter second: a ring seen empty before the flag may have been filled since.
+    # SYNC closed (meets: ring_leave). If `closed` is loaded as set, the load of tail returns the last one:
+    # the flag first, the counter second: a ring seen empty before the flag may have been filled since.
     return load_acquire_u32(&c.ring.producer.closed) == 1 and ring_ready(c, c.capacity) == 0

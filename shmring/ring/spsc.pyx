@@ -11,8 +11,8 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
-from shmring._c.atomics cimport (compare_swap_u32, load_acquire_u32, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
-                                 store_release_u32, store_release_u64)
+from shmring._c.atomics cimport (compare_swap_u32, load_acquire_u32, load_acquire_u64, load_relaxed_u64,
+                                 store_relaxed_u64, store_release_u32, store_release_u64)
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, shmring_ring, shmring_ring_role
 from shmring.sync.backoff cimport sem_init
 from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, hold_liveness, life_state
@@ -196,7 +196,7 @@ cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil:
 
 
 def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=False):
-    """Make an empty ring in a buffer, before anybody attaches to it.
+    """Make an empty ring in a buffer, before any process attaches to it.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Liveness: who is alive, told by the kernel.
+"""Liveness: which processes are alive, as the kernel marks it.
 
 Each process holds a *liveness* in the shared memory it creates. When it dies, by any cause and in any PID namespace,
-the kernel marks that word, and everybody who maps it sees the mark with one load; nobody has to be the parent, and no
-process id is ever asked about. How, and what happens where the kernel offers no robust lists, is told in
-``_c/keeper.h``; who hands over what to whom in ``docs/memory-model.md``.
+the kernel marks that word, and every process that maps it sees the mark with one load. It need not be the parent, and
+no process id is looked up. ``_c/keeper.h`` has the method, and what replaces it where there are no robust lists;
+``docs/memory-model.md`` has the sync points.
 
 The environment variable ``SHMRING_LIVENESS=process-table``, read at import, forces the second method.
 """
@@ -67,15 +67,15 @@ class Life(NamedTuple):
     Attributes
     ----------
     state : {"alive", "dead", "dropped"}
-        ``dropped``: nobody holds it now; its owner let go of it, or nobody ever held it.
+        ``dropped``: not held now; its owner let go of it, or it was never held.
     pid : int
-        The owner's process id in its own PID namespace; 0 if nobody ever held it.
+        The owner's process id in its own PID namespace; 0 if it was never held.
     start_time : int
         Clock ticks from boot to its start; with ``pid``, a name no other process ever has.
     pid_ns : int
         Inode of the owner's PID namespace.
     method : int
-        1 if the kernel marks the death, 2 if the process table must be asked, 0 if nobody ever held it.
+        1 if the kernel marks the death, 2 if the process table must be asked, 0 if it was never held.
     """
 
     state: str
@@ -101,7 +101,7 @@ def hold(buffer, Py_ssize_t offset=0):
     Parameters
     ----------
     buffer : writable buffer
-        Memory shared with those who will look: zeroed, or a former liveness.
+        Memory shared with the processes that will look: zeroed, or a former liveness.
     offset : int
         Byte offset of the liveness, of `LIVENESS_NBYTES` bytes, on a multiple of 8.
 
@@ -125,7 +125,7 @@ def hold(buffer, Py_ssize_t offset=0):
             error = hold_liveness(life)
         if error:
             owner = f"; process {life.pid} holds it" if life_state(life) == ALIVE else ""
-            # EBUSY has no class of its own in Python; EAGAIN's says what is meant.
+            # EBUSY has no class of its own in Python; EAGAIN's has the right meaning.
             kind = BlockingIOError if owner else OSError
             raise kind(error, f"cannot hold the liveness: {os.strerror(error)}{owner}")
         _pinned[<uintptr_t>life] = export

@@ -22,8 +22,8 @@ cdef inline bint has_reached(group_t *g, int counter, int rank, uint64_t need) n
     if g.seen[counter][rank] < need:
         # SYNC published (meets: publish in engine/rounds.pyx, finish in engine/rounds.pyx): the slots of all rounds
         # below the count, and their signatures, are visible.
-        # SYNC consumed (meets: release in engine/rounds.pyx, finish in engine/rounds.pyx, conclude in engine/eager.pyx):
-        # that rank's reads of those slots are over, they may be overwritten.
+        # SYNC consumed (meets: release in engine/rounds.pyx, finish in engine/rounds.pyx, conclude in
+        # engine/eager.pyx): that rank's reads of those slots are over, they may be overwritten.
         g.seen[counter][rank] = load_acquire_u64(counter_of(g, counter, rank))
     return g.seen[counter][rank] >= need
 
