@@ -92,7 +92,8 @@ class Config:
         if not -1 <= self.eager_nbytes <= 4096:
             raise ValueError(f"eager_nbytes={self.eager_nbytes}: must be from 0 to 4096, or -1 for automatic")
         timeout_ns(self.timeout)
-        for name in ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes", "split_nbytes"):
+        sizes = ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes", "split_nbytes")
+        for name in sizes:
             if getattr(self, name) < -1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more bytes, or -1 for automatic")
         if self.round_nbytes != -1 and self.round_nbytes < 128:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class DType(NamedTuple):
-    """One element type: name, size in bytes, family (``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex)."""
+    """An element type: name, bytes, family (``f`` float, ``i`` signed, ``u`` unsigned, ``b`` bool, ``c`` complex)."""
 
     name: str
     itemsize: int

@@ -20,7 +20,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_L
                                 SHMRING_MISMATCH, shmring_abort, shmring_eager_line, shmring_header, shmring_liveness,
                                 shmring_outbox)
 from shmring._runtime cimport allocate
-from shmring.arrays.store_tuning cimport ON_TRIAL, hear_costs, next_call, note, tell_costs, tries_for
+from shmring.arrays.store_tuning cimport ON_TRIAL, sum_costs, next_call, note, publish_costs, tries_for
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.outbox cimport control_area, eager_slots, first_slot
@@ -202,7 +202,7 @@ cdef class Engine:
         x.on_trial = False
         x.busy_ns = 0
         if self.learns_stores and program.learns:
-            if hear_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
+            if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
                 self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
             x.on_trial = next_call(&program.stores, &x.outbox_streaming) == ON_TRIAL
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
@@ -213,7 +213,7 @@ cdef class Engine:
             # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
             self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
         if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
-            tell_costs(&program.stores, self.c.own, x.base)
+            publish_costs(&program.stores, self.c.own, x.base)
 
     cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
         cdef patience_t patience

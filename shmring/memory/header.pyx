@@ -1,8 +1,8 @@
 """The header page of a segment, for Python: the only place outside the C structs that knows its fields.
 
-The creator stamps a fresh (all zero) segment, lets others initialise what else it holds, and announces it. Anyone who
-finds the segment asks `found_version`, then `is_ready`, then takes a copy with `read`, and judges the copy: a peer may
-write what it likes at any time, so nothing is looked at twice.
+The creator stamps a new (all zero) segment, initialises the rest of it, and announces it. A process that attaches
+calls `found_version`, then `is_ready`, then takes a copy with `read` and checks the copy: a faulty peer may change the
+header at any time, so no field is read twice.
 """
 
 import os
@@ -29,7 +29,7 @@ KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel"
 
 
 class Header(NamedTuple):
-    """A copy of what a header said: plain values, unchecked."""
+    """A copy of a header: plain values, unchecked."""
 
     magic: int
     version: int
@@ -55,7 +55,7 @@ cdef shmring_header *header_of(Mapping mapping) except NULL:
 
 
 def stamp(Mapping mapping, *, int kind, boot_id, nonce, int rank, int size, params):
-    """Write the header of a fresh segment, all but ``ready``. Creator only, once."""
+    """Write the header of a new segment, all but ``ready``. Creator only, once."""
     cdef shmring_header *header = header_of(mapping)
     cdef Py_ssize_t i
     if len(boot_id) != 16 or len(nonce) != 16 or len(params) > 4:
@@ -73,8 +73,8 @@ def stamp(Mapping mapping, *, int kind, boot_id, nonce, int rank, int size, para
     for i in range(len(params)):
         header.params[i] = params[i]
     header.life.pid = os.getpid()
-    # SYNC stamped (meets: found_version). Magic and version never move between layout versions, and whoever sees the
-    # magic sees the version: two builds of different layout tell each other apart whatever else they disagree about.
+    # SYNC stamped (meets: found_version). Magic and version have the same offsets in all layout versions, and a process
+    # that loads the magic sees the version: builds with different layouts always recognise each other.
     store_release_u64(&header.magic, SHMRING_MAGIC)
 
 
@@ -88,13 +88,13 @@ def found_version(Mapping mapping):
 
 
 def announce(Mapping mapping):
-    """Set ``ready``: everything written to the segment so far is there for whoever sees it. Creator only, once."""
-    # SYNC ready (meets: is_ready). The peers use the whole segment, not only the header, once they see this.
+    """Set ``ready``; a process that loads it sees everything written to the segment before. Creator only, once."""
+    # SYNC ready (meets: is_ready). Peers that load this use the whole segment, not only the header.
     store_release_u32(&header_of(mapping).ready, 1)
 
 
 def is_ready(Mapping mapping):
-    """Whether the creator has announced the segment (any value but 0: `read` what it holds and judge it)."""
+    """Whether the creator has announced the segment."""
     # SYNC ready (meets: announce)
     return load_acquire_u32(&header_of(mapping).ready) != 0
 
@@ -110,8 +110,8 @@ def read(Mapping mapping):
 
 
 def set_attached(Mapping mapping, value):
-    """Store the word that says which peers the creator has mapped (`shmring.bootstrap.rendezvous` gives it its meaning)."""
-    # SYNC attached (meets: attached). Whoever sees the word complete may take the names away: all mappings stand.
+    """Store the word for which peers the creator has mapped (meaning: `shmring.bootstrap.rendezvous`)."""
+    # SYNC attached (meets: attached). A rank that loads the complete word may unlink the names: all mappings exist.
     store_release_u64(&header_of(mapping).attached, value)
 
 

@@ -1,7 +1,7 @@
 """A range of a file mapped into this process, shared and writable.
 
 Python's own ``mmap`` duplicates the descriptor and keeps it for the life of the mapping: with hundreds of peers that is
-hundreds of descriptors. Here the descriptor is the caller's, and may be closed as soon as the mapping stands.
+hundreds of descriptors. Here the caller owns the descriptor and may close it as soon as the mapping exists.
 """
 
 import os
@@ -39,12 +39,12 @@ cdef extern from *:
 
 cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 
-# What one entry of the second-lowest level of page tables maps; with larger base pages it is more, and nothing here
-# collapses. A mapping can have such entries only where address and file offset are alike modulo this.
+# Mapped by one entry of the second-lowest level of page tables; with larger base pages it is more, and `collapse` does
+# nothing. Such entries are possible only where address and file offset are equal modulo this.
 HUGE_PAGE_NBYTES = 2 << 20
 cdef size_t HUGE_NBYTES = HUGE_PAGE_NBYTES
 
-# Populated in one system call; between two of them Ctrl-C is heard.
+# Populated per system call; signals are handled in between.
 cdef size_t POPULATE_NBYTES = 64 << 20
 
 
@@ -68,7 +68,7 @@ cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcep
 
 
 cdef void *map_aligned(int fd, size_t nbytes, Py_ssize_t offset, int *error) noexcept nogil:
-    """mmap, at an address where huge pages are possible if there is room for one; MAP_FAILED with the error number."""
+    """mmap, at an address that allows huge pages if the size does; MAP_FAILED with the error number."""
     cdef char *room
     cdef size_t before, whole
     cdef void *address
@@ -98,8 +98,8 @@ cdef class Mapping:
     """``nbytes`` bytes of the file behind descriptor ``fd``, from ``offset`` on, shared and writable.
 
     The range must lie inside the file, since touching a page past its end is a SIGBUS. The descriptor is not kept.
-    The mapping looks like a ``bytearray`` of fixed size to ``memoryview`` and ``numpy.frombuffer``; Cython code
-    cimports it and uses the members ``address`` and ``nbytes``. Dropped without `close`, it unmaps itself.
+    ``memoryview`` and ``numpy.frombuffer`` treat it as a ``bytearray`` of fixed size; Cython code uses the members
+    ``address`` and ``nbytes``. Garbage collection unmaps it too.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ cdef class Mapping:
             self.unmap()
 
     cdef void unmap(self) noexcept:
-        # A signal handler may have raised in the instant between holding a life and noting that it is to be dropped.
+        # Ends a liveness word in it whose holder was interrupted by a signal handler before it could register it.
         end_liveness(self.address, self.nbytes)
         munmap(self.address, self.nbytes)
         self.address = NULL
@@ -159,25 +159,24 @@ cdef class Mapping:
         return self.address == NULL
 
     def close(self):
-        """Unmap. A second call does nothing; ``BufferError`` while memoryviews or arrays still look at the memory."""
+        """Unmap. A second call does nothing; ``BufferError`` while there are memoryviews or arrays of the memory."""
         if self.address == NULL:
             return
         if self.views:
-            raise BufferError(f"{self.views} views still look at this mapping; drop them before closing it")
+            raise BufferError(f"cannot close a mapping with {self.views} views: release them first")
         self.unmap()
 
     def collapse(self, Py_ssize_t offset=0, nbytes=None):
-        """Give the whole huge pages inside a range one physical page each, contents kept, and map them by one entry.
+        """Turn the whole huge pages inside a range into one physical page each, contents kept, mapped by one entry.
 
-        The range must have its memory already: what has none would get it. Peers who map the file afterwards at a like
-        address get such entries, too (and `Mapping` sees to the address). Needs Linux 6.1; asks for no setting of the
-        system.
+        The range must be reserved: memory that it lacks would be allocated. Processes that map the file afterwards at
+        an address that allows it (`Mapping` chooses one) get such entries too. Needs Linux 6.1, but no system setting.
 
         Returns
         -------
         int
-            Bytes from the first huge page of the range on that are huge now: less than there are where the kernel
-            refuses, having no such page free or not knowing how.
+            Bytes that are huge now, from the first huge page of the range on: fewer than requested where the kernel
+            refuses, because it has no such page free or is too old.
         """
         cdef size_t at, end, done = 0
         cdef int error = 0
@@ -196,7 +195,7 @@ cdef class Mapping:
 
     @property
     def huge_nbytes(self):
-        """Bytes that this process maps by huge pages now, as the kernel accounts for it; 0 where it does not."""
+        """Bytes that this process maps by huge pages now, according to the kernel; 0 where it does not report it."""
         if self.address == NULL:
             return 0
         start, inside, kib = f"{<size_t> self.address:x}-", False, 0
@@ -215,7 +214,7 @@ cdef class Mapping:
     def prefault(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
         """Give every page of a range its physical page and page-table entry now, contents kept.
 
-        Never a SIGBUS: what the file system cannot provide is an error here, on Linux 5.14 and later.
+        Never a SIGBUS: a page that the file system cannot provide is an error here, on Linux 5.14 and later.
 
         Parameters
         ----------
@@ -223,12 +222,12 @@ cdef class Mapping:
             The range, rounded outwards to pages; by default all.
         write : bool, default True
             Fault for writing. Older kernels need each page rewritten (`touch`), so it is legal only for memory
-            that nobody else writes yet. False faults for reading and is always legal.
+            that no other process writes yet. False faults for reading and is always legal.
 
         Raises
         ------
         OutOfSharedMemoryError
-            No page to be had.
+            The file system has no page left.
         """
         cdef size_t at, end, chunk_nbytes
         cdef int error
@@ -241,7 +240,7 @@ cdef class Mapping:
                 return self.touch(offset, nbytes, write=write)
             if error == EFAULT or error == ENOMEM:
                 raise OutOfSharedMemoryError(f"no memory behind bytes {at}..{at + chunk_nbytes} of a mapping: "
-                                             "its file was not reserved, or was cut short", chunk_nbytes)
+                                             "its file was not reserved, or was truncated", chunk_nbytes)
             if error:
                 raise OSError(error, f"cannot prefault: {os.strerror(error)}")
             at += chunk_nbytes
@@ -283,7 +282,7 @@ cdef class Mapping:
 
 
 def address_space_limit():
-    """What may have run out when the kernel maps no more, for messages."""
+    """The limits that may be exhausted when the kernel refuses a mapping, for messages."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft == resource.RLIM_INFINITY:
         return "RLIMIT_AS is unlimited; see vm.max_map_count and vm.overcommit_memory"

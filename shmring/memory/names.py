@@ -385,7 +385,7 @@ def _come_alive(claimed: Claim) -> bool:
 
 
 def _make_room(name: str, first_seen: dict[tuple[int, int], float]) -> None:
-    """Unlink ``name`` if it is stale; raise if its creator is alive; return, for another try, if that is unknown yet."""
+    """Unlink ``name`` if it is stale; raise if its creator is alive; return, for another try, if still unknown."""
     with opened(name) as fd:
         if fd is None:
             return

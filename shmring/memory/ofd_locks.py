@@ -26,7 +26,7 @@ def _flock(fd: int, command: int, kind: int, byte: int) -> int:
 
 
 def lock(fd: int, byte: int, *, shared: bool = False, patience_s: float = 0.0) -> bool:
-    """Take a lock, or change its kind; False if another open file still holds a conflicting one after ``patience_s``."""
+    """Take a lock, or change its kind; False if another open file holds a conflicting one for ``patience_s``."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

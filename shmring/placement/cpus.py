@@ -30,9 +30,9 @@ def usable_processors(sysfs: str = "/sys", procfs: str = "/proc") -> float:
 
 
 def processor_of(pid: int | None = None, start_time: int = 0, procfs: str = "/proc") -> int:
-    """The processor on which a process's first thread runs, or ran last; by default the calling thread. -1: not known.
+    """The processor on which a process's first thread runs, or ran last; by default the calling thread. -1: unknown.
 
-    ``start_time``, if not 0, tells a process from another that has its number, since or in another PID namespace.
+    ``start_time``, if not 0, excludes another process with the same number, a later one or in another PID namespace.
     """
     # Fields are counted from behind the name, which may hold anything: state is the third.
     fields = read(Path(procfs) / ("thread-self" if pid is None else str(pid)) / "stat").rpartition(")")[2].split()

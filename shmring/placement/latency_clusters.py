@@ -1,8 +1,8 @@
-"""Nearness: which ranks are near one another, from the times that words take between them.
+"""Locality domains of ranks, clustered from measured latencies between all pairs.
 
-Where the system does not tell which processors share a cache or a socket (virtual machines), or tells wrong, the ranks
-find out: all pairs exchange words, as many pairs at a time as there are, and from the table of all times each rank
-concludes the same domains.
+Where the system does not report which processors share a cache or a socket (virtual machines), or reports it wrongly,
+the ranks measure it: all pairs exchange words, as many pairs at a time as possible, and every rank derives the same
+domains from the table of all times.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from collections.abc import Sequence
 
 Level = tuple[int, ...]
 
-# A word that takes less has not left the cluster of cores, or the socket: what is nearer still (two threads of one
-# core) is no border that matters.
+# A shorter latency is within a cluster of cores or a socket; borders inside (two threads of one core) do not matter.
 FAR_NS = 200.0
-# On the far side of a border words take this much longer.
+# Across a border latencies are this many times as long.
 STEP = 1.4
 
 
 def partner(rank: int, stage: int, size: int) -> int | None:
-    """With whom a rank is paired in a stage, 0 <= stage < `stages`, so that every two ranks meet in one; None: nobody.
+    """The partner of a rank in a stage, 0 <= stage < `stages`, so that every pair has one stage; None: no partner.
 
-    The circle method of tournaments: one rank stays, the others go round.
+    The circle method of round-robin tournaments: one rank is fixed, the others rotate.
     """
     n = stages(size)
-    if rank == n:  # the one who stays: of the pairs that the others make it takes who would meet itself
+    if rank == n:  # the fixed one: its partner is the rank that would be paired with itself
         return stage * (n + 1) // 2 % n
     other = (stage - rank) % n
     if other == rank:
@@ -33,7 +32,7 @@ def partner(rank: int, stage: int, size: int) -> int | None:
 
 
 def stages(size: int) -> int:
-    """How many it takes until every two ranks have met: an odd number."""
+    """The number of stages for all pairs: odd."""
     return size - 1 if size % 2 == 0 else size
 
 
@@ -43,17 +42,17 @@ def domains_by_times(times: Sequence[Sequence[float]], far: float = FAR_NS, step
     Parameters
     ----------
     times : p x p numbers
-        What a word takes from each rank to each other, as either of the two has measured it; of a pair the smaller
-        counts, since what disturbs makes it longer. The diagonal is not looked at.
+        Latency from each rank to each other. Of the two values of a pair the smaller counts, since disturbances only
+        lengthen it. The diagonal is ignored.
     far : float
-        A border is where words take at least this long.
+        Latencies across a border are at least this long,
     step : float
-        And at least so many times as long as any that binds a domain together.
+        and at least this many times as long as any that joins ranks of one domain.
 
     Notes
     -----
-    Ranks are joined in the order of their times, nearest first (single linkage, which no pair that was measured too
-    long can spoil as long as each of its ranks has another near one). Where the times that join leap is a border.
+    Single linkage: ranks are joined in the order of their latencies, nearest first; a border is where the joining
+    latency jumps. One pair with a wrong long latency does no harm if both of its ranks have another near rank.
     """
     size = len(times)
     pairs = sorted((min(times[a][b], times[b][a]), a, b) for a in range(size) for b in range(a))

@@ -1,7 +1,7 @@
-"""Domains: which ranks of a group share a last-level cache, a NUMA node, a package, and how far apart their nodes are.
+"""Locality domains: which ranks share a last-level cache, a NUMA node, a package, and the distances of their nodes.
 
-Each rank says where it sits (`Seat`), in the numbers of the machine; from what all have said all conclude the same
-(`Domains.of`). Where a rank sits is where it runs while the group meets: one that may run elsewhere may go there later.
+Each rank publishes its location (`Seat`), in the numbers of the machine; all derive the same `Domains` from them. The
+location is the processor on which a rank runs during the rendezvous; a rank that is not bound may move later.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from shmring.placement.sysfs import entries, number_in, parse_list, read
 from shmring.placement.topology import Topology
 from shmring.placement.topology_file import ENVIRON, load
 
-# What the kernel tells of a node's distance to itself, and of another's where the firmware is silent.
+# The kernel's distance of a node to itself, and to another one where the firmware has no table.
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 
-NODES_TOLD = 64
-_FORM = struct.Struct(f"<qqqq{NODES_TOLD}s")
+NODES_MAX = 64
+_FORM = struct.Struct(f"<qqqq{NODES_MAX}s")
 SEAT_NBYTES = _FORM.size
 
 
 class Seat(NamedTuple):
-    """Where one rank sits.
+    """The location of one rank.
 
     Attributes
     ----------
     processor : int
     cache : int
-        The lowest processor that shares its last-level cache; ``-1 - package`` where caches are not known.
+        The lowest processor that shares its last-level cache; ``-1 - package`` where caches are unknown.
     node, package : int
         Of that processor, as the kernel numbers them.
     distances : bytes
-        From its node to nodes 0, 1, 2, ...; 0 where not known.
+        From its node to nodes 0, 1, 2, ...; 0 where unknown.
     """
 
     processor: int = 0
@@ -165,7 +165,7 @@ def _index(groups: Sequence[Sequence[int]], processor: int) -> int:
 
 
 def seat_at(processor: int, sysfs: str = "/sys") -> Seat:
-    """A processor's seat as sysfs tells it, whichever processors are allowed."""
+    """The location of a processor according to sysfs, also if it is outside the affinity mask."""
     root = Path(sysfs) / "devices/system"
     package = number_in(read(root / f"cpu/cpu{processor}/topology/physical_package_id"))
     shared = _last_level_sharers(root / f"cpu/cpu{processor}/cache")
@@ -180,19 +180,19 @@ def seat_at(processor: int, sysfs: str = "/sys") -> Seat:
 
 
 def _last_level_sharers(caches: Path) -> tuple[int, ...]:
-    """The processors that share the highest data cache in a processor's folder of caches; none if not known."""
+    """The processors that share the highest data cache in a processor's folder of caches; none if unknown."""
     kinds = [caches / entry for entry in entries(caches) if read(caches / entry / "type") != "Instruction"]
     last = max(kinds, key=lambda at: number_in(read(at / "level")), default=None)
     return parse_list(read(last / "shared_cpu_list")) if last else ()
 
 
 def _row(reach: dict[int, int]) -> bytes:
-    row = bytes(min(max(reach.get(number, 0), 0), 255) for number in range(NODES_TOLD))
+    row = bytes(min(max(reach.get(number, 0), 0), 255) for number in range(NODES_MAX))
     return row.rstrip(b"\0")
 
 
 def _together(way: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """The parts that two ways of dividing have in common."""
+    """The common refinement of two partitions."""
     return _numbered(list(zip(way, other, strict=True)))
 
 

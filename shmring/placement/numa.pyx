@@ -1,7 +1,7 @@
-"""Pages: on which NUMA node they shall get their memory, and on which they have it, as the kernel says.
+"""NUMA memory policy of a range (mbind), and the nodes on which its pages are (move_pages).
 
-Nothing is raised where the kernel refuses, as the filters of containers make it, or knows of no nodes: memory then lies
-where the thread runs that touches it first, and it may still tell where that was.
+Nothing is raised where the kernel refuses, as system-call filters of containers do, or has no nodes: memory is then
+allocated on the node of the thread that touches it first, and the node may still be known afterwards.
 """
 
 import re
@@ -27,13 +27,13 @@ cdef extern from "numa.h" nogil:
     int get_node(unsigned *node)
 
 cdef enum:
-    BATCH = 1024        # pages asked about in one call
+    BATCH = 1024        # pages per system call
 
 cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 
 
 def current_node():
-    """The node of the processor on which this thread runs; -1 if the kernel does not say."""
+    """The node of the processor on which this thread runs; -1 if unknown."""
     cdef unsigned node = 0
     return -1 if get_node(&node) else <int> node
 
@@ -45,10 +45,10 @@ def has_thread_policy():
 
 
 def lay(Mapping mapping, size_t offset, size_t nbytes, nodes):
-    """Say where pages of a range, rounded inwards at its start, shall get their memory: to be called before they do.
+    """Set the memory policy of a range, rounded inwards at its start; to be called before its pages are allocated.
 
-    One node: there, and elsewhere only when it is full. Never by force, as the kernel ends processes whose memory may
-    come from a full node only. Several: in turn, page by page.
+    One node: preferred, not strict, as the kernel kills processes that may use only a full node. Several nodes:
+    interleaved by page.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def lay(Mapping mapping, size_t offset, size_t nbytes, nodes):
 
 
 def bytes_by_node(Mapping mapping, size_t offset=0, nbytes=None):
-    """Where the pages of a range have their memory.
+    """The nodes on which the pages of a range are.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def bytes_by_node(Mapping mapping, size_t offset=0, nbytes=None):
     Returns
     -------
     dict of int to int, or None
-        Bytes on each node; None where the kernel does not say. What this process has never touched does not count.
+        Bytes on each node, without pages that this process has never touched; None if unknown.
     """
     cdef void *pages[BATCH]
     cdef int nodes[BATCH]
@@ -108,7 +108,7 @@ def bytes_by_node(Mapping mapping, size_t offset=0, nbytes=None):
 
 
 def _bytes_in_maps(size_t address, size_t nbytes):
-    """The same of a whole mapping from the process's own table, which no filter of system calls keeps away."""
+    """The same for a whole mapping, from /proc/self/numa_maps, which works under system-call filters."""
     found = {}
     try:
         with open("/proc/self/numa_maps") as maps:

@@ -1,8 +1,8 @@
-"""Placing: on which NUMA node the memory of a segment shall lie.
+"""NUMA policy of segments: the node on which their memory is allocated.
 
-Memory lies with the rank that *writes* it. Of every segment that is one rank, its maker, but for a shared result, of
-which every rank writes a slice. Why the writer and not a reader is told in ``docs/placement.md``: a store to another
-node's memory takes its line over and brings it back, a load takes it over once; and an outbox has many readers.
+Memory is allocated on the node of the rank that *writes* it. For every segment that is its creator; in a shared result
+every rank writes a slice. Why the writer (``docs/placement.md``): a store to memory of another node transfers the line
+there and back, a load transfers it once; and an outbox has many readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shmring.placement.sysfs import parse_list, read, spans
 
 
 def memory_nodes(sysfs: str = "/sys", procfs: str = "/proc") -> tuple[int, ...]:
-    """The nodes that have memory which this process may use; node 0 where nothing is known of nodes."""
+    """The nodes with memory that this process may use; node 0 where nodes are unknown."""
     nodes = parse_list(read(Path(sysfs) / "devices/system/node/has_memory")) or (0,)
     match = re.search(r"^Mems_allowed_list:\s*(\S+)", read(Path(procfs) / "self/status"), re.MULTILINE)
     allowed = parse_list(match[1]) if match else nodes
@@ -26,7 +26,7 @@ def memory_nodes(sysfs: str = "/sys", procfs: str = "/proc") -> tuple[int, ...]:
 
 
 def place_by(policy: str, nodes: Sequence[int] | None = None) -> Place | None:
-    """What places a rank's own segments by a policy; None: nothing is to be done.
+    """The function that applies a policy to a rank's own segments; None: nothing to do.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reading what the kernel tells in small files; what is missing or odd is not known, and never an error."""
+"""Parsers of small files of sysfs and procfs; a missing or malformed value is "unknown", never an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def read(path: Path) -> str:
-    """The stripped text of a file; empty if it is missing, unreadable, or answers with an error as sysfs files may."""
+    """The stripped text of a file; empty if it is missing, or opening or reading fails, as it may in sysfs."""
     try:
         return path.read_text(errors="replace").strip()
     except (OSError, ValueError):

@@ -72,8 +72,8 @@ class Topology:
     caches : tuple of Cache
         Data and unified caches of the allowed processors, level 1 first.
     last_level_groups : tuple of tuple of int
-        The allowed processors by last-level cache: within a group ranks are near, between groups far. What the machine
-        says; a hypervisor may say otherwise than it does.
+        The allowed processors by last-level cache: within a group ranks are near, between groups far. As reported by
+        the machine; hypervisors may report it wrongly.
     shmem_huge_pages : str
         The setting for huge pages in shared memory: ``never``, ``advise``, ``always``, ...
     shm_nbytes, shm_free_nbytes : int
@@ -179,7 +179,7 @@ def _meminfo(text: str, field: str) -> int:
 
 @functools.cache  # some twenty files a processor, and they never change
 def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
-    """Each cache once, whichever of its processors tells of it."""
+    """All caches, each once, though each of its processors lists it."""
     found = set()
     for number in processors:
         root = sysfs / f"devices/system/cpu/cpu{number}/cache"
@@ -193,13 +193,13 @@ def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
 
 
 def _last_level_groups(processors: tuple[int, ...], caches: tuple[Cache, ...]) -> tuple[tuple[int, ...], ...]:
-    """By the highest cache of each processor; one whose caches are not known is alone. Nothing if none is known."""
+    """Groups by the highest cache of each processor; one with unknown caches is alone. Empty if all are unknown."""
     last = {number: cache for cache in caches for number in cache.processors}  # sorted by level: the last one stays
     return _groups(processors, lambda number: last.get(number, number)) if last else ()
 
 
 def _groups(processors: tuple[int, ...], key: Callable[[int], object]) -> tuple[tuple[int, ...], ...]:
-    """The processors by what ``key`` says of them, in order of first appearance."""
+    """The processors grouped by ``key``, in order of first appearance."""
     groups: dict[object, list[int]] = {}
     for number in processors:
         groups.setdefault(key(number), []).append(number)
@@ -213,7 +213,7 @@ def _core(sysfs: Path, number: int) -> int:
 
 
 def _package(sysfs: Path, number: int) -> int:
-    # -1 where the firmware does not say, which makes one package of all such processors.
+    # -1 where the firmware does not report it, which makes one package of all such processors.
     return number_in(read(sysfs / f"devices/system/cpu/cpu{number}/topology/physical_package_id"))
 
 

@@ -1,8 +1,8 @@
 """Topologies as files: written by ``shmring info --topology-json``, forced by ``SHMRING_TOPOLOGY=FILE``.
 
-A file is one JSON object with the fields of `shmring.placement.topology.Topology`, sets of processors in the kernel's list format
-(``"0-7,64-71"``). Only ``processors`` must be there, so that one can be written by hand; ``docs/placement.md`` has the
-format.
+A file is one JSON object with the fields of `shmring.placement.topology.Topology`, sets of processors in the kernel's
+list format (``"0-7,64-71"``). Only ``processors`` is required, so that a file can be written by hand;
+``docs/placement.md`` has the format.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def load(path: str) -> Topology:
     Raises
     ------
     ValueError
-        It cannot be read, or is no topology; the message says where.
+        It cannot be read, or is not a topology; the message names the place.
     """
     try:
         with open(path) as file:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from support import compiled
 
 from shmring.dtypes import DTYPES

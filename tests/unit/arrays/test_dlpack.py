@@ -4,7 +4,6 @@ import ctypes
 
 import numpy as np
 import pytest
-
 from support import compiled
 
 arrays = compiled.load("array_hooks")

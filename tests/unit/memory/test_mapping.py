@@ -195,7 +195,7 @@ def test_prefault_of_a_file_cut_short_is_an_error_and_no_sigbus(fd):
     mapping = Mapping(fd, 8 * PAGE)
     os.ftruncate(fd, PAGE)
     mapping.prefault(0, PAGE)
-    with pytest.raises(OutOfSharedMemoryError, match="cut short"):
+    with pytest.raises(OutOfSharedMemoryError, match="truncated"):
         mapping.prefault()
 
 

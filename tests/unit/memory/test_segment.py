@@ -19,9 +19,7 @@ from support.namespaces import STRANGER, needs_stranger
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
-from shmring.memory import names
-from shmring.memory import ofd_locks
-from shmring.memory import syscalls
+from shmring.memory import names, ofd_locks, syscalls
 from shmring.memory import segment as segments
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
