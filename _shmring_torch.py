@@ -1,11 +1,11 @@
-"""What torch calls as it is imported (entry point ``torch.backends``): makes the backend ``"shmring"`` known to it.
+"""Entry point ``torch.backends``, called by torch when it is imported: registers the backend ``"shmring"``.
 
-Beside the package and not in it: programs that have no use for the package do not load it with torch.
+A module of its own, outside the package, so that importing torch does not load the package.
 """
 
 
 def register():
-    """Make ``"shmring"`` known to `torch.distributed`, for tensors in main memory. May be repeated."""
+    """Register the backend ``"shmring"`` with `torch.distributed`, for CPU tensors. Idempotent."""
     import torch.distributed as dist
 
     if dist.is_available() and not hasattr(dist.Backend, "SHMRING"):
@@ -13,6 +13,6 @@ def register():
 
 
 def _make(options, settings):
-    from shmring.torch.processgroup import make  # by now the program wants it
+    from shmring.torch.processgroup import make  # loaded when the first group is made
 
     return make(options, settings)

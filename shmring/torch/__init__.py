@@ -3,17 +3,17 @@
     import torch.distributed as dist
     dist.init_process_group("shmring")        # or "cpu:shmring"; nothing else needs to change
 
-Torch knows the backend as soon as it is imported (an entry point of the package, see ``docs/torch.md``); importing this
-makes it known, too. The names below are loaded when they are first used: importing starts no thread, and makes no
-shared memory.
+Torch registers the backend when it is imported, by an entry point of the package (see ``docs/torch.md``); importing
+this package registers it, too. The names below are loaded when they are first used: importing starts no thread and
+creates no shared memory.
 """
 
 from importlib import import_module
 
 from _shmring_torch import register
 
-# Public name -> the module here that has it.
-_WHERE = {
+# Public name -> its module.
+_MODULES = {
     "ProcessGroup": "processgroup",
     "all_gather": "tensor_calls",
     "all_reduce_": "tensor_calls",
@@ -26,13 +26,13 @@ _WHERE = {
     "set_communicator": "tensor_calls",
 }
 
-__all__ = ["register", *_WHERE]
+__all__ = ["register", *_MODULES]
 
 register()
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value

@@ -1,12 +1,12 @@
-"""Buffers that torch programs ask a group for: in shared memory, so that collectives on them need not stage.
+"""Allocates tensors of a group in shared memory, so that collectives on them are zero-copy.
 
-FSDP2 asks for one before each of its collectives, and drops it soon after. A shared array is made by all ranks together
-and takes far longer than such a collective, so buffers are cut from shared arrays that stay. Which part of its own
-array a rank cuts is its own affair: collectives look up where each buffer lies, and a rank drops its buffers when it
-likes. All ranks are needed only where the arrays do not suffice. So in each of the first requests, and now and then
-afterwards, they tell each other what was missing, and make another one.
+FSDP2 allocates a tensor before each of its collectives and drops it soon after. Creating a shared array is collective
+and takes far longer than such a collective, so tensors are cut from pools: shared arrays that are kept. Each rank cuts
+from its own part of a pool independently; collectives look up where each tensor lies. All ranks take part only to make
+another pool: in each of the first requests, and in every `BETWEEN`-th afterwards, they exchange the size of the largest
+request that found no room.
 
-Whoever finds no room gets ordinary memory: as right, and staged.
+A request that finds no room is served from ordinary memory; collectives on it are staged.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.memory.reserve import free_nbytes
 
-SMALL_NBYTES = 4096  # travels as eager messages, from whatever memory
+SMALL_NBYTES = 4096  # smaller tensors go through eager payloads, wherever they lie
 ALIGNMENT = 128
-FIRST_REQUESTS = 64  # in each of these the ranks tell each other what is missing,
-BETWEEN = 64  # and afterwards in one of so many
-SHARE_OF_FREE = 0.5  # what all ranks together take at most, of what is free in /dev/shm
+FIRST_REQUESTS = 64  # in each of these the ranks exchange what is missing,
+BETWEEN = 64  # and afterwards in every 64th
+SHARE_OF_FREE = 0.5  # upper limit of a pool on all ranks together, as a share of what is free in /dev/shm
 
 
 class Pool:
-    """A shared array and what of it is free.
+    """A shared array and its free ranges.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class Pool:
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
-        self._free = [(0, memory.nbytes)]  # from, to; in order, apart from each other
-        self._dropped: deque[tuple[int, int]] = deque()  # by whatever thread drops a tensor
+        self._free = [(0, memory.nbytes)]  # (start, end), sorted, not adjacent
+        self._dropped: deque[tuple[int, int]] = deque()  # appended by the thread that drops a tensor
 
     def cut(self, nbytes: int) -> np.ndarray | None:
-        """So many bytes, None if there are not so many side by side.
+        """Allocate ``nbytes`` bytes; None if there is no free range that large.
 
-        They are free again once this very ndarray is gone, which a tensor made of it keeps; NumPy's own views do not.
+        The range is freed when the returned ndarray is. A tensor made from it keeps it alive; NumPy views do not.
         """
         self._settle()
         extent = -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -68,8 +68,8 @@ class Pool:
             insort(self._free, (start, end))
 
 
-class Buffers:
-    """The buffers of one group.
+class GroupAllocator:
+    """The shared-memory tensors of one group.
 
     Parameters
     ----------
@@ -80,20 +80,20 @@ class Buffers:
         self._comm = comm
         self._pools: list[Pool] = []
         self._nrequests = 0
-        self._missing_nbytes = 0  # of the largest request that found no room
-        self._last = (0, 0)  # the request before: its bytes, and the rounds that the communicator had made by then
+        self._missing_nbytes = 0  # the largest request that found no room
+        self._last = (0, 0)  # the previous request: its bytes, and the communicator's round count at that time
 
     def tensor(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of one dimension, contents undefined. It may outlive the group.
+        """Allocate a tensor of one dimension, contents undefined. It may outlive the group.
 
-        Collective: all ranks ask for their buffers in one order, as they make their calls.
+        Collective: all ranks allocate in the same order, as they make their calls.
         """
         nbytes = count * dtype.itemsize
         if self._comm.size == 1 or nbytes < SMALL_NBYTES:
             return torch.empty(count, dtype=dtype)
         self._nrequests += 1
-        # What FSDP asks for between a reduce-scatter's input and the call is the output: no other rank reaches it, and
-        # it stays for long, as gradient.
+        # What FSDP allocates between the input of a reduce-scatter and the call is the output: no other rank accesses
+        # it, and it lives long, as a gradient.
         is_output = self._last == (nbytes * self._comm.size, self._comm.engine.rounds)
         piece = None if is_output else self._cut(nbytes)
         if piece is None and not is_output:
@@ -113,11 +113,11 @@ class Buffers:
         return None
 
     def _extend(self) -> None:
-        """Make another shared array of what is missing on any rank, if there is room."""
+        """Make another pool of the largest size that is missing on any rank, if there is room."""
         free = free_nbytes()
-        said = np.array([self._missing_nbytes, -free if free >= 0 else np.iinfo(np.int64).min])
-        missing, negated = self._comm.all_reduce(said, op="max").tolist()
+        need = np.array([self._missing_nbytes, -free if free >= 0 else np.iinfo(np.int64).min])
+        missing, negated = self._comm.all_reduce(need, op="max").tolist()
         self._missing_nbytes = 0
         if 0 < missing * self._comm.size <= -negated * SHARE_OF_FREE:
-            with suppress(OutOfSharedMemoryError, SegmentError):  # on all ranks, then
+            with suppress(OutOfSharedMemoryError, SegmentError):  # raised on all ranks alike
                 self._pools.append(Pool(self._comm.empty(-(-missing // ALIGNMENT) * ALIGNMENT, np.uint8)))

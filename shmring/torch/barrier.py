@@ -1,7 +1,7 @@
-"""A barrier that tells who did not come, and after which the group is as usable as before.
+"""A barrier that names the ranks that are late, and after which the group is still usable.
 
-Rank 0 hears of each rank by a message and tells all who came whether everybody did. A rank that comes after rank 0 gave
-up finds that out by its own timeout, as nobody answers it: answers have the number of the barrier in their tags.
+Each rank sends a message to rank 0, which replies whether all ranks arrived. A rank that arrives after rank 0 has given
+up gets no reply and times out itself: tags contain the number of the barrier.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ import torch.distributed as dist
 from shmring.errors import MessageTimeoutError, ShmringError
 from shmring.torch.errors import torch_form
 
-FIRST_TAG = 1 << 30  # below are the program's
+FIRST_TAG = 1 << 30  # lower tags belong to the program
 NTAGS = 1 << 29
 
 
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Return once every rank of a shmring group has called; name those who did not in time.
+    """Return once every rank of a shmring group has called; name the ranks that did not in time.
 
     `torch.distributed.monitored_barrier` has the same arguments and is for groups named gloo alone.
 
     Parameters
     ----------
     group : torch.distributed.ProcessGroup, optional
-        The default group if not given.
+        The default group by default.
     timeout : datetime.timedelta, optional
-        That of the group if not given.
+        The timeout of the group by default.
     wait_all_ranks : bool
-        Rank 0 names all who are late, for which it waits as long as ``timeout``; else the first one.
+        Rank 0 names all late ranks, for which it waits up to ``timeout``; else only the first.
 
     Raises
     ------
     torch.distributed.DistBackendError
-        On rank 0, naming who is late; on the others, that rank 0 has failed. Also a `shmring.MessageTimeoutError`,
+        On rank 0, naming the late ranks; on the others, that rank 0 has failed. Also a `shmring.MessageTimeoutError`,
         after which the group is usable; or, if a rank is gone, a `shmring.PeerLostError`, after which it is not.
     """
     chosen = dist.group.WORLD if group is None else group
     chosen.monitored_barrier(timeout, wait_all_ranks)
 
 
-def come_together(comm, number: int, timeout_s: float | None, wait_all_ranks: bool) -> None:
-    """The ``number``-th of these barriers on this communicator."""
+def run_monitored_barrier(comm, number: int, timeout_s: float | None, wait_all_ranks: bool) -> None:
+    """Run the ``number``-th of these barriers on this communicator."""
     tag = FIRST_TAG + number % NTAGS
     try:
         if comm.rank == 0:
-            _count(comm, tag, timeout_s, wait_all_ranks)
+            _collect(comm, tag, timeout_s, wait_all_ranks)
         else:
-            _report(comm, tag, timeout_s)
+            _check_in(comm, tag, timeout_s)
     except ShmringError as error:
         raise torch_form(error, timeout_s) from error
 
 
-def _count(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> None:
-    """On rank 0: hear of everybody, and say how it went."""
+def _collect(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> None:
+    """On rank 0: receive a message of every rank, and reply with the outcome."""
     if timeout_s == 0:
-        raise MessageTimeoutError("Rank 0 timed out in monitoredBarrier: it had no time at all")
+        raise MessageTimeoutError("Rank 0 timed out in monitoredBarrier: the timeout is zero")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     late: list[int] = []
     for r in range(1, comm.size):
@@ -72,15 +72,15 @@ def _count(comm, tag: int, timeout_s: float | None, wait_all_ranks: bool) -> Non
             if not wait_all_ranks:
                 break
     for r in range(1, comm.size):
-        if r not in late:  # where only the first is named, a late one may get this as well, and pays no heed to it
+        if r not in late:  # a rank that times out meanwhile ignores the reply
             comm.send(torch.tensor([bool(late)]), r, tag)
     if late:
-        who = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
-        raise MessageTimeoutError(f"{who} failed to pass monitoredBarrier in {(timeout_s or 0) * 1000:.0f} ms")
+        names = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+        raise MessageTimeoutError(f"{names} failed to pass monitoredBarrier in {(timeout_s or 0) * 1000:.0f} ms")
 
 
-def _report(comm, tag: int, timeout_s: float | None) -> None:
-    """On the others: tell rank 0, and hear from it."""
+def _check_in(comm, tag: int, timeout_s: float | None) -> None:
+    """On the other ranks: send a message to rank 0 and wait for its reply."""
     failed = torch.zeros(1, dtype=torch.bool)
     try:
         comm.send(torch.empty(0), 0, tag, timeout=timeout_s)

@@ -1,18 +1,18 @@
-"""`torch.distributed`'s collectives, under all their names, each told in terms of the core's."""
+"""The collectives of `torch.distributed`, under all their names, in terms of the core's."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from shmring.torch.dispatch import Calls
-from shmring.torch.multinode.communicator import NodesCommunicator
+from shmring.torch.dispatch import CallDispatch
+from shmring.torch.multinode.communicator import MultinodeCommunicator
 from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, reduction, summand
 from shmring.torch.sparse import all_reduce_sparse
 from shmring.torch.tensor_calls import all_reduce_
-from shmring.torch.tensor_list import Block, movable
+from shmring.torch.tensor_list import PackedTensors, movable
 
-# What a caller who gives no options means.
+# The options of a call without options.
 _ALL_REDUCE = c10d.AllreduceOptions()
 _BROADCAST = c10d.BroadcastOptions()
 _REDUCE = c10d.ReduceOptions()
@@ -26,7 +26,7 @@ _BARRIER = c10d.BarrierOptions()
 _DENSE = torch.strided
 
 
-class Collectives(Calls):
+class Collectives(CallDispatch):
     """The collective calls of `shmring.torch.ProcessGroup`, under all names that torch has for them.
 
     Each takes lists of tensors and an options object, as torch's own do, and returns a `torch.distributed.Work`.
@@ -42,11 +42,11 @@ class Collectives(Calls):
         return self._perform("all_reduce", _all_reduce, (tensors[0], reduction(opts)), tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=_ALL_REDUCE):
-        """Reduce several tensors in place, the small ones together."""
+        """Reduce several tensors in place; small ones share a call."""
         return self._perform("all_reduce_coalesced", _all_reduce_many, (tensors, reduction(opts)), tensors, opts)
 
     def reduce(self, tensors, opts=_REDUCE):
-        """Reduce into the root's tensor; those of the others stay as they are."""
+        """Reduce into the root's tensor; the tensors of other ranks are unchanged."""
         return self._perform("reduce", _reduce, (tensors[0], opts.rootRank, reduction(opts)), tensors, opts)
 
     def reduce_scatter(self, outputs, inputs, opts=_REDUCE_SCATTER):
@@ -54,7 +54,7 @@ class Collectives(Calls):
         return self._perform("reduce_scatter", _reduce_scatter, (outputs, inputs, reduction(opts)), outputs, opts)
 
     def reduce_scatter_single(self, output, input, opts=_REDUCE_SCATTER):
-        """Reduce one tensor, of which rank i gets the i-th part."""
+        """Reduce one tensor; rank i gets the i-th part."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_REDUCE_SCATTER):
@@ -65,11 +65,11 @@ class Collectives(Calls):
     # ---- movement ----
 
     def broadcast(self, tensors, opts=_BROADCAST):
-        """Copy the root's tensor into those of the others."""
+        """Copy the root's tensors into those of the other ranks."""
         return self._perform("broadcast", _broadcast, (tensors, opts.rootRank), tensors, opts)
 
     def allgather(self, outputs, inputs, opts=_ALL_GATHER):
-        """Collect the tensors of all ranks, which may have several sizes, in a list on each."""
+        """Collect the tensors of all ranks, which may differ in size, in a list on every rank."""
         return self._perform("all_gather", _all_gather, (outputs, inputs), [t for ts in outputs for t in ts], opts)
 
     def all_gather_single(self, output, input, opts=_ALL_GATHER):
@@ -96,16 +96,16 @@ class Collectives(Calls):
         return self._perform("scatter", _scatter, arguments, outputs, opts)
 
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=_ALL_TO_ALL):
-        """Exchange parts of one tensor: equal ones, or so many rows of the first dimension to and from each rank."""
+        """Exchange parts of one tensor: equal ones, or as many rows to and from each rank as the split sizes say."""
         arguments = (output, input, list(output_split_sizes or ()), list(input_split_sizes or ()))
         return self._perform("all_to_all_single", _all_to_all_single, arguments, [output], opts)
 
     def alltoall(self, outputs, inputs, opts=_ALL_TO_ALL):
-        """Exchange lists of tensors, which may be of any sizes."""
+        """Exchange lists of tensors, of any sizes."""
         return self._perform("all_to_all", _all_to_all, (outputs, inputs), outputs, opts)
 
     def barrier(self, opts=None):
-        """Come to an end once every rank has called."""
+        """Complete once every rank has called."""
         return self._perform("barrier", _barrier, (), (), opts or _BARRIER)
 
     # Names of torch 2.12 and before.
@@ -117,14 +117,16 @@ class Collectives(Calls):
 
 
 # ---- each in terms of the core ---------------------------------------------------------------------------------------
-# Torch looks for inference mode and autograd in the thread that runs these. In inference mode both kinds of tensors may
-# be written, and nothing is recorded.
+# Inference mode and autograd belong to the thread that runs these functions. In inference mode both kinds of tensors
+# can be written, and nothing is recorded.
 
 
 def _all_reduce(comm, timeout_s, x, op) -> None:
     if x.layout is not _DENSE:
         _all_reduce_sparse(comm, timeout_s, x, op)
-    elif isinstance(comm, NodesCommunicator) or (op != "sum" and not is_of_the_core(x, op)):  # sums in a hurry
+    elif isinstance(comm, MultinodeCommunicator) or (
+        op != "sum" and not is_of_the_core(x, op)
+    ):  # the common case, sum, is tested first
         _all_reduce_dense(comm, timeout_s, x, op)
     else:
         all_reduce_(x, op, comm=comm, timeout=timeout_s)
@@ -140,7 +142,7 @@ def _all_reduce_dense(comm, timeout_s, x, op) -> None:
 @torch.inference_mode()
 def _all_reduce_sparse(comm, timeout_s, x, op) -> None:
     if op != "sum":
-        raise RuntimeError(f"{name_of(op)} of sparse tensors: only sums are possible")
+        raise RuntimeError(f"all_reduce(op={name_of(op)}) of a sparse tensor: only sums are supported")
     all_reduce_sparse(comm, x, timeout_s)
 
 
@@ -163,16 +165,16 @@ def _reduce(comm, timeout_s, x, root, op) -> None:
 @torch.inference_mode()
 def _reduce_scatter(comm, timeout_s, outputs, inputs, op) -> None:
     for out, shares in zip(outputs, inputs, strict=True):
-        block = Block(shares)
-        block.load()
+        block = PackedTensors(shares)
+        block.pack()
         x, name = summand(block.memory, op)
         counts = None if block.even else block.counts
-        target = out if block.even else Block([out])
+        target = out if block.even else PackedTensors([out])
         if counts is None:
             comm.reduce_scatter(x, target, op=name, timeout=timeout_s)
         else:
             comm.reduce_scatter(x, target.memory, op=name, counts=counts, timeout=timeout_s)
-            target.store()
+            target.unpack()
         finish(out, op, comm.size)
 
 
@@ -192,10 +194,10 @@ def _broadcast(comm, timeout_s, tensors, root) -> None:
 @torch.inference_mode()
 def _all_gather(comm, timeout_s, outputs, inputs) -> None:
     for outs, x in zip(outputs, inputs, strict=True):
-        block = Block(outs)
+        block = PackedTensors(outs)
         counts = None if block.even else block.counts
         comm.all_gather(_flat_if(counts, movable(x)), block.memory, counts=counts, timeout=timeout_s)
-        block.store()
+        block.unpack()
 
 
 def _flat_if(counts, x) -> torch.Tensor:
@@ -212,17 +214,17 @@ def _gather(comm, timeout_s, outputs, x, root) -> None:
     if comm.rank != root:
         comm.gather(movable(x), root=root, timeout=timeout_s)
         return
-    block = Block(outputs)
+    block = PackedTensors(outputs)
     comm.gather(movable(x), block.memory, root=root, timeout=timeout_s)
-    block.store()
+    block.unpack()
 
 
 @torch.inference_mode()
 def _scatter(comm, timeout_s, out, shares, root) -> None:
     block = None
     if comm.rank == root:
-        block = Block(shares)
-        block.load()
+        block = PackedTensors(shares)
+        block.pack()
     comm.scatter(block and block.memory, movable(out), root=root, timeout=timeout_s)
 
 
@@ -239,10 +241,10 @@ def _all_to_all_single(comm, timeout_s, out, x, out_counts, counts) -> None:
 
 @torch.inference_mode()
 def _all_to_all(comm, timeout_s, outputs, inputs) -> None:
-    source, target = Block(inputs), Block(outputs)
-    source.load()
+    source, target = PackedTensors(inputs), PackedTensors(outputs)
+    source.pack()
     comm.all_to_all(source.memory, target.memory, counts=source.counts, out_counts=target.counts, timeout=timeout_s)
-    target.store()
+    target.unpack()
 
 
 def _barrier(comm, timeout_s) -> None:

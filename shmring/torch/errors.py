@@ -1,4 +1,4 @@
-"""The core's errors in the form that torch's programs expect: as `torch.distributed.DistBackendError`, too."""
+"""The core's errors as subclasses of `torch.distributed.DistBackendError`, which torch programs expect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ TIMEOUTS = (CollectiveTimeoutError, MessageTimeoutError)
 
 
 def torch_form(error: ShmringError, timeout_s: float | None) -> Exception:
-    """The same error, of a class that is both the core's and torch's; the one itself if it is that already.
+    """The same error, of a class that is both the core's and torch's; the error itself if it is already.
 
-    Torch and programs on it tell a timeout by its text.
+    Torch and torch programs recognise a timeout by its text.
     """
     if isinstance(error, DistBackendError):
         return error
@@ -31,7 +31,7 @@ _BOTH: dict[type, type] = {}
 
 
 def _both(kind: type[ShmringError]) -> type:
-    """The class of errors that are of this kind and torch's."""
+    """The class that derives from ``kind`` and from torch's error."""
     if kind not in _BOTH:
         members = {"__doc__": kind.__doc__, "__reduce__": lambda self: (_made_again, (kind, _made_of(self, kind)))}
         _BOTH[kind] = type(kind.__name__, (kind, DistBackendError), members)
@@ -39,7 +39,7 @@ def _both(kind: type[ShmringError]) -> type:
 
 
 def _made_of(error: ShmringError, kind: type[ShmringError] | None = None) -> tuple[Any, ...]:
-    """The arguments that make this error again, as each class in `shmring.errors` knows them."""
+    """The arguments that construct this error again, from its class's ``__reduce__``."""
     return tuple((kind or type(error)).__reduce__(error)[1])
 
 

@@ -7,9 +7,9 @@ import torch.distributed as dist
 
 
 def bf16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average gradients in bfloat16: half the bytes, each sum made in float32 and rounded once.
+    """Average gradients in bfloat16: half the bytes; each sum is made in float32 and rounded once.
 
-    Torch has a hook like this that works with NCCL alone.
+    Torch's own hook of this kind works with NCCL only.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def bf16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch
     Returns
     -------
     torch.futures.Future
-        Gets the averaged gradients, in their own element type.
+        The averaged gradients, in their own dtype.
     """
     gradients = bucket.buffer()
     group = dist.group.WORLD if group is None else group

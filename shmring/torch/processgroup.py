@@ -1,4 +1,4 @@
-"""The process group: a communicator of the core under the names by which torch knows a group."""
+"""The process group: a communicator under the method names of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -9,61 +9,62 @@ import torch
 
 import shmring
 from shmring.errors import ShmringError
-from shmring.torch.allocator import Buffers
-from shmring.torch.barrier import come_together
+from shmring.torch.allocator import GroupAllocator
+from shmring.torch.barrier import run_monitored_barrier
 from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
-from shmring.torch.messages import Messages, Mover
-from shmring.torch.multinode.communicator import NodesCommunicator, join
+from shmring.torch.messages import MessageProgress, TorchMessages
+from shmring.torch.multinode.communicator import MultinodeCommunicator, join
 from shmring.torch.multinode.discovery import nodes
 from shmring.torch.work import seconds
 
 _CPU = torch.device("cpu")
 
 
-class ProcessGroup(Collectives, Messages):
+class ProcessGroup(Collectives, TorchMessages):
     """A `torch.distributed` group on CPUs. Made by torch, not by calling this class.
 
     Attributes
     ----------
-    comm : shmring.Communicator, or shmring.torch.multinode.communicator.NodesCommunicator if the ranks do not share a machine
-        What the calls are made on. Usable beside them, as long as all ranks make the same calls in the same order.
+    comm : shmring.Communicator
+        On several machines a `shmring.torch.multinode.communicator.MultinodeCommunicator`. It can be used directly, as
+        long as all ranks make the same calls in the same order.
     """
 
-    # What torch asks of a backend, which this is as well (`_get_backend`).
+    # Torch asks a group for its backend and then these of the backend: this object is both (`_get_backend`).
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False
 
-    def __init__(self, comm: shmring.Communicator | NodesCommunicator, store, timeout: timedelta) -> None:
+    def __init__(self, comm: shmring.Communicator | MultinodeCommunicator, store, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._store = store
         self._timeout_s = seconds(timeout)
-        self._mover = Mover(comm)
-        self._buffers = None if isinstance(comm, NodesCommunicator) else Buffers(comm)
+        self._progress = MessageProgress(comm)
+        self._allocator = None if isinstance(comm, MultinodeCommunicator) else GroupAllocator(comm)
         self._name = self._desc = ""
         self._nmonitored = 0
 
     @property
-    def comm(self) -> shmring.Communicator | NodesCommunicator:
-        """The communicator beneath."""
+    def comm(self) -> shmring.Communicator | MultinodeCommunicator:
+        """The communicator on which the calls are made."""
         return self._comm
 
-    # ---- who it is: the base class asks its registered backends, of which there is none ----
+    # ---- identity: the base class would ask its registered backends, and there are none ----
 
     def getBackendName(self) -> str:
-        """The name it is registered by."""
+        """The name under which it is registered."""
         return "shmring"
 
     name = _get_backend_name = getBackendName
 
     def getRank(self) -> int:
-        """This process's number in the group."""
+        """This process's rank in the group."""
         return self._comm.rank
 
     def getSize(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._comm.size
 
     def getGroupName(self) -> str:
@@ -88,7 +89,7 @@ class ProcessGroup(Collectives, Messages):
     group_desc = property(getGroupDesc)
 
     def get_group_store(self):
-        """The store by which the ranks met."""
+        """The store used for the rendezvous."""
         return self._store
 
     @property
@@ -97,14 +98,14 @@ class ProcessGroup(Collectives, Messages):
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
         if torch.device(device).type != "cpu":
-            raise RuntimeError(f"No backend type associated with device type {device}: shmring is for the CPU")
+            raise RuntimeError(f"No backend type associated with device type {device}: shmring has CPU tensors only")
         return self
 
     def _get_sequence_number_for_group(self) -> int:
         return self._comm.engine.rounds
 
     def _set_sequence_number_for_group(self) -> None:
-        """Rounds count themselves."""
+        """Nothing to do: the engine counts rounds."""
 
     def _has_hooks(self) -> bool:
         return False
@@ -116,61 +117,61 @@ class ProcessGroup(Collectives, Messages):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype=None, device=None) -> torch.Tensor:
-        """Make a tensor of one dimension in shared memory, contents undefined. All ranks call; see `Buffers`.
+        """Allocate a tensor of one dimension in shared memory, contents undefined. All ranks call.
 
-        In ordinary memory where the ranks do not share a machine.
+        In ordinary memory if the ranks are on several machines.
         """
-        if self._buffers is None:
+        if self._allocator is None:
             return torch.empty(size, dtype=dtype)
         try:
-            return self._buffers.tensor(size, dtype or torch.get_default_dtype())
+            return self._allocator.tensor(size, dtype or torch.get_default_dtype())
         except ShmringError as error:
             raise torch_form(error, self._timeout_s) from error
 
-    # ---- time and end ----
+    # ---- timeouts and leaving ----
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Return once every rank has called, or name those who did not: see `shmring.torch.monitored_barrier`."""
+        """Return once every rank has called, or name the ranks that have not: see `shmring.torch.monitored_barrier`."""
         timeout_s = self._timeout_s if timeout is None else max(0.0, timeout.total_seconds())
         self._nmonitored += 1
-        come_together(self._comm, self._nmonitored, timeout_s, wait_all_ranks)
+        run_monitored_barrier(self._comm, self._nmonitored, timeout_s, wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long calls wait for peers that live."""
+        """Set how long calls wait for live peers."""
         self._timeout_s = seconds(timeout)
 
     _set_default_timeout = set_timeout
 
     def abort(self) -> None:
-        """End the group on all ranks at once; what is pending fails."""
+        """Break the group on all ranks at once; pending calls fail."""
         if not self._comm.is_closed:
             self._comm.abort("torch.distributed aborted the group")
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Leave the group once what is pending is done; called by `torch.distributed.destroy_process_group`."""
-        self._mover.close(self._timeout_s)
+        """Leave the group once pending calls are done; called by `torch.distributed.destroy_process_group`."""
+        self._progress.close(self._timeout_s)
         self._comm.close()
 
 
 def make(options, settings) -> ProcessGroup:
-    """Meet the other ranks of a group. Called by `torch.distributed` on all of them.
+    """Connect the ranks of a group. Called by `torch.distributed` on all of them.
 
     Parameters
     ----------
     options : torch.distributed's _DistributedBackendOptions
-        Who, how many, and the store to meet by.
+        Rank, size and store.
     settings : dict or None
-        What the program gave as ``pg_options``: fields of `shmring.config.Config`.
+        The program's ``pg_options``: fields of `shmring.config.Config`.
     """
     rank, size, store = options.group_rank, options.group_size, options.store
     if settings is not None and not isinstance(settings, dict):
-        raise TypeError(f"pg_options={settings!r}: for shmring it is a dict of settings, such as {{'nslots': 4}}")
+        raise TypeError(f"pg_options={settings!r}: must be a dict of settings, such as {{'nslots': 4}}")
     session = _session(store, rank, size, options.group_id)
     timeout_s = seconds(options.timeout)
     settings = {"timeout": timeout_s, **(settings or {})}
     machines = nodes(store, rank, size, session, options.timeout)
-    comm: shmring.Communicator | NodesCommunicator
+    comm: shmring.Communicator | MultinodeCommunicator
     if len(machines) > 1:
         comm = join(machines, rank, session, store, timeout_s, settings)
     else:
@@ -179,8 +180,8 @@ def make(options, settings) -> ProcessGroup:
 
 
 def _session(store, rank: int, size: int, group: str) -> str:
-    """A name that only the ranks of this group share; another one each time that a group is made by this store."""
-    turn = (store.add("shmring/came", 1) - 1) // size
+    """A name that only the ranks of this group share; a new one each time a group is made with this store."""
+    turn = (store.add("shmring/arrived", 1) - 1) // size
     key = f"shmring/session/{turn}"
     if rank == 0:
         store.set(key, f"torch.{group}.{secrets.token_hex(8)}")

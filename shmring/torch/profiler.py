@@ -1,7 +1,6 @@
-"""Calls as events of torch's profiler: what was called, with the shapes of its tensors.
+"""Calls as events of torch's profiler: the name of the call and the shapes of its tensors.
 
-A call that goes on in the background is there with the time it took to submit it, for a profiler sees its own thread
-alone.
+The event of an asynchronous call lasts as long as its submission, since a profiler records only its own thread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ is_profiled = torch.autograd._profiler_enabled
 
 
 def recording(name: str, arguments: Iterable[Any]) -> AbstractContextManager:
-    """A block that the profiler sees under this name. Tensors are found among the arguments, or in lists there."""
+    """A context recorded under this name, with the tensors among the arguments, or in lists among them."""
     arguments = list(arguments)
     tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
     if not tensors:

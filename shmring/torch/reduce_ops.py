@@ -1,4 +1,4 @@
-"""Torch's reduction operations by the names the core has for them."""
+"""Maps torch's reduction operations to the core's."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def name_of(op: ReduceOp | str) -> str:
 
 
 def is_of_the_core(x: torch.Tensor, op: ReduceOp | str) -> bool:
-    """Whether the core has this operation on these elements; else `summand` and `finish` make it from a sum."""
+    """Whether the core has this operation for this dtype; else `summand` and `finish` make it from a sum."""
     return isinstance(op, str) and not _averages_integers(x, op)
 
 
 def summand(x: torch.Tensor, op: ReduceOp | str) -> tuple[torch.Tensor, str]:
-    """What is reduced in the place of ``x``, and how."""
-    if not isinstance(op, str):  # a premultiplied sum, which keeps its factor to itself
+    """The tensor to reduce in place of ``x``, and the core's operation."""
+    if not isinstance(op, str):  # a premultiplied sum; its factor has no public accessor
         return x * op.__getstate__()[1], "sum"
     return x, "sum" if _averages_integers(x, op) else op
 
 
 def finish(result: torch.Tensor, op: ReduceOp | str, size: int) -> None:
-    """Make the result of what was reduced."""
+    """Turn the reduced tensor into the result."""
     if _averages_integers(result, op):
         result.copy_(result.div(size, rounding_mode="trunc"))
 
 
 def _averages_integers(x: torch.Tensor, op: ReduceOp | str) -> bool:
-    """The core has no such average, as it is no integer; torch's programs ask for it, and NCCL rounds to zero."""
+    """Whether this is an average of integers: the core has none, and NCCL's rounds to zero."""
     return op == "avg" and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)

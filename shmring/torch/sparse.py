@@ -1,4 +1,4 @@
-"""Sums of sparse tensors: what all ranks hold, gathered and added up by each."""
+"""Sums of sparse tensors: every rank gathers the entries of all and adds them up."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 
 
 def all_reduce_sparse(comm, x: torch.Tensor, timeout_s: float | None) -> None:
-    """Sum the sparse COO tensors of all ranks, in place; each may have other entries, and another number of them.
+    """Sum the sparse COO tensors of all ranks, in place; whose entries and numbers of entries may differ.
 
     Parameters
     ----------
     comm : shmring.Communicator
     x : torch.Tensor, sparse COO
-        Its shape, element type and number of sparse dimensions equal on all ranks. Coalesced afterwards.
+        Shape, dtype and number of sparse dimensions are equal on all ranks. Coalesced afterwards.
     timeout_s : float or None
-        For each of the three collectives.
+        Of each of the three collectives.
 
     Raises
     ------
     ValueError
-        The ranks' tensors differ in shape; on all ranks, and the communicator stays usable.
+        The shapes differ. Raised on all ranks; the communicator stays usable.
     """
     own = x.detach().coalesce()
     indices, values = own.indices(), own.values()
@@ -28,19 +28,19 @@ def all_reduce_sparse(comm, x: torch.Tensor, timeout_s: float | None) -> None:
     all_indices = comm.all_gather(indices.t().contiguous(), counts=counts, timeout=timeout_s)
     all_values = comm.all_gather(values.contiguous(), counts=counts, timeout=timeout_s)
     total = torch.sparse_coo_tensor(all_indices.reshape(-1, dims).t(), all_values, x.shape)
-    x.copy_(total.coalesce())  # `x` itself: an alias of a sparse tensor has indices and values of its own
+    x.copy_(total.coalesce())  # into `x` itself: an alias of a sparse tensor has its own indices and values
 
 
 def _entries(comm, x: torch.Tensor, timeout_s: float | None) -> list[int]:
-    """The number of entries of each rank's tensor, all of which must be shaped alike."""
-    most = 12  # a fixed size, so that ranks which disagree about the dimensions can tell each other
+    """The number of entries on each rank, once all shapes are known to be equal."""
+    most = 12  # a fixed size, so that ranks with different numbers of dimensions can still exchange them
     if x.dim() > most:
-        raise ValueError(f"a sparse tensor of {x.dim()} dimensions; at most {most} are possible")
+        raise ValueError(f"a sparse tensor of {x.dim()} dimensions: at most {most} are supported")
     own = torch.zeros(most + 3, dtype=torch.int64)
     own[: 3 + x.dim()] = torch.tensor([x._nnz(), x.sparse_dim(), x.dim(), *x.shape])
-    said = comm.all_gather(own, timeout=timeout_s)
+    shapes_by_rank = comm.all_gather(own, timeout=timeout_s)
     for rank in range(comm.size):
-        if not torch.equal(said[rank, 1:], own[1:]):
-            shapes = [tuple(line[3 : 3 + line[2]].tolist()) for line in said]
+        if not torch.equal(shapes_by_rank[rank, 1:], own[1:]):
+            shapes = [tuple(line[3 : 3 + line[2]].tolist()) for line in shapes_by_rank]
             raise ValueError(f"sparse tensors of shapes {shapes} (by rank) cannot be summed: they must be equal")
-    return said[:, 0].tolist()
+    return shapes_by_rank[:, 0].tolist()

@@ -1,8 +1,8 @@
-"""Collectives on tensors without torch.distributed: straight from the call into the engine.
+"""Collectives on tensors without `torch.distributed`: straight from the call into the engine.
 
-A tensor is reached through DLPack's exchange table, which knows address, dtype, strides and device in one call of some
-50 ns. So these are the calls of a communicator, with one thing added: the communicator may be left out, or named. The
-custom operators (`shmring.torch.ops`) come here, too; a graph can hold a name, but no communicator.
+Address, dtype, strides and device of a tensor come from DLPack's exchange table in one call of some 50 ns. These are the
+calls of a communicator, except that the communicator may be omitted or given by name. The custom operators
+(`shmring.torch.ops`) use names, since a graph cannot hold a communicator.
 """
 
 from libc.stdint cimport int64_t
@@ -13,15 +13,15 @@ from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
 
 from shmring.launch.init import init
 
-cdef dict chosen = {}           # name -> communicator; "" is the one that is used where none is given
-cdef CollectiveBase usual = None         # chosen[""], looked at in each call
+cdef dict by_name = {}          # "" is the default communicator
+cdef CollectiveBase default = None       # by_name[""]
 
 
 def communicator(str name=""):
-    """The communicator of that name; by default the one of calls that are given none.
+    """Return the communicator of that name; by default the one that calls without ``comm`` use.
 
-    That one is made when it is first needed, by `shmring.init` and so from what the launcher (torchrun, ``shmring
-    run``, ...) exported, unless `set_communicator` chose another.
+    The default one is made at its first use by `shmring.init`, from the environment variables of the launcher
+    (torchrun, ``shmring run``, ...), unless `set_communicator` has set another.
 
     Parameters
     ----------
@@ -34,45 +34,45 @@ def communicator(str name=""):
     Raises
     ------
     KeyError
-        No communicator was given that name.
+        No communicator has that name.
     Exception
-        What `shmring.init` raises, if the default one has to be made.
+        Any error of `shmring.init`, if the default one is made.
 
     Notes
     -----
-    Collective when it makes the default one: all ranks must come to need it.
+    Collective if it makes the default one.
     """
-    if name in chosen:
-        return chosen[name]
+    if name in by_name:
+        return by_name[name]
     if name:
-        raise KeyError(f"no communicator is named {name!r}: shmring.torch.set_communicator(comm, {name!r}) does that")
+        raise KeyError(f"no communicator is named {name!r}: call shmring.torch.set_communicator(comm, {name!r}) first")
     set_communicator(init())
-    return usual
+    return default
 
 
 def set_communicator(CollectiveBase comm not None, str name=""):
-    """Give a communicator a name for calls and custom operators; ``""`` makes it the one they use by default.
+    """Name a communicator for calls and custom operators; ``""`` makes it the default.
 
     Parameters
     ----------
     comm : Communicator
-        Kept alive by its name until that is given to another one. Who closes it does so himself.
+        Kept alive until its name is given to another one. Not closed by this module.
     name : str
-        What the graphs of compiled and exported programs hold, so the same on all ranks and in all runs.
+        Stored in the graphs of compiled and exported programs, so it must be the same on all ranks and in all runs.
 
     Notes
     -----
-    Not collective; costs nothing to the calls.
+    Not collective.
     """
-    global usual
-    chosen[name] = comm
+    global default
+    by_name[name] = comm
     if not name:
-        usual = comm
+        default = comm
 
 
 cdef CollectiveBase calls_of(comm):
-    if not comm:        # None, or the name ""
-        return usual if usual is not None else communicator()
+    if not comm:        # None or ""
+        return default if default is not None else communicator()
     if isinstance(comm, str):
         return communicator(comm)
     return comm
@@ -88,9 +88,9 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     op : str or callable
         As in `shmring.Communicator.all_reduce`.
     comm : Communicator or str, optional
-        Whose ranks take part, or its name; by default `communicator()`.
+        The communicator or its name; by default `communicator()`.
     timeout : float, optional
-        As there.
+        As in `shmring.Communicator.all_reduce`.
 
     Returns
     -------
@@ -100,11 +100,11 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     Raises
     ------
     TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As there.
+        As in `shmring.Communicator.all_reduce`.
 
     Notes
     -----
-    Collective. Autograd does not see it: the memory changes, as that of ``tensor.data`` would. The operator
+    Collective. Not recorded by autograd, like a write to ``tensor.data``. The operator
     `shmring.torch.ops.all_reduce` has gradients.
     """
     cdef CollectiveBase calls = calls_of(comm)
@@ -117,7 +117,7 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
 
 
 def broadcast_(tensor, int root=0, *, comm=None, timeout=...):
-    """Copy the root's ``tensor`` into that of all others.
+    """Copy the root's ``tensor`` into that of every other rank.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def broadcast_(tensor, int root=0, *, comm=None, timeout=...):
 
     Notes
     -----
-    Collective. Autograd does not see it.
+    Collective. Not recorded by autograd.
     """
     return calls_of(comm).broadcast(tensor, root=root, timeout=timeout)
 
@@ -168,7 +168,7 @@ def all_gather(tensor, out=None, *, comm=None, timeout=...):
 
     Notes
     -----
-    Collective. Autograd does not see it.
+    Collective. Not recorded by autograd.
     """
     return calls_of(comm).all_gather(tensor, out, timeout=timeout)
 
@@ -197,20 +197,20 @@ def reduce_scatter(tensor, out=None, op="sum", *, comm=None, timeout=...):
 
     Notes
     -----
-    Collective. Autograd does not see it.
+    Collective. Not recorded by autograd.
     """
     return calls_of(comm).reduce_scatter(tensor, out, op=op, timeout=timeout)
 
 
 def plan(str collective, *args, comm=None, **kwargs):
-    """Prepare a collective on tensors that is made often; see `shmring.Communicator.plan`.
+    """Prepare a collective that is called repeatedly on the same tensors; see `shmring.Communicator.plan`.
 
     Parameters
     ----------
     collective : str
-        A method of the communicator, ``"all_reduce"`` or any other that a plan can make.
+        The name of a method of the communicator that can be planned, such as ``"all_reduce"``.
     *args, **kwargs
-        What that takes, but for ``async_op``. Tensors must be contiguous; they are kept alive, and must keep their
+        Its arguments, except ``async_op``. Tensors must be contiguous; they are kept alive and must keep their
         storage: no `resize_`, no `set_`.
     comm : Communicator or str, optional
         As in `all_reduce_`.
@@ -218,7 +218,7 @@ def plan(str collective, *args, comm=None, **kwargs):
     Returns
     -------
     Prepared
-        ``plan()`` makes the call with what the tensors hold by then, ``plan.start()`` makes it in the background.
+        ``plan()`` makes the call with the current contents of the tensors, ``plan.start()`` makes it asynchronously.
 
     Raises
     ------
@@ -227,6 +227,6 @@ def plan(str collective, *args, comm=None, **kwargs):
 
     Notes
     -----
-    Not collective, but for making the default communicator. The tensor's memory is looked up now, not in each call.
+    Not collective, unless it makes the default communicator. The memory of the tensors is looked up once, here.
     """
     return calls_of(comm).plan(collective, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Lists of tensors as one block of memory, which is what the core's collectives go by."""
+"""Lists of tensors as one contiguous tensor, which is what the core's collectives take."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ _REDUCIBLE = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, nam
 
 
 def movable(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its bytes if it is of a type that the core can only move (float8 and the like)."""
+    """The tensor, or its bytes if the core cannot reduce its dtype (float8 and the like)."""
     return x if x.dtype in _REDUCIBLE else x.view(torch.uint8)
 
 
-class Block:
-    """Tensors one after the other in memory: they themselves where they lie so, else a private copy.
+class PackedTensors:
+    """Tensors one after the other in memory: the tensors themselves if they are adjacent, else a private copy.
 
     Attributes
     ----------
     memory : torch.Tensor, of one dimension
     counts : list of int
-        The elements of each tensor.
+        Elements of each tensor.
     even : bool
-        Whether they are all of one size.
+        Whether all tensors have the same size.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         first = tensors[0]
         if any(t.dtype != first.dtype for t in tensors):
-            raise TypeError(f"tensors of several element types: {sorted({str(t.dtype) for t in tensors})}")
+            raise TypeError(f"the tensors of a list must have one dtype, not {sorted({str(t.dtype) for t in tensors})}")
         self._tensors = [movable(t) for t in tensors]
         self.counts = [t.numel() for t in self._tensors]
         self.even = len(set(self.counts)) == 1
-        self._is_copy = not _lie_dense(self._tensors)
+        self._is_copy = not _are_adjacent(self._tensors)
         first, total = self._tensors[0], sum(self.counts)
         self.memory = first.new_empty(total) if self._is_copy else first.as_strided((total,), (1,))
 
-    def load(self) -> None:
-        """Take over what the tensors hold, if this is a copy."""
+    def pack(self) -> None:
+        """Copy the tensors into `memory`, unless they lie there."""
         if self._is_copy:
             for piece, t in zip(self.memory.split(self.counts), self._tensors, strict=True):
                 piece.copy_(t.reshape(-1))
 
-    def store(self) -> None:
-        """Give the tensors what is here, if this is a copy."""
+    def unpack(self) -> None:
+        """Copy `memory` into the tensors, unless they lie there."""
         if self._is_copy:
             for piece, t in zip(self.memory.split(self.counts), self._tensors, strict=True):
                 t.copy_(piece.view(t.shape))
 
 
-def _lie_dense(tensors: Sequence[torch.Tensor]) -> bool:
+def _are_adjacent(tensors: Sequence[torch.Tensor]) -> bool:
     place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
     for t in tensors:
         if not (t.numel() and t.is_contiguous() and t.data_ptr() == place):

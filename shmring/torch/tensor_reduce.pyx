@@ -1,4 +1,4 @@
-"""Folds of tensors by the core's kernels, whole or part by part, to the core's bits."""
+"""Reductions of tensors by the core's kernels, in one call or in parts, with the same bits as a collective."""
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 
@@ -11,38 +11,38 @@ from shmring.dtypes import DTYPE_CODES, OPS, is_defined, op_code, widening
 
 
 def dtype_name(dtype):
-    """The core's name of an element type."""
+    """The core's name of a dtype."""
     return str(dtype).removeprefix("torch.")
 
 
 def checked(str op, x):
-    """The core's own name of an operation, which must be defined on these elements."""
+    """The core's name of an operation; raises if it is not defined for this dtype."""
     name, dtype = OPS[op_code(op)], dtype_name(x.dtype)
     if dtype not in DTYPE_CODES or not is_defined(name, dtype):
         raise TypeError(f"op {name!r} is not defined on {dtype}")
     return name
 
 
-def prefix_type(dtype, str op):
-    """The element type of a fold that is not over."""
+def partial_dtype(dtype, str op):
+    """The dtype of a partial result."""
     return torch.float32 if widening(op_code(op), DTYPE_CODES[dtype_name(dtype)]) > 1 else dtype
 
 
 def fold(sources, str op, out, prefix=None, int total=0):
-    """Combine tensors in the order given.
+    """Reduce tensors in the order given.
 
     Parameters
     ----------
     sources : sequence of torch.Tensor
-        At least one. All tensors here are dense, of one dimension and equally long.
+        At least one. All tensors are dense, of one dimension and of equal length.
     op : str
-        As `checked` gives it.
+        A name returned by `checked`.
     out : torch.Tensor
-        May be the prefix, or one of the sources.
+        May be ``prefix``, or one of the sources.
     prefix : torch.Tensor, optional
-        What the part before gave. None: this is the first.
+        The partial result of the operands before these; None: there are none.
     total : int, optional
-        How many operands all parts have; this is the last. 0: it is not, and ``out`` is a prefix.
+        Number of operands of all parts, if these are the last; 0: ``out`` is a partial result.
     """
     cdef array_t operand, result, before
     cdef fold_t f

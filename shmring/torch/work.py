@@ -1,4 +1,4 @@
-"""What `torch.distributed` calls return: a torch `Work` for a call that is over, and one for a call under way."""
+"""The `Work` objects that calls return: for a finished call, a pending one, and several."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_TIME = timedelta(0)
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """Torch's timeouts in seconds: what is not positive means none was given."""
+    """A torch timeout in seconds; None if it is not positive, torch's value for no timeout given."""
     return timeout.total_seconds() if timeout is not None and timeout > NO_TIME else None
 
 
 class DoneWork(dist.Work):
-    """A call that is over. Without tensors it can be the same object every time."""
+    """A finished call. Without tensors one object serves all calls."""
 
     def __init__(self, results: Tensors = ()) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class DoneWork(dist.Work):
         return None
 
     def synchronize(self) -> None:
-        """Nothing to be done: there is no stream."""
+        """Nothing to do: there is no stream."""
 
     def result(self) -> list[torch.Tensor]:
         """The tensors that hold the results."""
         return self._results
 
     def get_future(self) -> torch.futures.Future:
-        """A future that has the result tensors."""
+        """A future that holds the result tensors."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(self._results)
         return future
@@ -64,16 +64,16 @@ FINISHED = DoneWork()
 
 
 class PendingWork(dist.Work):
-    """A call under way, with its own way to wait and to hear of the end.
+    """A pending call.
 
     Parameters
     ----------
     under_way : shmring.Work or shmring.Request
-        The call.
+        The core's handle of the call.
     results : sequence of torch.Tensor
-        What `result` and the future give.
+        The value of `result` and of the future.
     timeout_s : float, optional
-        That of the call, for messages. A request has none, so `wait` goes by it.
+        Timeout of the call. `wait` applies it to requests, which have none of their own.
     """
 
     def __init__(self, under_way, results: Tensors, timeout_s: float | None) -> None:
@@ -85,30 +85,30 @@ class PendingWork(dist.Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over; raise what it raised."""
-        patience_s = seconds(timeout)
+        wait_s = seconds(timeout)
         try:
-            self._finish(patience_s)
+            self._finish(wait_s)
         except ShmringError as error:
-            raise torch_form(error, patience_s or self._timeout_s) from error
+            raise torch_form(error, wait_s or self._timeout_s) from error
         except TimeoutError as error:
-            raise dist.DistBackendError(f"shmring: Timed out after {patience_s} s: {error}") from error
+            raise dist.DistBackendError(f"shmring: Timed out after {wait_s} s: {error}") from error
         return True
 
-    def _finish(self, patience_s: float | None) -> None:
-        if patience_s is None and isinstance(self._under_way, Work):
+    def _finish(self, wait_s: float | None) -> None:
+        if wait_s is None and isinstance(self._under_way, Work):
             self._under_way.hasten()
-        self._under_way.wait(patience_s)
+        self._under_way.wait(wait_s)
 
     def is_completed(self) -> bool:
         """Whether the call is over, however it ended. Does not block."""
         return self._under_way.done()
 
     def is_success(self) -> bool:
-        """Whether the call is over and went well. Does not block."""
+        """Whether the call is over and succeeded. Does not block."""
         return self._under_way.done() and self._under_way.exception() is None
 
     def exception(self):
-        """What the call raised; None if it went well or is not over."""
+        """The exception of the call; None if it succeeded or is not over."""
         return self._under_way.exception() if self._under_way.done() else None
 
     def synchronize(self) -> None:
@@ -121,13 +121,13 @@ class PendingWork(dist.Work):
         return self._results
 
     def get_future(self) -> torch.futures.Future:
-        """A future that gets the result tensors, or the error.
+        """A future of the result tensors, or of the error.
 
-        What is chained to it runs on the communicator's thread, in the place in the order of calls where this stands.
+        Its callbacks run on the communicator's progress thread, before the next call in the order of calls.
         """
         if self._future is None:
             over: torch.futures.Future = torch.futures.Future()
-            # An error gets to those who wait in C++ only if it is raised in a callback of a future.
+            # Waiters in C++ get an error only if it is raised in a callback of a future.
             self._future = over.then(self._outcome)
             self._when_over(lambda: over.set_result(None))
         return self._future
@@ -140,8 +140,8 @@ class PendingWork(dist.Work):
         self._under_way.add_done_callback(lambda _: call())
 
 
-class SeveralWorks(DoneWork):
-    """Several calls under way, as one."""
+class CombinedWork(DoneWork):
+    """Several calls as one."""
 
     def __init__(self, works: Sequence[dist.Work]) -> None:
         super().__init__([t for work in works for t in work._results])
@@ -158,7 +158,7 @@ class SeveralWorks(DoneWork):
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> torch.futures.Future:
-        """A future that gets the result tensors of all."""
+        """A future of the result tensors of all."""
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(self._outcome)
 
     def _outcome(self, _) -> list[torch.Tensor]:

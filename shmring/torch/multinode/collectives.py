@@ -1,12 +1,14 @@
-"""Collectives over several nodes: shared memory within each, the wire between them.
+"""Collectives over several nodes: shared memory within each node, gloo between nodes.
 
-Everybody's bits are those of one node, so floats are added in the order of the ranks of all nodes. Two ways lead there:
+Results have the same bits as on one node, so floats are added in the order of the ranks of all nodes. There are two
+algorithms:
 
-- *All hear all.* Small vectors are gathered on every rank, which folds them all by itself: one message between nodes.
-- *A chain.* Large vectors are cut into slices, one for each *carrier* of a node: these are its first so many ranks, as
-  many on every node. A carrier has the slice of all ranks of its node, folds them onto the partial result that comes
-  from the node before, and hands it on; the result comes back the same way. Pieces of a slice follow each other, so
-  that all nodes are at work. Where the ranks of a node are not in a row, the chain passes once for each *run* of them.
+- *All-gather.* Small vectors are gathered on every rank, and each rank reduces them: one message between nodes.
+- *Chain.* A large vector is cut into slices, one for each *leader* of a node. The leaders are a node's first ranks, the
+  same number on every node. A leader gets its slice from all ranks of its node, adds them to the partial result that it
+  receives from the previous node, and sends that to the next one; the result returns along the chain. A slice is
+  pipelined in pieces, so all nodes work at the same time. Where the ranks of a node are not consecutive, the chain
+  visits the node once for each *run* of consecutive ranks.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from collections.abc import Sequence
 
 import torch
 
-from shmring.torch.dense import dense, give_back, joined
-from shmring.torch.multinode.lifecycle import AFTER_S, NodeLife
-from shmring.torch.multinode.transport import RESULT, RUNS, Conversation
-from shmring.torch.tensor_reduce import checked, fold, prefix_type
+from shmring.torch.dense import copy_back, dense, joined
+from shmring.torch.multinode.lifecycle import AFTER_S, MultinodeLifecycle
+from shmring.torch.multinode.transport import RESULT, RUNS, CallExchange
+from shmring.torch.tensor_reduce import checked, fold, partial_dtype
 
-ALL_HEAR_NBYTES = 1024 * 1024  # vectors that have this together, or less, may be heard by all,
-MORE_NBYTES = 64 * 1024  # if so much more, or less, crosses the network for it than by the chain
+ALL_GATHER_NBYTES = 1024 * 1024  # vectors of at most this size in all may be gathered,
+MORE_NBYTES = 64 * 1024  # if at most this much more crosses the network than with the chain
 PIECE_NBYTES = 1024 * 1024  # of a slice, in the chain
-CUT_NBYTES = 64 * 1024  # what has less goes between nodes in one slice
+CUT_NBYTES = 64 * 1024  # smaller vectors are not cut: the first leader sends them
 
 
-class NodeCollectives(NodeLife):
+class MultinodeCollectives(MultinodeLifecycle):
     """The collective calls of a communicator of several nodes, as `shmring.Communicator` has them, on tensors."""
 
     def __init__(self, *args) -> None:
@@ -34,7 +36,7 @@ class NodeCollectives(NodeLife):
         self._others = [i for i in range(len(self.nodes)) if i != self.node]
         self._order = [r for ranks in self.nodes for r in ranks]
         self._is_ordered = self._order == list(range(self.size))
-        self._ncarriers = min(map(len, self.nodes))
+        self._nleaders = min(map(len, self.nodes))
         self._runs = _runs(self.nodes)
 
     # ---- reductions ----
@@ -47,16 +49,16 @@ class NodeCollectives(NodeLife):
             flat = dense(x)
             result = dense(target)
             if self._is_small(flat):
-                result.copy_(self._fold_all(call, flat, op, slice(None)))
+                result.copy_(self._fold_gathered(call, flat, op, slice(None)))
             else:
-                piece = self._fold_slice(call, flat, op, range(len(self.nodes)))
+                piece = self._fold_along_chain(call, flat, op, range(len(self.nodes)))
                 counts = self._slices(flat.numel())
                 self.local.all_gather(piece, result, counts=counts, timeout=call.left_s(AFTER_S))
-            give_back(result, target)
+            copy_back(result, target)
         return target
 
     def all_reduce_many(self, tensors, *, op="sum", timeout=...):
-        """As `shmring.Communicator.all_reduce_many`: small ones of one type together."""
+        """As `shmring.Communicator.all_reduce_many`; small tensors of one dtype share a call."""
         together: dict[torch.dtype, list] = {}
         for t in tensors:
             if self._is_small(t):
@@ -74,17 +76,17 @@ class NodeCollectives(NodeLife):
         """As `shmring.Communicator.reduce`."""
         target = x if out is None else out
         op = checked(op, x)
-        home, seat = self.place(root)
+        home, local_rank = self.locate(root)
         with self._call("reduce", timeout, x, op, root, x.numel()) as call:
             flat = dense(x)
             if self._is_small(flat):
-                result = self._fold_all(call, flat, op, slice(None))
+                result = self._fold_gathered(call, flat, op, slice(None))
             else:
-                piece = self._fold_slice(call, flat, op, [home])
+                piece = self._fold_along_chain(call, flat, op, [home])
                 result = torch.empty_like(flat) if self.rank == root else None
                 if self.node == home:
                     counts = self._slices(flat.numel())
-                    self.local.gather(piece, result, root=seat, counts=counts, timeout=call.left_s(AFTER_S))
+                    self.local.gather(piece, result, root=local_rank, counts=counts, timeout=call.left_s(AFTER_S))
             if self.rank == root:
                 target.copy_(result.view(target.shape))
         return target if self.rank == root else None
@@ -99,16 +101,16 @@ class NodeCollectives(NodeLife):
             blocks = flat.split(sizes)
             if self._is_small(flat):
                 start = sum(sizes[: self.rank])
-                own = self._fold_all(call, flat, op, slice(start, start + sizes[self.rank]))
+                own = self._fold_gathered(call, flat, op, slice(start, start + sizes[self.rank]))
             else:
                 for node, ranks in enumerate(self.nodes):
                     part = joined([blocks[r] for r in ranks])
-                    piece = self._fold_slice(call, part, op, [node])
+                    piece = self._fold_along_chain(call, part, op, [node])
                     if node == self.node:
                         whole = torch.empty_like(part)
                         shares = self._slices(part.numel())
                         self.local.all_gather(piece, whole, counts=shares, timeout=call.left_s(AFTER_S))
-                        own = whole.split([sizes[r] for r in ranks])[self.seat]
+                        own = whole.split([sizes[r] for r in ranks])[self.local_rank]
             out.copy_(own.view(out.shape))
         return out
 
@@ -116,16 +118,16 @@ class NodeCollectives(NodeLife):
 
     def broadcast(self, x, *, root=0, timeout=...):
         """As `shmring.Communicator.broadcast`."""
-        home, seat = self.place(root)
+        home, local_rank = self.locate(root)
         with self._call("broadcast", timeout, x, root=root, count=x.numel()) as call:
             flat = dense(x)
             if self.node == home:
-                self.local.broadcast(flat, root=seat, timeout=call.left_s())
-            self._hand_down(call, flat, home)
+                self.local.broadcast(flat, root=local_rank, timeout=call.left_s())
+            self._broadcast_slices(call, flat, home)
             if self.node != home:
-                self._share(call, flat)
+                self._share_slices(call, flat)
             if self.rank != root:
-                give_back(flat, x)
+                copy_back(flat, x)
         return x
 
     def all_gather(self, x, out=None, *, counts=None, timeout=...):
@@ -137,38 +139,38 @@ class NodeCollectives(NodeLife):
         with self._call("all_gather", timeout, x, count=sum(sizes)) as call:
             result = dense(out)
             self._gather_all(call, dense(x), result, sizes)
-            give_back(result, out)
+            copy_back(result, out)
         return out
 
     def gather(self, x, out=None, *, root=0, timeout=...):
-        """As `shmring.Communicator.gather`; the root gives ``out``."""
-        home, seat = self.place(root)
+        """As `shmring.Communicator.gather`; the root passes ``out``."""
+        home, local_rank = self.locate(root)
         if self.rank == root:
             _check_size("out", out, x, self.size * x.numel())
         with self._call("gather", timeout, x, root=root, count=x.numel()) as call:
             flat = dense(x)
             if self.node != home:
-                block = flat.new_empty(self.local.size * flat.numel()) if self.seat == 0 else None
+                block = flat.new_empty(self.local.size * flat.numel()) if self.local_rank == 0 else None
                 self.local.gather(flat, block, root=0, timeout=call.left_s())
-                if self.seat == 0:
+                if self.local_rank == 0:
                     call.send(block, root)
             elif self.rank != root:
-                self.local.gather(flat, root=seat, timeout=call.left_s())
+                self.local.gather(flat, root=local_rank, timeout=call.left_s())
             else:
                 block = flat.new_empty(self.size * flat.numel())
                 spans = block.split([len(ranks) * flat.numel() for ranks in self.nodes])
                 awaited = [call.recv(spans[node], self.nodes[node][0]) for node in self._others]
-                self.local.gather(flat, spans[home], root=seat, timeout=call.left_s())
-                for arrive in awaited:
-                    arrive()
+                self.local.gather(flat, spans[home], root=local_rank, timeout=call.left_s())
+                for wait in awaited:
+                    wait()
                 result = dense(out)
                 self._put_in_order(block, result, [flat.numel()] * self.size)
-                give_back(result, out)
+                copy_back(result, out)
         return out if self.rank == root else None
 
     def scatter(self, x, out, *, root=0, timeout=...):
         """As `shmring.Communicator.scatter`."""
-        home, seat = self.place(root)
+        home, local_rank = self.locate(root)
         if self.rank == root:
             _check_size("x", x, out, self.size * out.numel())
         with self._call("scatter", timeout, out, root=root, count=out.numel()) as call:
@@ -179,18 +181,18 @@ class NodeCollectives(NodeLife):
                 for node in self._others:
                     call.send(joined([rows[r] for r in self.nodes[node]]), self.nodes[node][0])
                 block = joined([rows[r] for r in self.nodes[home]])
-            elif self.node != home and self.seat == 0:
+            elif self.node != home and self.local_rank == 0:
                 block = own.new_empty(self.local.size * own.numel())
                 call.recv(block, root)()
             if block is not None:
                 block = block.view(self.local.size, own.numel())
-            first = seat if self.node == home else 0
+            first = local_rank if self.node == home else 0
             self.local.scatter(block, own, root=first, timeout=call.left_s(AFTER_S))
-            give_back(own, out)
+            copy_back(own, out)
         return out
 
     def all_to_all(self, x, out, *, counts=None, out_counts=None, timeout=...):
-        """As `shmring.Communicator.all_to_all`: between nodes each rank with each."""
+        """As `shmring.Communicator.all_to_all`; between nodes each rank sends to each."""
         sizes = self._sizes(x.numel() // self.size, x.shape, counts)
         out_sizes = self._sizes(out.numel() // self.size, out.shape, out_counts)
         _check_size("x", x, out, sum(sizes))
@@ -205,27 +207,27 @@ class NodeCollectives(NodeLife):
             for node in self._others:
                 for r in self.nodes[node]:
                     call.send(pieces[r], r)
-            self._exchange_here(call, pieces, targets)
-            for arrive in awaited:
-                arrive()
-            give_back(result, out)
+            self._all_to_all_local(call, pieces, targets)
+            for wait in awaited:
+                wait()
+            copy_back(result, out)
         return out
 
     def barrier(self, *, timeout=...):
         """As `shmring.Communicator.barrier`."""
         with self._call("barrier", timeout) as call:
             self.local.barrier(timeout=call.left_s())
-            self._trade(call, [torch.empty(0)] * len(self.nodes))
+            self._exchange_slices(call, [torch.empty(0)] * len(self.nodes))
             self.local.barrier(timeout=call.left_s(AFTER_S))
 
-    # ---- parts of them ----
+    # ---- building blocks ----
 
     def _is_small(self, x: torch.Tensor) -> bool:
         more = (len(self.nodes) - 1) * (self.size - 2) * x.nbytes
-        return self.size * x.nbytes <= ALL_HEAR_NBYTES and more <= MORE_NBYTES
+        return self.size * x.nbytes <= ALL_GATHER_NBYTES and more <= MORE_NBYTES
 
-    def _fold_all(self, call: Conversation, flat: torch.Tensor, op: str, part: slice) -> torch.Tensor:
-        """Hear the vectors of all ranks, and fold this part of them."""
+    def _fold_gathered(self, call: CallExchange, flat: torch.Tensor, op: str, part: slice) -> torch.Tensor:
+        """Gather the vectors of all ranks and reduce this part of them."""
         rows = flat.new_empty((self.size, flat.numel()))
         self._gather_all(call, flat, rows.view(-1), [flat.numel()] * self.size)
         parts = [row[part] for row in rows]
@@ -233,34 +235,36 @@ class NodeCollectives(NodeLife):
         fold(parts, op, result, total=self.size)
         return result
 
-    def _fold_slice(self, call: Conversation, part: torch.Tensor, op: str, targets: Sequence[int]) -> torch.Tensor:
-        """The fold of all ranks' ``part`` by the chain: a carrier's slice of it, defined on the target nodes."""
+    def _fold_along_chain(
+        self, call: CallExchange, part: torch.Tensor, op: str, targets: Sequence[int]
+    ) -> torch.Tensor:
+        """Reduce all ranks' ``part`` along the chain: a leader's slice of the result, valid on the target nodes."""
         rows = self._rows(call, part)
-        prefix = rows.new_empty(rows.shape[1], dtype=prefix_type(part.dtype, op))
+        prefix = rows.new_empty(rows.shape[1], dtype=partial_dtype(part.dtype, op))
         result = prefix if prefix.dtype == part.dtype else torch.empty_like(rows[0])
-        if self.seat >= self._ncarriers:
+        if self.local_rank >= self._nleaders:
             return result
         length = PIECE_NBYTES // prefix.itemsize
         pieces = result.split(length)
         last = self._runs[-1][0]
         back = [last, *(node for node in reversed(range(len(self.nodes))) if node in targets and node != last)]
-        for finished in self._go_along(call, rows.split(length, 1), prefix.split(length), pieces, op):
+        for finished in self._forward(call, rows.split(length, 1), prefix.split(length), pieces, op):
             if finished is not None and len(back) > 1:
                 call.send(finished, self._peer(back[1]), RESULT)
         if self.node in back[1:]:
-            self._come_back(call, pieces, back, back.index(self.node))
+            self._return_results(call, pieces, back, back.index(self.node))
         return result
 
-    def _go_along(self, call: Conversation, columns, prefixes, pieces, op: str):
-        """The chain forwards: fold this node's ranks onto each piece; give those that are whole, None for others."""
-        visits = [(i, seats) for i, (node, seats) in enumerate(self._runs) if node == self.node]
+    def _forward(self, call: CallExchange, columns, prefixes, pieces, op: str):
+        """The chain forwards: add this node's ranks to each piece. Yields finished pieces, None for the others."""
+        visits = [(i, local_ranks) for i, (node, local_ranks) in enumerate(self._runs) if node == self.node]
         streams = {i: call.stream(prefixes, self._peer(self._runs[i - 1][0]), RUNS + i) for i, _ in visits if i}
         for rows, prefix, piece in zip(columns, prefixes, pieces, strict=True):
             finished = None
-            for i, seats in visits:
+            for i, local_ranks in visits:
                 if i:
                     next(streams[i])
-                before, sources = prefix if i else None, [rows[seat] for seat in seats]
+                before, sources = prefix if i else None, [rows[local_rank] for local_rank in local_ranks]
                 if i + 1 < len(self._runs):
                     fold(sources, op, prefix, before)
                     call.send(prefix, self._peer(self._runs[i + 1][0]), RUNS + i + 1)
@@ -269,16 +273,16 @@ class NodeCollectives(NodeLife):
                     finished = piece
             yield finished
 
-    def _come_back(self, call: Conversation, pieces, back: list[int], at: int) -> None:
-        """The chain backwards: take the result from the node before, and hand it on."""
+    def _return_results(self, call: CallExchange, pieces, back: list[int], at: int) -> None:
+        """The chain backwards: receive the result from the previous node and forward it."""
         for piece, _ in zip(pieces, call.stream(pieces, self._peer(back[at - 1]), RESULT), strict=True):
             if at + 1 < len(back):
                 call.send(piece, self._peer(back[at + 1]), RESULT)
 
-    def _rows(self, call: Conversation, part: torch.Tensor) -> torch.Tensor:
-        """This carrier's slice of the ``part`` of each rank of its node."""
+    def _rows(self, call: CallExchange, part: torch.Tensor) -> torch.Tensor:
+        """This leader's slice of the ``part`` of each rank of its node."""
         counts = self._slices(part.numel())
-        own = counts[self.seat]
+        own = counts[self.local_rank]
         if self.local.size == 1:
             return part.view(1, own)
         rows = part.new_empty(self.local.size * own)
@@ -286,21 +290,21 @@ class NodeCollectives(NodeLife):
         self.local.all_to_all(part, rows, counts=counts, out_counts=out_counts, timeout=call.left_s())
         return rows.view(self.local.size, own)
 
-    def _gather_all(self, call: Conversation, x: torch.Tensor, out: torch.Tensor, sizes: list[int]) -> None:
-        """Collect the ``x`` of all ranks, of so many elements each, in ``out`` on all; all dense."""
+    def _gather_all(self, call: CallExchange, x: torch.Tensor, out: torch.Tensor, sizes: list[int]) -> None:
+        """Gather the ``x`` of all ranks, ``sizes`` elements each, in ``out`` on every rank; all are dense."""
         block = out if self._is_ordered else torch.empty_like(out)
         spans = block.split([sum(sizes[r] for r in ranks) for ranks in self.nodes])
         ours = [sizes[r] for r in self.nodes[self.node]]
         counts = None if len(set(ours)) == 1 else ours
         self.local.all_gather(x, spans[self.node], counts=counts, timeout=call.left_s())
-        self._trade(call, spans)
+        self._exchange_slices(call, spans)
         for node in self._others:
-            self._share(call, spans[node])
+            self._share_slices(call, spans[node])
         if block is not out:
             self._put_in_order(block, out, sizes)
 
-    def _trade(self, call: Conversation, spans: Sequence[torch.Tensor]) -> None:
-        """Give the carriers of the other nodes their slices of this node's span, and take ours of theirs."""
+    def _exchange_slices(self, call: CallExchange, spans: Sequence[torch.Tensor]) -> None:
+        """Send the leaders of other nodes their slices of this node's span, and receive ours of their spans."""
         awaited = []
         for node in self._others:
             theirs = self._slice(spans[node])
@@ -309,11 +313,11 @@ class NodeCollectives(NodeLife):
                 awaited.append(call.recv(theirs, self._peer(node)))
             if ours is not None:
                 call.send(ours, self._peer(node))
-        for arrive in awaited:
-            arrive()
+        for wait in awaited:
+            wait()
 
-    def _hand_down(self, call: Conversation, x: torch.Tensor, home: int) -> None:
-        """Give the carriers of all nodes their slices of ``x``, along a binomial tree of nodes."""
+    def _broadcast_slices(self, call: CallExchange, x: torch.Tensor, home: int) -> None:
+        """Send the leaders of all nodes their slices of ``x``, along a binomial tree of nodes."""
         part = self._slice(x)
         if part is None:
             return
@@ -327,15 +331,15 @@ class NodeCollectives(NodeLife):
             if place + bit < n:
                 call.send(part, self._peer((place + bit + home) % n))
 
-    def _share(self, call: Conversation, x: torch.Tensor) -> None:
-        """Let all ranks of the node have the slices that its carriers have."""
+    def _share_slices(self, call: CallExchange, x: torch.Tensor) -> None:
+        """Give all ranks of the node the slices that its leaders have."""
         if x.nbytes < CUT_NBYTES:
             self.local.broadcast(x, root=0, timeout=call.left_s(AFTER_S))
         elif self.local.size > 1:
-            own = x.split(self._slices(x.numel()))[self.seat]
+            own = x.split(self._slices(x.numel()))[self.local_rank]
             self.local.all_gather(own, x, counts=self._slices(x.numel()), timeout=call.left_s(AFTER_S))
 
-    def _exchange_here(self, call: Conversation, pieces, targets) -> None:
+    def _all_to_all_local(self, call: CallExchange, pieces, targets) -> None:
         """The part of an all-to-all that stays on the node."""
         ranks = self.nodes[self.node]
         source = joined([pieces[r] for r in ranks])
@@ -346,30 +350,30 @@ class NodeCollectives(NodeLife):
             targets[r].copy_(piece)
 
     def _put_in_order(self, block: torch.Tensor, out: torch.Tensor, sizes: list[int]) -> None:
-        """Copy the ranks' parts from the order of nodes into that of ranks."""
+        """Copy the ranks' parts from node order into rank order."""
         targets = out.split(sizes)
         for r, piece in zip(self._order, block.split([sizes[r] for r in self._order]), strict=True):
             targets[r].copy_(piece)
 
-    # ---- who and how much ----
+    # ---- peers and sizes ----
 
     def _peer(self, node: int) -> int:
-        """The carrier on another node that has the same slice."""
-        return self.nodes[node][self.seat]
+        """The leader on another node that has the same slice."""
+        return self.nodes[node][self.local_rank]
 
     def _slices(self, count: int) -> list[int]:
-        """The elements of each local rank's slice of so many: none for those who are no carriers."""
-        few, more = divmod(count, self._ncarriers)
-        return [few + (i < more) if i < self._ncarriers else 0 for i in range(self.local.size)]
+        """The elements of each local rank's slice of ``count``; 0 for ranks that are not leaders."""
+        few, more = divmod(count, self._nleaders)
+        return [few + (i < more) if i < self._nleaders else 0 for i in range(self.local.size)]
 
     def _slice(self, x: torch.Tensor) -> torch.Tensor | None:
-        """What this rank takes over the wire of ``x``; None if nothing. The same on all carriers of a number."""
+        """The part of ``x`` that this rank sends or receives between nodes; None if it has none."""
         if x.nbytes < CUT_NBYTES:
-            return x if self.seat == 0 else None
-        return x.split(self._slices(x.numel()))[self.seat] if self.seat < self._ncarriers else None
+            return x if self.local_rank == 0 else None
+        return x.split(self._slices(x.numel()))[self.local_rank] if self.local_rank < self._nleaders else None
 
     def _sizes(self, own: int, shape: torch.Size, counts: Sequence[int] | None) -> list[int]:
-        """The elements of each rank, given how many rows each has; ``own`` on all without."""
+        """The elements of each rank, from the rows of each; without ``counts``, ``own`` on every rank."""
         if counts is None:
             return [own] * self.size
         width = torch.Size(shape[1:]).numel()
@@ -384,12 +388,12 @@ def _check_size(name: str, x: torch.Tensor, other: torch.Tensor, count: int) -> 
 
 
 def _runs(nodes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Ranks of one node that follow each other: the node, and their numbers there, in the order of all ranks."""
-    where = {r: (node, seat) for node, ranks in enumerate(nodes) for seat, r in enumerate(ranks)}
+    """Runs of consecutive ranks on one node: the node and their local ranks, in the order of all ranks."""
+    where = {r: (node, local_rank) for node, ranks in enumerate(nodes) for local_rank, r in enumerate(ranks)}
     runs: list[tuple[int, list[int]]] = []
     for r in range(len(where)):
-        node, seat = where[r]
+        node, local_rank = where[r]
         if not runs or runs[-1][0] != node:
             runs.append((node, []))
-        runs[-1][1].append(seat)
+        runs[-1][1].append(local_rank)
     return runs

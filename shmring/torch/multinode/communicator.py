@@ -1,4 +1,4 @@
-"""A communicator whose ranks live on several nodes: shared memory within each, gloo between them."""
+"""A communicator whose ranks are on several nodes: shared memory within each node, gloo between nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 import shmring
-from shmring.torch.multinode.collectives import NodeCollectives
-from shmring.torch.multinode.messages import NodeLetters
+from shmring.torch.multinode.collectives import MultinodeCollectives
+from shmring.torch.multinode.messages import MultinodeMessages
 
 
-class NodesCommunicator(NodeCollectives, NodeLetters):
-    """What `shmring.torch.ProcessGroup` stands on where ranks cannot all map each other's memory.
+class MultinodeCommunicator(MultinodeCollectives, MultinodeMessages):
+    """The communicator of a `shmring.torch.ProcessGroup` whose ranks cannot all map each other's memory.
 
-    It has those calls of `shmring.Communicator` that the group makes, for tensors, with the same results to the bit.
+    It has the calls of `shmring.Communicator` that the group makes, for tensors, with results equal to the bit.
 
     Attributes
     ----------
@@ -23,14 +23,14 @@ class NodesCommunicator(NodeCollectives, NodeLetters):
     nodes : list of list of int
         The ranks of each node.
     local : shmring.Communicator
-        Of this node.
+        The ranks of this node.
     """
 
 
 def join(
     nodes: Sequence[Sequence[int]], rank: int, session: str, store, timeout_s: float | None, settings: dict
-) -> NodesCommunicator:
-    """Meet the ranks of this node in shared memory, and those of the others over the network. All ranks call.
+) -> MultinodeCommunicator:
+    """Connect the ranks: those of a node in shared memory, others over the network. All ranks call.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def join(
         The ranks of each node, as `shmring.torch.multinode.discovery.nodes` finds them.
     rank : int
     session : str
-        Of this group alone.
+        Unique to this group.
     store : torch.distributed.Store
         The group's.
     timeout_s : float or None
@@ -56,7 +56,7 @@ def join(
     )
     try:
         own_store = dist.PrefixStore(session, store)
-        return NodesCommunicator(local, nodes, rank, session, own_store, local.config.timeout)
+        return MultinodeCommunicator(local, nodes, rank, session, own_store, local.config.timeout)
     except BaseException:
         local.abort("another node could not be reached")
         local.close()

@@ -1,7 +1,8 @@
-"""Which ranks of a group share a machine: found out by mapping each other's memory, never by names of hosts.
+"""Finds out which ranks of a group share a node: those that can map each other's memory, whatever their host names.
 
-Containers on one machine have different host names and may share memory; equal names mean nothing either. So every rank
-puts up a segment of one page, and looks for those of the ranks before it: whose it can map is its neighbour.
+Containers on one machine have different host names and may share memory; equal host names prove nothing either. So
+every rank creates a segment of one page and tries to map those of the lower ranks. The lowest rank whose segment it can
+map identifies its node.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from datetime import timedelta
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import OUTBOX, create, segment_name, try_attach
 
-FORCED = "SHMRING_NODE"  # ranks with different values take each other for strangers
+FORCED = "SHMRING_NODE"  # ranks with different values are on different nodes; for tests
 
 
 def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> list[list[int]]:
-    """The ranks of each machine, in order, machines in the order of their first ranks. All ranks call.
+    """The ranks of each node in order, nodes in the order of their first ranks. All ranks call.
 
     Parameters
     ----------
@@ -24,15 +25,15 @@ def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> lis
         The group's.
     rank, size : int
     session : str
-        Of this group alone.
+        Unique to this group.
     patience : datetime.timedelta
-        How long to wait for the others to come.
+        How long to wait for the other ranks.
     """
     label = os.environ.get(FORCED, "")
     with create(segment_name(f"{session}{label}", f"n{rank}"), HEADER_NBYTES, kind=OUTBOX, rank=rank, size=size) as own:
         own.announce()
         store.set(f"{session}/here/{rank}", b"")
-        first = _first_neighbour(store, rank, f"{session}{label}", session, patience)
+        first = _first_on_node(store, rank, f"{session}{label}", session, patience)
         store.set(f"{session}/first/{rank}", str(first))
         keys = [f"{session}/first/{r}" for r in range(size)]
         store.wait(keys, patience)
@@ -41,10 +42,10 @@ def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> lis
     return [[r for r in range(size) if firsts[r] == first] for first in sorted(set(firsts))]
 
 
-def _first_neighbour(store, rank: int, found_by: str, session: str, patience: timedelta) -> int:
+def _first_on_node(store, rank: int, names: str, session: str, patience: timedelta) -> int:
     for r in range(rank):
         store.wait([f"{session}/here/{r}"], patience)
-        segment = try_attach(segment_name(found_by, f"n{r}"), kind=OUTBOX, rank=r)
+        segment = try_attach(segment_name(names, f"n{r}"), kind=OUTBOX, rank=r)
         if segment is not None:
             segment.close()
             return r

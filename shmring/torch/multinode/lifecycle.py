@@ -1,9 +1,8 @@
-"""The life of a communicator of several nodes: calls take turns, and trouble on one rank is everybody's.
+"""Life cycle and error propagation of a communicator of several nodes: a failure on one rank breaks all ranks.
 
-Within a node trouble spreads by shared memory, and its *word*, the error itself, lies in shared memory, too. Between
-nodes the word is laid down in the store by which the ranks met; whoever meets trouble first lays down his and then ends
-his connections, which those at their other ends notice at once. They look the word up, raise it, and end what they
-have.
+Within a node a failure spreads through shared memory, where the failing rank also stores its *error record*, the
+pickled exception. Between nodes, the first failing rank writes its record to the c10d store and then closes its
+connections. Its peers detect the close, read the record, raise the error, and close their own connections.
 """
 
 from __future__ import annotations
@@ -33,34 +32,34 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
-from shmring.torch.multinode.transport import GRACE_S, Conversation, Deadline, TroubleError, Wire
+from shmring.torch.multinode.transport import GRACE_S, CallExchange, Deadline, GlooTransport, TransportError
 
-AFTER_S = 2 * GRACE_S  # and who waits for one of its own node that waits for another node
-STORE_S = 1.0  # how long to wait for the store when there is trouble
-WORD_NBYTES = 4096
+AFTER_S = 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
+STORE_S = 1.0  # how long to wait for an answer of the store after a failure
+RECORD_NBYTES = 4096
 
 
-class NodeLife:
-    """What all calls of `shmring.torch.multinode.communicator.NodesCommunicator` stand on.
+class MultinodeLifecycle:
+    """State that all calls of `shmring.torch.multinode.communicator.MultinodeCommunicator` share.
 
     Parameters
     ----------
     local : shmring.Communicator
-        Of this rank's node.
+        The ranks of this node.
     nodes : list of list of int
         The ranks of each node, in order.
     rank : int
     session : str
-        Names the group.
+        Name of the group.
     store : torch.distributed.Store
-        This group's own.
+        Used by this group only.
     timeout_s : float or None
-        Of calls that are given none.
+        Default of calls.
     """
 
-    has_backlog = False  # kept by `progress`
+    has_backlog = False  # kept up to date by `progress`
     is_closed = False
-    is_inherited = False  # through fork
+    is_inherited = False  # in a forked child
 
     def __init__(
         self, local: shmring.Communicator, nodes: Sequence[Sequence[int]], rank: int, session: str, store,
@@ -72,28 +71,30 @@ class NodeLife:
         self.nodes = nodes
         self.local = local
         self.node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
-        self.seat = local.rank
+        self.local_rank = local.rank
         self.progress: Any = None  # of asynchronous work
-        self.wire = Wire(session, dist.PrefixStore("wire", store), rank, self.size, _connecting(timeout_s))
+        self.transport = GlooTransport(
+            session, dist.PrefixStore("transport", store), rank, self.size, _connecting(timeout_s)
+        )
         self._store = store
         self._await_all(_connecting(timeout_s))
         self._timeout_s = timeout_s
         self._ncalls = 0
-        self._turn = threading.RLock()
-        self._trouble: ShmringError | None = None
-        own_word = local.zeros(WORD_NBYTES, np.uint8)
-        self._words = [local.shared_view(own_word, seat) for seat in range(local.size)]
+        self._lock = threading.RLock()
+        self._failure: ShmringError | None = None
+        own_record = local.zeros(RECORD_NBYTES, np.uint8)
+        self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
         lifecycle.track(self, lifecycle.Stage.MULTINODE)
 
-    def place(self, rank: int) -> tuple[int, int]:
-        """The node of a rank, and its number there."""
+    def locate(self, rank: int) -> tuple[int, int]:
+        """The node of a rank, and its local rank there."""
         if not 0 <= rank < self.size:
             raise ValueError(f"{rank} is not a rank, from 0 to {self.size - 1}")
         return next((i, list(ranks).index(rank)) for i, ranks in enumerate(self.nodes) if rank in ranks)
 
     @property
-    def engine(self) -> NodeLife:
-        """What asynchronous work is submitted to: the same."""
+    def engine(self) -> MultinodeLifecycle:
+        """What asynchronous work is submitted to: this object."""
         return self
 
     @property
@@ -102,15 +103,15 @@ class NodeLife:
         return self.local.config
 
     def _await_all(self, patience: timedelta) -> None:
-        """Wait until all have their connections: a rank that left before would take away those of the others."""
+        """Wait until all ranks are connected: a rank that left earlier would break the connections of the others."""
         if self._store.add("connected", 1) == self.size:
             self._store.set("complete", b"")
         self._store.wait(["complete"], patience)
 
     @property
     def is_broken(self) -> bool:
-        """Whether there was trouble; then every call raises."""
-        return self._trouble is not None or self.local.is_broken
+        """Whether a call has failed; then every call raises."""
+        return self._failure is not None or self.local.is_broken
 
     @property
     def rounds(self) -> int:
@@ -128,73 +129,73 @@ class NodeLife:
     # ---- a call ----
 
     @contextlib.contextmanager
-    def _call(self, kind: str, timeout, x=None, op: str = "", root: int = -1, count: int = 0) -> Iterator[Conversation]:
-        """One collective: its turn, and its conversation between nodes; whatever goes wrong in it breaks the group."""
+    def _call(self, kind: str, timeout, x=None, op: str = "", root: int = -1, count: int = 0) -> Iterator[CallExchange]:
+        """One collective: it takes the lock and makes the exchange between nodes; any failure breaks the group."""
         if self.has_backlog:
             self.progress.drain()
-        with self._turn:
-            self.assure()
+        with self._lock:
+            self.check_usable()
             self._ncalls += 1
             what = [op, f"{x.dtype} x {count}" if x is not None else "", f"root {root}" if root >= 0 else ""]
-            words = f"call {self._ncalls}: {kind}({', '.join(filter(None, what))})"
+            text = f"call {self._ncalls}: {kind}({', '.join(filter(None, what))})"
             deadline = Deadline(self._timeout_s if timeout is ... else timeout)
             try:
-                # Torch's own arithmetic and copies, of which autograd is to see as little as of the core's.
+                # Autograd must not record torch's own arithmetic and copies here, as it does not record the core's.
                 with torch.inference_mode():
-                    conversation = Conversation(self.wire, words, deadline)
-                    yield conversation
-                    conversation.settle()
-            except (ShmringError, TroubleError) as error:
-                raise self._broken_by(error) from error
+                    exchange = CallExchange(self.transport, text, deadline)
+                    yield exchange
+                    exchange.settle()
+            except (ShmringError, TransportError) as error:
+                raise self._break(error) from error
             except BaseException as error:
-                self._broken_by(AbortedError(f"{type(error).__name__} in {words}", self.seat))
+                self._break(AbortedError(f"{type(error).__name__} in {text}", self.local_rank))
                 raise
 
-    def assure(self) -> None:
-        """Raise what a call would raise here and now."""
+    def check_usable(self) -> None:
+        """Raise if the communicator is closed, inherited or broken."""
         if self.is_closed:
-            raise ClosedError(f"{self.name}: is closed")
+            raise ClosedError(f"{self.name}: this communicator is closed")
         if self.is_inherited:
-            raise ClosedError(f"{self.name}: belongs to the parent process")
-        if self._trouble is not None:
-            raise copy.copy(self._trouble)
+            raise ClosedError(f"{self.name}: this communicator belongs to the parent process")
+        if self._failure is not None:
+            raise copy.copy(self._failure)
 
-    # ---- trouble ----
+    # ---- failures ----
 
-    def _broken_by(self, error: ShmringError | TroubleError) -> ShmringError:
-        """Break the group, unless it is, and return what to raise for this error."""
+    def _break(self, error: ShmringError | TransportError) -> ShmringError:
+        """Break the group, unless it is broken already, and return the exception to raise."""
         if isinstance(error, ShmringError) and not isinstance(error, BrokenError):
             return error
-        if self._trouble is None:
-            own = error.error if isinstance(error, TroubleError) else self._in_ranks_of_all(error)
-            self._trouble = self._told_on_node(error) or self._lay_down(own)
-            word = pickle.dumps(self._trouble)
-            if len(word) <= WORD_NBYTES:
-                self._words[self.seat][: len(word)] = np.frombuffer(word, np.uint8)
-            self.wire.cut()
+        if self._failure is None:
+            own = error.error if isinstance(error, TransportError) else self._in_group_ranks(error)
+            self._failure = self._local_record(error) or self._store_record(own)
+            record = pickle.dumps(self._failure)
+            if len(record) <= RECORD_NBYTES:
+                self._records[self.local_rank][: len(record)] = np.frombuffer(record, np.uint8)
+            self.transport.cut()
             if not (self.local.is_broken or self.local.is_closed):
-                self.local.abort(str(self._trouble))
-            self._give_up(self._trouble)
-        return copy.copy(self._trouble)
+                self.local.abort(str(self._failure))
+            self._fail_requests(self._failure)
+        return copy.copy(self._failure)
 
-    def _give_up(self, trouble: ShmringError) -> None:
-        """Fail what is under way besides calls."""
+    def _fail_requests(self, failure: ShmringError) -> None:
+        """Fail the pending message requests."""
 
-    def _told_on_node(self, error: Exception) -> ShmringError | None:
-        """The word of the rank that aborted this node's communicator: the store may be out of reach, or gone."""
-        if not isinstance(error, AbortedError) or not self._words[error.rank].any():
+    def _local_record(self, error: Exception) -> ShmringError | None:
+        """The record of the rank that aborted this node's communicator; the store may be unreachable."""
+        if not isinstance(error, AbortedError) or not self._records[error.rank].any():
             return None
-        return pickle.loads(self._words[error.rank].tobytes())
+        return pickle.loads(self._records[error.rank].tobytes())
 
-    def _lay_down(self, error: ShmringError) -> ShmringError:
-        """Lay down the word of this trouble, and return the one that lies there: it may have been somebody else's."""
-        said = self._ask_store(lambda: self._store.compare_set("word", "", pickle.dumps(error).hex()))
-        return error if said is None else pickle.loads(bytes.fromhex(said.decode()))
+    def _store_record(self, error: ShmringError) -> ShmringError:
+        """Write this error's record to the store; returns the error of the first rank that did so."""
+        record = self._query_store(lambda: self._store.compare_set("error", "", pickle.dumps(error).hex()))
+        return error if record is None else pickle.loads(bytes.fromhex(record.decode()))
 
-    def _in_ranks_of_all(self, error: ShmringError) -> ShmringError:
-        """An error of the node's communicator, told in the ranks of the whole group."""
+    def _in_group_ranks(self, error: ShmringError) -> ShmringError:
+        """An error of the node's communicator, with the ranks of the whole group."""
         ours = self.nodes[self.node]
-        text = f"{self.name}, node {self.node} (its ranks 0, 1, ... are {list(ours)} of all): {error}"
+        text = f"{self.name}, node {self.node} (its local ranks 0, 1, ... are ranks {list(ours)}): {error}"
         if isinstance(error, PeerLostError):
             return PeerLostError(text, ours[error.rank], error.pid)
         if isinstance(error, CollectiveTimeoutError):
@@ -205,24 +206,24 @@ class NodeLife:
             return AbortedError(text, ours[error.rank])
         return error
 
-    # ---- the end ----
+    # ---- leaving ----
 
     def abort(self, reason: object = "") -> None:
-        """End the group on all ranks at once. Any thread may call."""
-        self._broken_by(TroubleError(AbortedError(f"{self.name}: rank {self.rank} aborted: {reason}", self.rank)))
+        """Break the group on all ranks at once. Any thread may call."""
+        self._break(TransportError(AbortedError(f"{self.name}: rank {self.rank} aborted: {reason}", self.rank)))
 
     def close(self) -> None:
-        """Leave, once asynchronous work is done. Idempotent; peers that still need this rank get `PeerLostError`."""
+        """Leave once asynchronous work is done. Idempotent; peers that still need this rank get `PeerLostError`."""
         if self.is_closed:
             return
         if self.progress is not None:
             self.progress.close(self._timeout_s)
-        self._part()
+        self._leave()
         if self.progress is not None:
             self.progress.retire()
 
     def leave_at_exit(self) -> None:
-        """At the end of the interpreter: peers hear that this rank has left, and why if an exception ended it."""
+        """Leave at interpreter exit, with the reason for the peers if an exception caused it."""
         if self.is_closed:
             return
         reason = lifecycle.exit_reason()
@@ -230,36 +231,36 @@ class NodeLife:
             self.abort(reason)
         if self.progress is not None:
             self.progress.leave_at_exit()
-        self._part()
+        self._leave()
 
     def disown(self) -> None:
-        """After fork, in the child: there is nothing to leave, and some thread of the parent may have had the turn."""
+        """In a forked child: do not touch the group again; a thread of the parent may have held the lock."""
         self.is_inherited = True
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
 
-    def _part(self) -> None:
+    def _leave(self) -> None:
         self.is_closed = True
         if not self.is_inherited:
-            self._say_goodbye()
-            self.wire.cut()
+            self._announce_leave()
+            self.transport.cut()
         self.local.close()
 
     def _has_left(self, rank: int) -> bool:
-        """Whether a rank of another node has closed in good order."""
-        return bool(self._ask_store(lambda: self._store.check([f"left/{rank}"])))
+        """Whether a rank of another node has closed regularly."""
+        return bool(self._query_store(lambda: self._store.check([f"left/{rank}"])))
 
-    def _say_goodbye(self) -> None:
-        self._ask_store(lambda: self._store.set(f"left/{self.rank}", b""))
+    def _announce_leave(self) -> None:
+        self._query_store(lambda: self._store.set(f"left/{self.rank}", b""))
 
-    def _ask_store(self, call: Callable[[], Any]) -> Any:
-        """What the store answers; None if nothing: it may be gone with its keeper, or out of reach."""
+    def _query_store(self, call: Callable[[], Any]) -> Any:
+        """The answer of the store; None if there is none: its host process may be gone or unreachable."""
         answers: list[Any] = []
 
         def ask() -> None:
             with contextlib.suppress(Exception):
                 answers.append(call())
 
-        # The store's own patience is that for a rendezvous, or none.
+        # The store's own timeout is that of the rendezvous, or unlimited.
         thread = threading.Thread(target=ask, name=f"shmring {self.name} store", daemon=True)
         thread.start()
         thread.join(STORE_S)

@@ -1,7 +1,7 @@
-"""Letters as they go over the wire to one rank of another node, and what stands in them.
+"""Envelopes: what a rank sends to one rank of another node for each message, and their format.
 
-A letter has a fixed form: numbers, and the content of its message, if that is short. A long content goes by itself, in
-a slot of its own, when its receiver has memory for it.
+An envelope has a fixed maximal size: five integers, then the content of the message if that is short. Long content is
+sent separately, in a slot of its own, once its receiver has memory for it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import Any, NamedTuple
 import torch
 
 from shmring.dtypes import DTYPE_CODES
-from shmring.torch.multinode.transport import LETTER, LETTER_CONTENT, Wire
+from shmring.torch.multinode.transport import ENVELOPE, MESSAGE_CONTENT, GlooTransport
 from shmring.torch.tensor_reduce import dtype_name
 
-MOST_ON_THE_WAY = 64  # short letters to one rank that nobody has listened to yet; the next one waits for the first
+MAX_UNRECEIVED = 64  # envelopes to one rank that it has not received; another one waits for the first of them
 SHORT_NBYTES = 4096
 
-MESSAGE, TAKEN, GOODBYE = range(3)  # kinds of letters
-_NUMBERS = 5  # kind, number, tag, nbytes, dtype: before the content, as int64
-_HEAD_NBYTES = 8 * _NUMBERS
+MESSAGE, ACK, LEAVING = range(3)  # kinds of envelopes
+_HEAD_NBYTES = 8 * 5  # kind, number, tag, nbytes, dtype as int64, before the content
 _NNUMBERS = 1 << 24
 
 
-class Letter(NamedTuple):
-    """A message: who sent it, with what, how long it is."""
+class Envelope(NamedTuple):
+    """A message: its source, tag, length and dtype, and its content if that is short."""
 
     source: int
     tag: int
@@ -35,78 +34,78 @@ class Letter(NamedTuple):
     code: int
     number: int
     content: torch.Tensor | None
-    """None if it is still with its sender."""
+    """None if the sender still has it."""
 
 
-class Post:
-    """Letters to one rank."""
+class Mailbox:
+    """Sends envelopes to one rank."""
 
-    def __init__(self, wire: Wire, peer: int) -> None:
-        self._wire = wire
+    def __init__(self, transport: GlooTransport, peer: int) -> None:
+        self._transport = transport
         self._peer = peer
         self._lock = threading.Lock()
         self._number = 0
-        self._on_the_way: deque = deque()
-        self.is_listened_to = False  # for sure
+        self._unreceived: deque = deque()
+        self.is_polled = False  # whether the peer is known to receive envelopes
 
     def send(self, content: torch.Tensor, tag: int) -> tuple[int, Any]:
-        """Send a message; its number, and what is under way if the content awaits being taken."""
+        """Send a message. Returns its number, and the pending work if the content is sent separately."""
         is_short = content.nbytes <= SHORT_NBYTES
-        with self._lock:  # letters are to go in the order of their numbers
+        with self._lock:  # envelopes go in the order of their numbers
             self._number += 1
             number = self._number
-            numbers = (MESSAGE, number, tag, content.nbytes, code_of(content))
-            self._send_letter(numbers, content.view(torch.uint8) if is_short else content.view(torch.uint8)[:0])
-            work = None if is_short else self._wire.send(content, self._peer, slot_of(number))
+            fields = (MESSAGE, number, tag, content.nbytes, code_of(content))
+            self._send_envelope(fields, content.view(torch.uint8) if is_short else content.view(torch.uint8)[:0])
+            work = None if is_short else self._transport.send(content, self._peer, slot_of(number))
         return number, work
 
-    def confirm(self, number: int) -> None:
-        """Say that the content of a letter has been taken."""
-        self._send_letter((TAKEN, number, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
+    def acknowledge(self, number: int) -> None:
+        """Acknowledge that long content has been received."""
+        self._send_envelope((ACK, number, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
 
-    def say_goodbye(self, left_s: float | None) -> None:
-        """Say that nothing more will come, once the other side has listened to all that was sent before."""
+    def announce_leave(self, left_s: float | None) -> None:
+        """Send that nothing more will follow, once the peer has received all that was sent before."""
         self.flush(left_s)
-        if self.is_listened_to:  # else nobody might ever take it
-            self._send_letter((GOODBYE, 0, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
+        if self.is_polled:  # else the envelope might never be received
+            self._send_envelope((LEAVING, 0, 0, 0, 0), torch.empty(0, dtype=torch.uint8))
             self.flush(left_s)
 
-    def _send_letter(self, numbers: tuple[int, ...], content: torch.Tensor) -> None:
-        letter = torch.cat([torch.tensor(numbers).view(torch.uint8), content])
-        self._on_the_way.append(self._wire.send(letter, self._peer, LETTER))
+    def _send_envelope(self, fields: tuple[int, ...], content: torch.Tensor) -> None:
+        envelope = torch.cat([torch.tensor(fields).view(torch.uint8), content])
+        self._unreceived.append(self._transport.send(envelope, self._peer, ENVELOPE))
 
     def wait_for_room(self, left_s: float | None) -> None:
-        """Wait until the other side has not too many letters to listen to."""
-        self._wait_for_all_but(MOST_ON_THE_WAY, left_s)
+        """Wait until the peer has at most `MAX_UNRECEIVED` envelopes to receive."""
+        self._wait_for_all_but(MAX_UNRECEIVED, left_s)
 
     def flush(self, left_s: float | None) -> None:
-        """Wait until the other side has listened to all."""
+        """Wait until the peer has received all envelopes."""
         self._wait_for_all_but(0, left_s)
 
     def _wait_for_all_but(self, most: int, left_s: float | None) -> None:
-        with suppress(IndexError):  # several threads may be at it
-            while len(self._on_the_way) > most:
-                self._wire.wait(self._on_the_way.popleft(), self._peer, left_s)
-                self.is_listened_to = True
+        with suppress(IndexError):  # another thread may take the last one
+            while len(self._unreceived) > most:
+                self._transport.wait(self._unreceived.popleft(), self._peer, left_s)
+                self.is_polled = True
 
 
-def room_for_letter() -> torch.Tensor:
-    """Memory into which any letter fits."""
+def room_for_envelope() -> torch.Tensor:
+    """Memory into which any envelope fits."""
     return torch.empty(_HEAD_NBYTES + SHORT_NBYTES, dtype=torch.uint8)
 
 
-def read(room: torch.Tensor, source: int) -> tuple[int, Letter]:
-    """The letter that has come, and its kind."""
+def read(room: torch.Tensor, source: int) -> tuple[int, Envelope]:
+    """The kind and the envelope received in ``room``."""
     kind, number, tag, nbytes, code = room[:_HEAD_NBYTES].view(torch.int64).tolist()
     content = room[_HEAD_NBYTES:][:nbytes] if nbytes <= SHORT_NBYTES else None
-    return kind, Letter(source, tag, nbytes, code, number, content)
+    return kind, Envelope(source, tag, nbytes, code, number, content)
 
 
 def code_of(x: torch.Tensor) -> int:
-    """The number of its element type."""
+    """The code of its dtype."""
     return DTYPE_CODES[dtype_name(x.dtype)]
 
 
 def slot_of(number: int) -> int:
-    """The slot in which the content of a long letter goes."""
-    return LETTER_CONTENT + number % _NNUMBERS
+    """The slot in which the long content of message ``number`` is sent."""
+    return MESSAGE_CONTENT + number % _NNUMBERS

@@ -1,4 +1,4 @@
-"""Messages under way of a communicator of several nodes, as `shmring.Request` is one of a communicator's."""
+"""Requests of a communicator of several nodes, with the methods of `shmring.Request`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from shmring._runtime import report_unraisable
 from shmring.dtypes import DTYPES
 from shmring.errors import BrokenError, MessageTimeoutError, MessageTooLongError
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
-from shmring.torch.multinode.mailbox import Letter, code_of
+from shmring.torch.multinode.mailbox import Envelope, code_of
 
 if TYPE_CHECKING:
-    from shmring.torch.multinode.messages import NodeLetters
+    from shmring.torch.multinode.messages import MultinodeMessages
 
-# Somebody who waits for a message from anybody must look into shared memory, too.
+# A receive from any source polls shared memory while it waits for an envelope.
 FIRST_TICK_S, LAST_TICK_S = 50e-6, 2e-3
 
 
-class Request:
-    """A message under way to or from another node, or from anybody; as `shmring.Request`."""
+class NetworkRequest:
+    """A pending message to or from another node, or from any source; as `shmring.Request`."""
 
-    def __init__(self, letters: NodeLetters) -> None:
-        self._letters = letters
+    def __init__(self, messages: MultinodeMessages) -> None:
+        self._messages = messages
         self._is_over = False
-        self._message: Letter | None = None
+        self._message: Envelope | None = None
         self._error: Exception | None = None
         self._callbacks: list[Callable[[Any], None]] = []
 
-    def wait(self, timeout: float | None = None) -> Letter | None:
-        """Wait until it is done; `MessageTimeoutError` if that takes longer, and it goes on."""
+    def wait(self, timeout: float | None = None) -> Envelope | None:
+        """Wait until it is done. After `MessageTimeoutError` it is still under way."""
         self._settle(timeout)
         if self._error is not None:
             raise self._error
@@ -44,25 +44,25 @@ class Request:
         return self._error
 
     def done(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether it is over, with or without success."""
         return self._is_over
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Have ``callback(request)`` called once it is over, by the thread that finds it so."""
-        with self._letters.news:
+        """Have ``callback(request)`` called once it is over, by the thread that ends it."""
+        with self._messages.changed:
             if not self._is_over:
                 self._callbacks.append(callback)
                 return
         callback(self)
 
-    def end(self, message: Letter | None = None, error: Exception | None = None) -> None:
-        """It is over."""
-        with self._letters.news:
+    def end(self, message: Envelope | None = None, error: Exception | None = None) -> None:
+        """Note that it is over, with its result or error; wake waiters and run callbacks."""
+        with self._messages.changed:
             if self._is_over:
                 return
             self._message, self._error, self._is_over = message, error, True
             callbacks, self._callbacks = self._callbacks, []
-            self._letters.news.notify_all()
+            self._messages.changed.notify_all()
         for callback in callbacks:
             try:
                 callback(self)
@@ -70,55 +70,57 @@ class Request:
                 report_unraisable(raised, callback)
 
     def _settle(self, timeout: float | None) -> None:
-        with self._letters.news:
-            if not self._letters.news.wait_for(self.done, timeout):
-                raise MessageTimeoutError(f"{self._letters.name}: a message is not done in time; it goes on")
+        with self._messages.changed:
+            if not self._messages.changed.wait_for(self.done, timeout):
+                raise MessageTimeoutError(
+                    f"{self._messages.name}: the message is not done in time; it is still under way"
+                )
 
 
-class Send(Request):
-    """A long letter whose content has not been taken yet."""
+class NetworkSend(NetworkRequest):
+    """A message with long content that has not been acknowledged."""
 
-    def __init__(self, letters: NodeLetters, content: torch.Tensor, peer: int) -> None:
-        super().__init__(letters)
+    def __init__(self, messages: MultinodeMessages, content: torch.Tensor, peer: int) -> None:
+        super().__init__(messages)
         self.content = content
         self.peer = peer
         self.work: Any = None
 
 
-class Receive(Request):
-    """A receive that waits for its message."""
+class NetworkReceive(NetworkRequest):
+    """A receive that has not been matched."""
 
-    def __init__(self, letters: NodeLetters, x: torch.Tensor, source: int, tag: int) -> None:
-        super().__init__(letters)
+    def __init__(self, messages: MultinodeMessages, x: torch.Tensor, source: int, tag: int) -> None:
+        super().__init__(messages)
         self.x = x
         self.source = source
         self.tag = tag
 
-    def wants(self, letter: Letter) -> bool:
-        """Whether it is for this letter, fits or not."""
-        return self.source in (ANY_SOURCE, letter.source) and self.tag in (ANY_TAG, letter.tag)
+    def matches(self, envelope: Envelope) -> bool:
+        """Whether source and tag match."""
+        return self.source in (ANY_SOURCE, envelope.source) and self.tag in (ANY_TAG, envelope.tag)
 
-    def misfit(self, letter: Letter) -> Exception | None:
-        """Why this letter cannot be received so."""
-        where = f"{self._letters.name}: the message from rank {letter.source} with tag {letter.tag}"
-        if letter.nbytes > self.x.nbytes:
+    def misfit(self, envelope: Envelope) -> Exception | None:
+        """The error if the message does not fit the tensor, else None."""
+        where = f"{self._messages.name}: the message from rank {envelope.source} with tag {envelope.tag}"
+        if envelope.nbytes > self.x.nbytes:
             return MessageTooLongError(
-                f"{where} has {letter.nbytes} bytes, the tensor to receive it {self.x.nbytes}; it stays receivable",
-                letter.source, letter.tag, letter.nbytes,
+                f"{where} has {envelope.nbytes} bytes, the tensor to receive it {self.x.nbytes}; it stays receivable",
+                envelope.source, envelope.tag, envelope.nbytes,
             )  # fmt: skip
-        if letter.code != code_of(self.x):
-            sent = DTYPES[letter.code].name
+        if envelope.code != code_of(self.x):
+            sent = DTYPES[envelope.code].name
             return TypeError(f"{where} is of {sent}, the tensor to receive it of {self.x.dtype}; it stays receivable")
         return None
 
 
-class FromAnybody(Receive):
-    """A receive of whatever comes first, from this node or another."""
+class ReceiveAny(NetworkReceive):
+    """A receive from any source, on this node or another."""
 
     def done(self) -> bool:
-        """Whether it is over; looks into shared memory first."""
+        """Whether it is over; polls shared memory first."""
         if not self._is_over:
-            self._letters.look_here(self)
+            self._messages.poll_local(self)
         return self._is_over
 
     def _settle(self, timeout: float | None) -> None:
@@ -128,24 +130,26 @@ class FromAnybody(Receive):
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 super()._settle(0)
-            with self._letters.news:
-                self._letters.news.wait_for(lambda: self._is_over, tick_s if left_s is None else min(tick_s, left_s))
+            with self._messages.changed:
+                self._messages.changed.wait_for(
+                    lambda: self._is_over, tick_s if left_s is None else min(tick_s, left_s)
+                )
             tick_s = min(2 * tick_s, LAST_TICK_S)
 
 
-class OnThisNode:
-    """A request of the node's communicator, told in ranks of the whole group."""
+class LocalRequest:
+    """A request of the node's communicator, with ranks of the whole group."""
 
-    def __init__(self, letters: NodeLetters, request) -> None:
-        self._letters = letters
+    def __init__(self, messages: MultinodeMessages, request) -> None:
+        self._messages = messages
         self._request = request
 
     def wait(self, timeout: float | None = None):
         """As `shmring.Request.wait`."""
         try:
-            return self._letters.told_to_all(self._request.wait(timeout))
+            return self._messages.in_group_ranks(self._request.wait(timeout))
         except BrokenError as error:
-            raise self._letters._broken_by(error) from error
+            raise self._messages._break(error) from error
 
     def exception(self, timeout: float | None = None):
         """As `shmring.Request.exception`."""

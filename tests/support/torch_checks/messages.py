@@ -117,7 +117,7 @@ def misfits(rank):
         dist.send(torch.ones(3), 1, tag=1)
         dist.send(torch.ones(2, dtype=torch.int64), 1, tag=2)
     else:
-        with pytest.raises(RuntimeError, match="12 bytes, and the tensor to receive it 16"):
+        with pytest.raises(RuntimeError, match="12 bytes, the tensor to receive it 16"):
             dist.recv(torch.zeros(4), 0)
         with pytest.raises(RuntimeError, match="has 12 bytes"):
             dist.recv(torch.zeros(2), 0, tag=1)
