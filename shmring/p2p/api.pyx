@@ -1,33 +1,33 @@
-"""The calls of a communicator that send an array from one rank to one other."""
+"""The point-to-point calls of a communicator: arrays from one rank to one other."""
 
 from shmring.collective.base cimport resolve_timeout
 from shmring.collective.data_movement cimport DataMovement
 from shmring.engine.engine cimport Engine
-from shmring.p2p.progress cimport PointToPoint
+from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY
 
 
 cdef class MessageCalls(DataMovement):
-    """What `shmring.Communicator` is made of, messages: see there."""
+    """The part of `shmring.Communicator` that sends and receives arrays."""
 
     def __cinit__(self, Engine engine, *args, **kwargs):
         self.messages = PointToPoint(engine)
 
     def stats(self):
-        """What this rank's engine and its lanes have chosen, and what they learned.
+        """Statistics of this rank's engine and pair queues.
 
         Returns
         -------
         dict
-            What `CollectiveBase.stats` tells, and ``lanes``, one for each rank to which a message of more than 40 bytes went:
-            its bytes, how often they were gone round, how it stores into it, and the microseconds that writing and
-            reading it once took in the last trials of both ways of storing (through the cache, past it).
+            The statistics of the engine, and ``pair_queues``: for each rank to which a message of more than 40 bytes
+            was sent, the bytes of the byte ring, the laps made, how it is stored to, and the microseconds that writing
+            and reading one lap took in the last trials of both kinds of stores (through the cache, past it).
 
         Notes
         -----
-        Not collective; costs nothing to the calls.
+        Not collective.
         """
-        return DataMovement.stats(self) | {"lanes": self.messages.stats()}
+        return DataMovement.stats(self) | {"pair_queues": self.messages.stats()}
 
     def send(self, x, int dst, int tag=0, *, timeout=...):
         """Send an array to one rank.
@@ -35,101 +35,100 @@ cdef class MessageCalls(DataMovement):
         Parameters
         ----------
         x : array, any shape
-            Anything on the CPU with the buffer protocol or DLPack, structures too. It may be changed after the call.
+            Any array on the CPU with the buffer protocol or DLPack, structures too. It may be changed after the call.
         dst : int
-            The rank it goes to; this one is allowed.
+            The receiving rank; may be this rank.
         tag : int
-            From 0 to 2**31 - 1; the receiver can ask for it.
+            From 0 to 2**31 - 1; the receiver can select by it.
         timeout : float, optional
-            Seconds to wait for room, None for ever. The communicator's own by default.
+            Seconds to wait for room, None for no limit. The communicator's timeout by default.
 
         Raises
         ------
         TypeError, ValueError
             A bad argument. Nothing was sent.
         OutOfSharedMemoryError
-            No room in /dev/shm for the lane, at the first message to this rank, or the first of more than 40 bytes.
-            Nothing was sent.
+            /dev/shm has no room for the pair queue, whose memory is reserved at the first message to this rank and the
+            first of more than 40 bytes. Nothing was sent.
         MessageTimeoutError
             No room within ``timeout``. Nothing was sent; the communicator stays usable.
         CollectiveTimeoutError
-            ``dst`` took the beginning and then nothing for ``timeout``; the communicator is broken.
+            ``dst`` received the beginning, then nothing for ``timeout``; the communicator is broken.
         PeerLostError, AbortedError
             The communicator is broken.
 
         Notes
         -----
-        Returns once all of ``x`` is in the lane to ``dst``, which need not have called `recv`: 256 KiB at least
-        (``config.pair_queue_nbytes``) and 256 messages have room there. A longer message streams through, so its end waits
-        for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
+        Returns once all of ``x`` is in the pair queue to ``dst``, whether or not `recv` has been called: it holds at
+        least 256 KiB (``config.pair_queue_nbytes``) and 256 messages. A longer message streams through, so the call
+        waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def recv(self, x, int src=ANY, int tag=ANY, *, timeout=...):
-        """Receive an array from one rank, or from whoever sends.
+        """Receive an array from one rank, or from any.
 
         Parameters
         ----------
         x : array, any shape
-            Where the message goes, from its beginning on. It may be larger, and must have the message's element type;
+            The message is stored from its beginning on. It may be larger than the message and must have its dtype;
             uint8 and opaque structures may be mixed.
         src : int
-            The rank it comes from; `ANY_SOURCE` (-1), the default, takes the first that comes, no rank passed over for
-            ever.
+            The sending rank; `ANY_SOURCE` (-1), the default: the first message to arrive, and no rank starves.
         tag : int
-            `ANY_TAG` (-1), the default, takes any.
+            `ANY_TAG` (-1), the default: any tag.
         timeout : float, optional
-            Seconds to wait, None for ever. The communicator's own by default.
+            Seconds to wait, None for no limit. The communicator's timeout by default.
 
         Returns
         -------
         Message
-            ``source``, ``tag``, ``nbytes``, ``count`` and ``dtype`` of what was received.
+            ``source``, ``tag``, ``nbytes``, ``count`` and ``dtype`` of the message.
 
         Raises
         ------
         ValueError
             A bad argument.
         MessageTooLongError
-            The message is longer than ``x``. It stays receivable, and everything else, too.
+            The message is longer than ``x``. It can still be received.
         TypeError
-            ``x`` is no array, or the message has another element type; then it stays receivable.
+            ``x`` is no array, or the message has another dtype; then it can still be received.
         MessageTimeoutError
-            Nothing came. The communicator stays usable; if the message was half in, ``x`` is undefined, and the message
-            stays receivable.
+            No message arrived. The communicator stays usable. If a message was partly received, ``x`` is undefined, and
+            the message can still be received.
         PeerLostError, AbortedError
-            The communicator is broken. What a rank had sent completely before it was lost is received first.
+            The communicator is broken. Messages that a rank sent completely before it was lost are received first.
 
         Notes
         -----
-        Any thread may call. Messages from one rank are matched in the order they were sent; one with another tag that
-        stands before is put aside in private memory.
+        Any thread may call. Messages from one rank are matched in the order they were sent; an earlier one with another
+        tag is copied to private memory.
         """
         return self.messages.recv(x, src, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def sendrecv(self, x, int dst, out, int src=ANY, *, int tag=0, int out_tag=ANY, timeout=...):
-        """Send one array and receive another at the same time; never a deadlock, whatever their sizes.
+        """Send one array and receive another at the same time; it cannot deadlock, whatever their sizes.
 
         Parameters
         ----------
         x : array
-            What is sent to ``dst``.
+            Sent to ``dst``.
         dst : int
         out : array
-            Where the message from ``src`` goes; it may not overlap ``x``.
+            Receives the message from ``src``; it must not overlap ``x``.
         src : int
             As in `recv`.
         tag : int
-            Of the message sent.
+            Tag of the message sent.
         out_tag : int
-            Of the message received, `ANY_TAG` by default.
+            Tag of the message received, `ANY_TAG` by default.
         timeout : float, optional
             As in `recv`.
 
         Returns
         -------
         Message
-            What was received.
+            The message received.
 
         Raises
         ------
@@ -149,14 +148,14 @@ cdef class MessageCalls(DataMovement):
         Parameters
         ----------
         x : array
-            Not to be changed before the request is done.
+            Must not be changed until the request is done.
         dst, tag : int
             As in `send`.
 
         Returns
         -------
         Request
-            Done once all of ``x`` is in the lane; often at once.
+            Done once all of ``x`` is in the pair queue; often at once.
 
         Raises
         ------
@@ -165,8 +164,8 @@ cdef class MessageCalls(DataMovement):
 
         Notes
         -----
-        Does not block. What is not in the lane yet moves only during other point-to-point calls of this communicator in
-        this process, `Request.wait` and `Request.done` among them.
+        Does not block. Progresses only during other point-to-point calls of this communicator in this process, including
+        `Request.wait` and `Request.done`.
         """
         return self.messages.isend(x, dst, tag)
 
@@ -176,7 +175,7 @@ cdef class MessageCalls(DataMovement):
         Parameters
         ----------
         x : array
-            Not to be used before the request is done.
+            Must not be used until the request is done.
         src, tag : int
             As in `recv`.
 
@@ -192,7 +191,7 @@ cdef class MessageCalls(DataMovement):
 
         Notes
         -----
-        Does not block. Requests that fit the same message get theirs in the order they were made. Moves as in `isend`.
+        Does not block. Requests that match the same messages get them in the order of the calls. Progresses as in `isend`.
         """
         return self.messages.irecv(x, src, tag)
 
@@ -204,12 +203,12 @@ cdef class MessageCalls(DataMovement):
         src, tag : int
             As in `recv`.
         timeout : float, optional
-            Seconds to wait, None for ever. The communicator's own by default.
+            Seconds to wait, None for no limit. The communicator's timeout by default.
 
         Returns
         -------
         Message or None
-            The message that `recv` with its source and tag gets next; None if none came in time.
+            The message that `recv` with its source and tag would receive next; None if none arrived in time.
 
         Raises
         ------
@@ -219,7 +218,7 @@ cdef class MessageCalls(DataMovement):
         return self.messages.probe(src, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def iprobe(self, int src=ANY, int tag=ANY):
-        """Describe a message that is there, without waiting or receiving it.
+        """Describe a message that has arrived, without waiting or receiving it.
 
         Parameters
         ----------
@@ -234,6 +233,6 @@ cdef class MessageCalls(DataMovement):
         Raises
         ------
         ValueError, PeerLostError, AbortedError
-            As in `recv`; that a rank has closed is no error here.
+            As in `recv`, except that a closed rank is not an error.
         """
         return self.messages.probe(src, tag, 0)

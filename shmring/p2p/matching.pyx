@@ -1,10 +1,11 @@
-"""Matching: which message goes where.
+"""Matches messages with requests, as in MPI: posted receives and unexpected messages.
 
-Receives that wait are *posted*, in order. A message at the head of a lane goes to the first posted receive that fits
-it. If none does but somebody wants what comes behind it in that lane, it is put aside as a *unexpected*, in private memory;
-if nobody wants anything of that lane, it stays there, and a full lane holds its sender back.
+Pending receives are *posted*, in order. The message at the head of a pair queue goes to the first posted receive with
+its source and tag. If there is none, but another posted receive needs the messages behind it, it is copied to private
+memory as an *unexpected* message; if no posted receive needs that queue, the message stays there, and a full queue
+blocks its sender.
 
-Who calls here has the turn (p2p/progress.pyx).
+Callers have the turn (p2p/progress.pyx).
 """
 
 from libc.string cimport memcpy
@@ -13,21 +14,21 @@ from shmring.arrays.array_view cimport copy_back
 from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
-from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, recv_queue_t, next_cell, send_queue_t, pull, push, wake_self, start_message,
-                            take_message)
+from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
+                                     take_message, wake_self)
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
-from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Unexpected, Request, Waiter, can_hold, is_for, message_of,
-                               misfit, unexpected_of)
+from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, Waiter, can_hold, is_for,
+                                   message_of, misfit, unexpected_of)
 
 
 cdef class Matching(Waiter):
-    """The messages of one rank that are under way, and the requests that wait for some.
+    """The pending messages and requests of one rank.
 
     Parameters
     ----------
     engine : Engine
-        Of the communicator.
+        The engine of the communicator.
     """
 
     def __cinit__(self, Engine engine):
@@ -43,55 +44,55 @@ cdef class Matching(Waiter):
         self.rank = rank
         self.size = size
         self.posted = []
-        self.unexpected_list = []
+        self.unexpected = []
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
-        self.l.group = &engine.c.group
-        self.l.learns_stores = engine.learns_stores
-        self.l.ring_nbytes = engine.config.pair_queue_limit(size)
-        # A message lies in the sender's array and in the receiver's: two of half the last-level cache fill it.
-        self.l.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
-        self.l.out = <send_queue_t *> allocate(self.blocks, size, sizeof(send_queue_t))
-        self.l.into = <recv_queue_t *> allocate(self.blocks, size, sizeof(recv_queue_t))
+        self.queues.group = &engine.c.group
+        self.queues.learns_stores = engine.learns_stores
+        self.queues.ring_nbytes = engine.config.pair_queue_limit(size)
+        # A message is in the sender's and in the receiver's array: two of half the last-level cache fill it.
+        self.queues.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
+        self.queues.send = <send_queue_t *> allocate(self.blocks, size, sizeof(send_queue_t))
+        self.queues.recv = <recv_queue_t *> allocate(self.blocks, size, sizeof(recv_queue_t))
         for j in range(size):
             theirs = (<Mapping> engine.segments[j].mapping).address
-            o = &self.l.out[j]
+            o = &self.queues.send[j]
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
             o.stores.tries = LAPS_TO_TRY
             o.streams = engine.config.streaming == 1
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
-            i = &self.l.into[j]
+            i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))
             i.bytes = <char *> i.cells + cells_nbytes
             i.own = o.own
             i.peers = o.peers
 
-    # ---- requests begin and wait ----
+    # ---- starting requests ----
 
     cdef int start_send(self, Request r) except -1:
-        cdef send_queue_t *o = &self.l.out[r.peer]
+        cdef send_queue_t *o = &self.queues.send[r.peer]
         cdef Unexpected unexpected
         if r.peer == self.rank:
-            # To oneself through private memory: it never waits, whatever its size.
+            # A message to this rank itself goes through private memory and never blocks.
             unexpected = unexpected_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
             memcpy(unexpected.content, r.a.data, r.a.nbytes)
             unexpected.is_whole = True
-            self.unexpected_list.append(unexpected)
+            self.unexpected.append(unexpected)
             self.offer(unexpected)
             return self.finish(r, None)
         self.outgoing[r.peer].append(r)
         self.nunderway += 1
         o.nqueued += 1
         if o.nqueued == 1:
-            start_message(&self.l, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+            start_message(&self.queues, r.peer, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
             self.move(r.peer, False)
         return 0
 
-    cdef int go_on_receiving(self, Request r, Message message) except -1:
-        """Queue what ``recv_soon`` did not finish; ``message`` is what it began."""
+    cdef int continue_receive(self, Request r, Message message) except -1:
+        """Make a request for what ``recv_spinning`` did not finish; ``message`` is what it began, if anything."""
         if message is None:
             return self.start_recv(r)
         r.message = message
@@ -102,19 +103,19 @@ cdef class Matching(Waiter):
     cdef int start_recv(self, Request r) except -1:
         cdef Unexpected unexpected = self.find_unexpected(r)
         if unexpected is not None:
-            return self.open_unexpected(unexpected, r)
+            return self.deliver(unexpected, r)
         self.post(r)
         return 0
 
     cdef Unexpected find_unexpected(self, Request r):
         cdef Unexpected unexpected
-        for unexpected in self.unexpected_list:
+        for unexpected in self.unexpected:
             if unexpected.claimant is None and is_for(r.peer, r.tag, unexpected.message.source, unexpected.message.tag):
                 return unexpected
         return None
 
-    cdef int open_unexpected(self, Unexpected unexpected, Request r) except -1:
-        """Give the unexpected to the request, once it is whole; what does not fit it stays a unexpected."""
+    cdef int deliver(self, Unexpected unexpected, Request r) except -1:
+        """Give an unexpected message to the request once it is complete. If it does not fit, it stays unexpected."""
         if r.kind == PROBE:
             return self.finish(r, unexpected.message)
         if not can_hold(&r.a, unexpected.message.nbytes, unexpected.message.code):
@@ -124,39 +125,39 @@ cdef class Matching(Waiter):
             unexpected.claimant = r
             return 0
         memcpy(r.a.data, unexpected.content, unexpected.message.nbytes)
-        self.unexpected_list.remove(unexpected)
+        self.unexpected.remove(unexpected)
         return self.finish(r, unexpected.message)
 
     cdef int offer(self, Unexpected unexpected) except -1:
-        """Give a new unexpected to the first posted request that it fits."""
+        """Give a new unexpected message to the first posted request with its source and tag."""
         cdef Request r
         for r in list(self.posted):
             if is_for(r.peer, r.tag, unexpected.message.source, unexpected.message.tag):
                 self.unpost(r)
-                self.open_unexpected(unexpected, r)
+                self.deliver(unexpected, r)
                 if r.kind == RECV and r.error is None:
                     break
         return 0
 
     cdef void post(self, Request r):
         self.posted.append(r)
-        self.want(r.peer, 1)
+        self.count_posted(r.peer, 1)
 
     cdef void unpost(self, Request r):
         self.posted.remove(r)
-        self.want(r.peer, -1)
+        self.count_posted(r.peer, -1)
 
-    cdef void want(self, int peer, int more) noexcept:
-        """Count who asks for what comes next from that peer, or from anybody."""
+    cdef void count_posted(self, int peer, int change) noexcept:
+        """Count the requests posted for that peer, or for any source."""
         if peer == ANY:
-            self.l.nwanted += more
+            self.queues.nposted += change
         else:
-            self.l.into[peer].nwanted += more
+            self.queues.recv[peer].nposted += change
 
-    # ---- what only the interpreter can decide ----
+    # ---- matching ----
 
-    cdef bint attend(self) except -1:
-        """Finish what is over, begin what is next. Whether anything was to be done."""
+    cdef bint match_and_finish(self) except -1:
+        """Finish what is complete, start what is next. Whether there was anything to do."""
         cdef int k, j
         cdef bint did = False
         cdef list queue
@@ -164,45 +165,45 @@ cdef class Matching(Waiter):
         cdef Request r
         cdef Unexpected unexpected
         for k in range(self.size):
-            j = (self.turn_of_source + k) % self.size
-            while self.l.out[j].nqueued and not self.l.out[j].is_busy:
+            j = (self.next_source + k) % self.size
+            while self.queues.send[j].nqueued and not self.queues.send[j].is_busy:
                 queue = self.outgoing[j]
                 r = queue.pop(0)
-                self.l.out[j].nqueued -= 1
+                self.queues.send[j].nqueued -= 1
                 self.nunderway -= 1
                 self.finish(r, None)
                 did = True
                 if queue:
                     r = queue[0]
-                    start_message(&self.l, j, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
+                    start_message(&self.queues, j, r.a.data, r.a.nbytes, r.tag, r.a.dtype)
                     self.move(j, False)
             while True:
-                whose = self.incoming[j]
-                if whose is not None:
-                    if self.l.into[j].is_busy:
+                receiver = self.incoming[j]
+                if receiver is not None:
+                    if self.queues.recv[j].is_busy:
                         break
                     self.incoming[j] = None
                     self.nunderway -= 1
                     did = True
-                    if type(whose) is Request:
-                        self.finish(<Request> whose, (<Request> whose).message)
+                    if type(receiver) is Request:
+                        self.finish(<Request> receiver, (<Request> receiver).message)
                     else:
-                        unexpected = whose
+                        unexpected = receiver
                         unexpected.is_whole = True
                         if unexpected.claimant is not None:
                             r = unexpected.claimant
                             unexpected.claimant = None
-                            self.open_unexpected(unexpected, r)
-                if not (self.l.into[j].nwanted or self.l.nwanted):
+                            self.deliver(unexpected, r)
+                if not (self.queues.recv[j].nposted or self.queues.nposted):
                     break
-                cell = next_cell(&self.l, j)
+                cell = next_cell(&self.queues, j)
                 if cell == NULL or not self.match_next(j, cell):
                     break
                 did = True
         return did
 
     cdef bint match_next(self, int peer, shmring_cell *cell) except -1:
-        """Decide where the message that begins with ``cell`` goes. False: it stays, nobody wants what is behind it."""
+        """Match the message that begins with ``cell``. False: it stays, as no request needs the messages behind it."""
         cdef Message message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
         cdef Request r
         cdef Unexpected unexpected
@@ -214,30 +215,30 @@ cdef class Matching(Waiter):
                 self.finish(r, message)
             elif can_hold(&r.a, message.nbytes, message.code):
                 r.message = message
-                self.turn_of_source = peer + 1
+                self.next_source = peer + 1
                 self.begin(peer, message, r, r.a.data)
                 return True
             else:
                 self.fail(r, misfit(self.engine.name, &r.a, message))
-        if not (self.l.into[peer].nwanted or self.l.nwanted):
+        if not (self.queues.recv[peer].nposted or self.queues.nposted):
             return False
         unexpected = unexpected_of(message)
-        self.unexpected_list.append(unexpected)
+        self.unexpected.append(unexpected)
         self.begin(peer, message, unexpected, unexpected.content)
         return True
 
-    cdef int begin(self, int peer, Message message, object whose, void *target) except -1:
-        self.incoming[peer] = whose
+    cdef int begin(self, int peer, Message message, object receiver, void *target) except -1:
+        self.incoming[peer] = receiver
         self.nunderway += 1
-        take_message(&self.l, peer, message.nbytes, target)
+        take_message(&self.queues, peer, message.nbytes, target)
         return self.move(peer, True)
 
     cdef int move(self, int peer, bint inwards) except -1:
         with nogil:
             if inwards:
-                pull(&self.l, peer)
+                pull(&self.queues, peer)
             else:
-                push(&self.l, peer)
+                push(&self.queues, peer)
         return 0
 
     cdef int finish(self, Request r, Message message) except -1:
@@ -257,11 +258,11 @@ cdef class Matching(Waiter):
         r.keeper = r.array = None
         if r.callbacks is not None:
             self.finished.append(r)
-        if self.is_awaited:
-            wake_self(&self.l)     # it may be what the sleeping thread waits for
+        if self.has_sleeper:
+            wake_self(&self.queues)     # the sleeping thread may wait for this request
 
     cdef bint withdraw(self, Request r) except -1:
-        """Whether the request could be taken back. A message that is half in is put aside."""
+        """Withdraw a request; False if it is partly sent. A partly received message becomes unexpected."""
         cdef Unexpected unexpected
         cdef list queue
         cdef recv_queue_t *i
@@ -269,7 +270,7 @@ cdef class Matching(Waiter):
         cdef Request first
         if r.kind == SEND:
             queue = self.outgoing[r.peer]
-            o = &self.l.out[r.peer]
+            o = &self.queues.send[r.peer]
             if queue[0] is r and o.done > 0:
                 return False
             is_first = queue[0] is r
@@ -280,23 +281,23 @@ cdef class Matching(Waiter):
                 o.is_busy = False
                 if queue:
                     first = queue[0]
-                    start_message(&self.l, r.peer, first.a.data, first.a.nbytes, first.tag, first.a.dtype)
+                    start_message(&self.queues, r.peer, first.a.data, first.a.nbytes, first.tag, first.a.dtype)
             return True
         if r in self.posted:
             self.unpost(r)
             return True
-        for unexpected in self.unexpected_list:
+        for unexpected in self.unexpected:
             if unexpected.claimant is r:
                 unexpected.claimant = None
                 self.offer(unexpected)
                 return True
-        for whose in self.incoming:
-            if whose is r:
-                i = &self.l.into[r.message.source]
+        for receiver in self.incoming:
+            if receiver is r:
+                i = &self.queues.recv[r.message.source]
                 unexpected = unexpected_of(r.message)
                 memcpy(unexpected.content, i.target, i.done)
                 i.target = unexpected.content
-                self.unexpected_list.append(unexpected)
+                self.unexpected.append(unexpected)
                 self.incoming[r.message.source] = unexpected
                 r.message = None
                 self.offer(unexpected)

@@ -1,7 +1,7 @@
-"""Python objects from one rank to one other: each a message with its letter, then one for each enclosure.
+"""Sends and receives Python objects: one message for the pickle stream, then one for each out-of-band buffer.
 
-They have one source and one tag, so they arrive in order. The letter goes as structures, not as plain bytes: whoever
-probes tells it from an array of bytes.
+All have the same source and tag, so they arrive in order. The stream is sent with a structured dtype, which `probe`
+distinguishes from an array of bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shmring.errors import MessageError, ObjectError
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
-_LETTER = np.dtype([("letter", "u1")])
+_STREAM = np.dtype([("stream", "u1")])
 
 
 class ObjectMessageCalls(MessageCalls):
@@ -29,26 +29,26 @@ class ObjectMessageCalls(MessageCalls):
         Parameters
         ----------
         obj : object
-            Anything that pickles. Large arrays inside it are not copied into the pickle stream.
+            Any object that can be pickled. Large arrays inside it are not copied into the pickle stream.
         dst : int
             The rank that receives it, with `recv_object`.
         tag : int
             From 0 up.
         timeout : float, optional
-            Seconds to wait for room; None for ever. The communicator's own by default.
+            Seconds to wait for room in the pair queue; None for no limit. The communicator's timeout by default.
 
         Raises
         ------
         ValueError
             The communicator was made with ``allow_pickle=False``, or a bad rank or tag. Nothing was sent.
         ObjectError
-            The object does not pickle. Nothing was sent.
+            The object cannot be pickled. Nothing was sent.
         PeerLostError, MessageTimeoutError, AbortedError
-            As in `send`. If part of the object had gone the communicator is broken.
+            As in `send`. If part of the object was sent, the communicator is broken.
 
         Notes
         -----
-        Blocks while the lane to ``dst`` is full. One message for the pickle stream, one for each large buffer.
+        Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer.
         """
         require_pickle(self.config.allow_pickle)
         try:
@@ -57,10 +57,10 @@ class ObjectMessageCalls(MessageCalls):
             raise ObjectError(
                 f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}", self.rank
             ) from error
-        self.send(np.frombuffer(pickled.stream, _LETTER), dst, tag, timeout=timeout)
+        self.send(np.frombuffer(pickled.stream, _STREAM), dst, tag, timeout=timeout)
         with self._all_or_nothing():
-            for enclosure in pickled.buffers:
-                self.send(np.frombuffer(enclosure, np.uint8), dst, tag, timeout=timeout)
+            for buffer in pickled.buffers:
+                self.send(np.frombuffer(buffer, np.uint8), dst, tag, timeout=timeout)
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:
         """Receive a Python object.
@@ -68,9 +68,9 @@ class ObjectMessageCalls(MessageCalls):
         Parameters
         ----------
         src, tag : int
-            From whom and with which tag; any by default.
+            Source and tag; any by default.
         timeout : float, optional
-            Seconds to wait for it to begin to arrive; None for ever. The communicator's own by default.
+            Seconds to wait for its first message; None for no limit. The communicator's timeout by default.
 
         Returns
         -------
@@ -82,15 +82,15 @@ class ObjectMessageCalls(MessageCalls):
         ValueError
             The communicator was made with ``allow_pickle=False``. Nothing was received.
         MessageError
-            What comes next is an array; it can still be received with `recv`.
+            The next message is an array; it can still be received with `recv`.
         ObjectError
-            The object cannot be made here; it has been received.
+            The object cannot be unpickled here; it has been received.
         PeerLostError, MessageTimeoutError, AbortedError
             As in `recv`.
 
         Notes
         -----
-        Blocks until the object is there. Unpickling runs what the sender put into it. One thread at a time may receive
+        Blocks until the object has arrived. Unpickling runs code chosen by the sender. One thread at a time may receive
         objects from one source with one tag.
         """
         require_pickle(self.config.allow_pickle)
@@ -100,22 +100,22 @@ class ObjectMessageCalls(MessageCalls):
                 f"the next message from rank {message.source} with tag {message.tag} is an array of {message.dtype}, "
                 "not an object: receive it with recv()"
             )
-        letter = np.empty(message.nbytes, _LETTER)
-        self.recv(letter, message.source, message.tag, timeout=timeout)
-        raw = letter.view(np.uint8)
+        stream = np.empty(message.nbytes, _STREAM)
+        self.recv(stream, message.source, message.tag, timeout=timeout)
+        raw = stream.view(np.uint8)
         with self._all_or_nothing():
-            enclosures = empty_buffers(raw)
-            for enclosure in enclosures:
-                self.recv(enclosure, message.source, message.tag, timeout=timeout)
+            buffers = empty_buffers(raw)
+            for buffer in buffers:
+                self.recv(buffer, message.source, message.tag, timeout=timeout)
         try:
-            return unpack(raw, enclosures)
+            return unpack(raw, buffers)
         except Exception as error:
-            text = f"the object from rank {message.source} cannot be made here: {type(error).__name__}: {error}"
+            text = f"the object from rank {message.source} cannot be unpickled here: {type(error).__name__}: {error}"
             raise ObjectError(text, message.source) from error
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """What interrupts an object in the middle ends the communicator: the rest would pass for other messages."""
+        """Break the communicator on an error in the middle of an object: its rest would be taken for other messages."""
         try:
             yield
         except BaseException as error:

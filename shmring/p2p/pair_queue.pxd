@@ -50,7 +50,7 @@ ctypedef struct recv_queue_t:
     shmring_pair_queue_end *peers        # says that the lane is open
     uint64_t taken                 # cells ever taken
     uint64_t drained               # bytes ever taken out of the ring of bytes, in whole lines
-    int nwanted                    # how many ask for what comes next from this very peer
+    int nposted                    # how many ask for what comes next from this very peer
     bint is_busy                   # a message is under way: so many of its bytes are in `target`
     char *target
     uint64_t nbytes
@@ -61,10 +61,10 @@ ctypedef struct recv_queue_t:
 
 ctypedef struct pair_queues_t:
     group_t *group
-    send_queue_t *out                  # by peer
-    recv_queue_t *into                  # by peer
+    send_queue_t *send             # by peer
+    recv_queue_t *recv             # by peer
     uint64_t ring_nbytes           # of each ring of bytes; a power of two
-    int nwanted                    # how many ask for what comes next from anybody
+    int nposted                    # how many ask for what comes next from anybody
     uint64_t changes               # how often a thread has changed what another one dozes for
     bint learns_stores             # else all laps go as `streams` of their outlet says
     uint64_t past_cache_nbytes     # messages from this size up are stored past the cache where they arrive

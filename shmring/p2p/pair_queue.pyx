@@ -62,12 +62,12 @@ cdef inline void add_peer(uint64_t *field, int peer) noexcept nogil:
 
 
 cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
-    cdef uint64_t cells = ANYBODY if l.nwanted else 0, room = 0
+    cdef uint64_t cells = ANYBODY if l.nposted else 0, room = 0
     cdef int j
     for j in range(l.group.size):
-        if l.into[j].is_busy or l.into[j].nwanted:
+        if l.recv[j].is_busy or l.recv[j].nposted:
             add_peer(&cells, j)
-        if l.out[j].is_busy:
+        if l.send[j].is_busy:
             add_peer(&room, j)
     return cells << 1 | room << 21 | 1
 
@@ -91,13 +91,13 @@ cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil
 
 cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil:
     """Whether all of a message fits into the lane now. Then one `push` is enough."""
-    cdef send_queue_t *o = &l.out[peer]
+    cdef send_queue_t *o = &l.send[peer]
     cdef uint64_t piece = piece_for(l, nbytes)
     return has_room(l, o, 1 if piece == 0 else (nbytes + piece - 1) // piece, 0 if piece == 0 else whole_lines(nbytes))
 
 
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
-    cdef send_queue_t *o = &l.out[peer]
+    cdef send_queue_t *o = &l.send[peer]
     o.is_busy = True
     o.source = <const char *> source
     o.nbytes = nbytes
@@ -168,7 +168,7 @@ cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) n
 
 cdef int push(pair_queues_t *l, int peer) noexcept nogil:
     """Put in what fits of the message under way. MOVED or 0; ``is_busy`` tells whether there is more of it."""
-    cdef send_queue_t *o = &l.out[peer]
+    cdef send_queue_t *o = &l.send[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
     cdef int moved = 0
@@ -204,10 +204,10 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
 
 cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil:
     """The next cell from ``peer``, or NULL if it is not there yet."""
-    cdef recv_queue_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
     if not i.is_open:
-        # SYNC opened (meets: open_pair_queue in p2p/progress.pyx). Before, the lane has no memory and may not even be read.
+        # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx). Before, the lane has no memory and may not even be read.
         if load_acquire_u64(&i.peers.opened) == 0:
             return NULL
         i.is_open = True
@@ -221,7 +221,7 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
 
     Its length is what the caller read in the cell and judged: the peer's word is not asked for a second time.
     """
-    cdef recv_queue_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.recv[peer]
     i.is_busy = True
     i.target = <char *> target
     i.nbytes = nbytes
@@ -248,7 +248,7 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t nbytes, u
 
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
     """Take what has come of the message under way. MOVED or 0; ``is_busy`` tells whether more is to come."""
-    cdef recv_queue_t *i = &l.into[peer]
+    cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
     cdef int moved = 0
@@ -277,22 +277,22 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
 # ---- all lanes: move, wait, sleep ------------------------------------------------------------------------------------
 
 cdef inline bint is_wanted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
-    return i.nwanted > 0 or l.nwanted > 0
+    return i.nposted > 0 or l.nposted > 0
 
 
 cdef int pump(pair_queues_t *l) noexcept nogil:
     """Move whatever is under way, once. MOVED and ATTENTION, or 0."""
     cdef int j, news = 0
     for j in range(l.group.size):
-        if l.out[j].is_busy:
+        if l.send[j].is_busy:
             news |= push(l, j)
-            if not l.out[j].is_busy:
+            if not l.send[j].is_busy:
                 news |= ATTENTION
-        if l.into[j].is_busy:
+        if l.recv[j].is_busy:
             news |= pull(l, j)
-            if not l.into[j].is_busy:
+            if not l.recv[j].is_busy:
                 news |= ATTENTION
-        elif is_wanted(l, &l.into[j]) and next_cell(l, j) != NULL:
+        elif is_wanted(l, &l.recv[j]) and next_cell(l, j) != NULL:
             news |= ATTENTION
     return news
 
@@ -326,14 +326,14 @@ cdef int spin(pair_queues_t *l) noexcept nogil:
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
     """Whether ``pump`` would find something to do with that peer. Changes nothing, so it needs no turn."""
-    cdef send_queue_t *o = &l.out[j]
-    cdef recv_queue_t *i = &l.into[j]
+    cdef send_queue_t *o = &l.send[j]
+    cdef recv_queue_t *i = &l.recv[j]
     if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken (meets: pull)
         return True
     if not i.is_busy and not is_wanted(l, i):
         return False
     if not i.is_open:
-        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_pair_queue in p2p/progress.pyx)
+        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx)
     # SYNC laid (meets: push).
     return load_acquire_u64(&i.cells[i.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq) == i.taken + 1
 
@@ -394,8 +394,8 @@ cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
     if is_reported(c):
         return True
     for j in range(c.size):
-        awaited = l.into[j].is_busy or l.into[j].nwanted > 0 or l.out[j].is_busy
-        if j == c.rank or not (awaited or l.nwanted):
+        awaited = l.recv[j].is_busy or l.recv[j].nposted > 0 or l.send[j].is_busy
+        if j == c.rank or not (awaited or l.nposted):
             continue
         has_left = load_acquire_u32(&c.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
         if only_dead if has_left else life_state(c.life[j]) != DEAD:
@@ -407,7 +407,7 @@ cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
             return True
         ngone += 1
         last = j
-    if l.nwanted and last >= 0 and ngone == c.size - 1:
+    if l.nposted and last >= 0 and ngone == c.size - 1:
         report_trouble(c, SHMRING_LEFT, last, 0, 0, 0, b"")
         return True
     return False

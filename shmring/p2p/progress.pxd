@@ -1,34 +1,17 @@
-# Point-to-point calls of one communicator in one process.
-from libc.stdint cimport int64_t, uint64_t
+# Progress of the requests of one rank: waiting, sleeping, giving up.
+from libc.stdint cimport int64_t
 
-from shmring.arrays.array_view cimport array_t
-from shmring._c.layout cimport shmring_cell
 from shmring.engine.turn cimport turn_t
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.requests cimport Message, Request
 
 
-cdef class PointToPoint(Matching):
+cdef class Progress(Matching):
     cdef turn_t turn
     cdef object turn_queue
-    cdef int nfollowers            # threads that wait for what the one that dozes will find
-    cdef object news
-    cdef bint is_told              # what this rank sleeps for stands in its outbox
+    cdef int nfollowers            # threads that wait for the sleeping thread's wake-up
+    cdef object followers          # a SimpleQueue that wakes them
+    cdef bint awaiting_is_posted   # `awaiting` in the outbox describes a call of this rank
 
-    # public to the face; each enters and leaves
-    cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1
-    cdef Message recv(self, object x, int peer, int tag, int64_t timeout_ns)
-    cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns)
-    cdef Request isend(self, object x, int peer, int tag)
-    cdef Request irecv(self, object x, int peer, int tag)
-    cdef Message probe(self, int peer, int tag, int64_t timeout_ns)
-
-    cdef int check_peer(self, int peer, bint any_is_allowed) except -1
-    cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1
-    cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
-    cdef Message recv_soon(self, array_t *a, int peer, int tag, bint *has_spun)
-    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)
-    cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell)
-    cdef int rest(self, int64_t tick_ns) except -1
+    cdef int sleep_one_tick(self, int64_t tick_ns) except -1
     cdef int retake_turn(self) except -1
     cdef int give_up(self, list requests, str raised) except -1

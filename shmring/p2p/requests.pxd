@@ -1,4 +1,4 @@
-# What is known of messages and of requests, and what goes with what.
+# Messages, requests, and whether a message fits a request.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
@@ -6,7 +6,7 @@ from shmring.arrays.array_view cimport array_t
 cdef enum:
     ANY = -1                     # source or tag
     MOST_TAG = 0x7FFFFFFF
-    OPAQUE_BYTES = -1            # the dtype of what is not in dtypes.DTYPES
+    OPAQUE_BYTES = -1            # the code of dtypes that are not in dtypes.DTYPES
 
 cdef enum:                       # kinds of requests
     SEND = 0
@@ -33,8 +33,8 @@ cdef class Request:
     cdef int peer
     cdef int tag
     cdef array_t a
-    cdef object array              # as the user gave it
-    cdef object keeper             # of its memory
+    cdef object array              # the argument of the call
+    cdef object keeper             # the owner of its memory
     cdef bint is_over
     cdef Message message
     cdef object error

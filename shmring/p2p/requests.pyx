@@ -1,4 +1,4 @@
-"""Messages and requests: what is known of a message, what is under way, and which message goes to which request."""
+"""Messages and requests: their Python objects, and whether a message fits a request."""
 
 import copy
 
@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from shmring._runtime cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
 
 from shmring.dtypes import DTYPE_CODES, DTYPES
@@ -22,21 +23,21 @@ cdef int N_CODES = len(DTYPES)
 @cython.final
 @cython.freelist(64)
 cdef class Message:
-    """What is known of a message: where it came from and how long it is.
+    """A description of a message: its source, tag, length and dtype.
 
     Attributes
     ----------
     source : int
         The rank that sent it.
     tag : int
-        What it was sent with.
+        The tag it was sent with.
     nbytes : int
         Its length in bytes.
     """
 
     @property
     def dtype(self):
-        """The name of its element type; None if it is opaque bytes (structures and the like)."""
+        """The name of its dtype; None if it is opaque bytes (structures and the like)."""
         return DTYPES[self.code].name if self.code >= 0 else None
 
     @property
@@ -68,12 +69,12 @@ cdef Message message_of(int source, int tag, uint64_t nbytes, int code):
     message.source = source
     message.tag = tag
     message.nbytes = nbytes
-    message.code = code if code < N_CODES else OPAQUE_BYTES      # a peer wrote it, and it will be an index
+    message.code = code if code < N_CODES else OPAQUE_BYTES      # stored by a peer; it is used as an index
     return message
 
 
 cdef class Waiter:
-    """Who waits for requests to be over, and moves them meanwhile: `shmring.p2p.progress.PointToPoint`."""
+    """Waits for requests and makes progress on them: the interface of `shmring.p2p.point_to_point.PointToPoint`."""
 
     cdef int enter(self) except -1:
         raise NotImplementedError
@@ -87,15 +88,15 @@ cdef class Waiter:
 
 @cython.final
 cdef class Request:
-    """A send or receive under way; made by `Communicator.isend` and `Communicator.irecv`.
+    """A pending send or receive; returned by `Communicator.isend` and `Communicator.irecv`.
 
-    It proceeds while some thread of this process is in a point-to-point call of the same communicator, `done` and
-    `wait` included, and at no other time. Until it is done, what is sent must not be changed, and what is received
-    into must not be used. Any thread may ask.
+    It progresses only while a thread of this process is in a point-to-point call of the same communicator, including
+    `done` and `wait`. Until it is done, an array being sent must not be changed, and an array being received into must
+    not be used. Any thread may call.
     """
 
     cdef int settle(self, int64_t timeout_ns) except -1:
-        """Wait until it is over, however it ends, for at most ``timeout_ns``."""
+        """Wait until it is over, with or without success, for at most ``timeout_ns``."""
         cdef bint came
         if self.is_over:
             return 0
@@ -111,7 +112,7 @@ cdef class Request:
                 self.is_over = True
             return 0
         if not came:
-            raise MessageTimeoutError(f"{self!r}: not done in time; it goes on")
+            raise MessageTimeoutError(f"{self!r}: not done in time; it is still under way")
         return 0
 
     def wait(self, timeout=None):
@@ -120,34 +121,34 @@ cdef class Request:
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None for ever. If they pass the request goes on, and `wait` may be called again.
+            Seconds; None for no limit. After a timeout the request is still under way; `wait` may be called again.
 
         Returns
         -------
         Message or None
-            What was received; None for a send.
+            The message received; None for a send.
 
         Raises
         ------
         MessageTimeoutError
-            It is not done; nothing changed.
+            It is not done yet.
         MessageTooLongError, TypeError
-            The message does not fit the array. It stays receivable.
+            The message does not fit the array. It can still be received.
         PeerLostError, AbortedError, CollectiveTimeoutError, ClosedError
             The communicator is broken or closed.
         """
-        self.settle(patience_ns(timeout))
+        self.settle(timeout_to_ns(timeout))
         if self.error is not None:
             raise copy.copy(self.error)
         return self.message
 
     def result(self, timeout=None):
-        """The same as `wait`, under the name that futures have for it.
+        """The same as `wait`, under the name used by futures.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None for ever.
+            Seconds; None for no limit.
 
         Returns
         -------
@@ -156,23 +157,23 @@ cdef class Request:
         return self.wait(timeout)
 
     def exception(self, timeout=None):
-        """Wait until it is done and tell how it failed.
+        """Wait until it is done and return its exception.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None for ever.
+            Seconds; None for no limit.
 
         Returns
         -------
         Exception or None
-            What `wait` would raise; None if all went well.
+            What `wait` would raise; None if it succeeded.
         """
-        self.settle(patience_ns(timeout))
+        self.settle(timeout_to_ns(timeout))
         return self.error
 
     def done(self):
-        """Whether it is over, with or without success; moves what can be moved first, without waiting."""
+        """Whether it is over, with or without success. Makes progress first, without waiting."""
         if not self.is_over:
             try:
                 self.settle(0)
@@ -181,12 +182,12 @@ cdef class Request:
         return self.is_over
 
     def add_done_callback(self, callback):
-        """Have ``callback(request)`` called once it is over; at once if it is.
+        """Call ``callback(request)`` once it is over; at once if it is.
 
         Parameters
         ----------
         callback : callable
-            Called by the thread that finds it over, outside of any turn: it may make calls.
+            Called by the thread that finds it over. It may make calls of this communicator.
         """
         if self.is_over:
             callback(self)
@@ -196,23 +197,18 @@ cdef class Request:
             self.callbacks.append(callback)
 
     def __await__(self):
-        return _wait_among_tasks(self).__await__()
+        return _poll_in_event_loop(self).__await__()
 
     def __repr__(self):
-        whom = "anyone" if self.peer == ANY else f"rank {self.peer}"
-        what = f"isend to {whom}" if self.kind == SEND else f"irecv from {whom}"
+        peer = "any rank" if self.peer == ANY else f"rank {self.peer}"
+        call = f"isend to {peer}" if self.kind == SEND else f"irecv from {peer}"
         state = "under way" if not self.is_over else "done" if self.error is None else type(self.error).__name__
-        return f"<Request: {what}, tag {'any' if self.tag < 0 else self.tag}, {self.a.nbytes} bytes, {state}>"
+        return f"<Request: {call}, tag {'any' if self.tag < 0 else self.tag}, {self.a.nbytes} bytes, {state}>"
 
 
-cdef int64_t patience_ns(timeout) except -2:
-    """Seconds, or None for ever, as `settle` has them; less than none is none."""
-    return -1 if timeout is None else <int64_t> (max(0.0, min(float(timeout), 9e9)) * 1e9)
-
-
-async def _wait_among_tasks(request):
-    """Ask again and again, at first at every turn of the event loop, then every millisecond."""
-    import asyncio
+async def _poll_in_event_loop(request):
+    """Poll, at first in every iteration of the event loop, later every millisecond."""
+    import asyncio      # loading it takes longer than the rest of shmring
     pause_s = 0.0
     while not request.done():
         await asyncio.sleep(pause_s)
@@ -222,7 +218,7 @@ async def _wait_among_tasks(request):
 
 @cython.final
 cdef class Unexpected:
-    """A message put aside in private memory, or on its way there."""
+    """A message without a matching receive, in private memory or being copied there."""
 
     def __dealloc__(self):
         free(self.content)
@@ -233,7 +229,7 @@ cdef Unexpected unexpected_of(Message message):
     unexpected.message = message
     unexpected.content = <char *> malloc(max(message.nbytes, <uint64_t> 1))
     if unexpected.content == NULL:
-        raise MemoryError(f"no memory to put aside a message of {message.nbytes} bytes from rank {message.source}")
+        raise MemoryError(f"no memory for an unexpected message of {message.nbytes} bytes from rank {message.source}")
     return unexpected
 
 
@@ -252,7 +248,7 @@ cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, o
     return r
 
 
-# ---- what goes with what ---------------------------------------------------------------------------------------------
+# ---- whether a message fits -------------------------------------------------------------------------------------------
 
 cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil:
     return nbytes <= a.nbytes and (dtype == a.dtype or (dtype == OPAQUE_BYTES and a.dtype == BYTES)
@@ -260,14 +256,14 @@ cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil:
 
 
 cdef object misfit(str name, array_t *a, Message message):
-    """Why the message cannot go into the array."""
+    """The error for a message that does not fit the array."""
     cdef str where = f"{name}: the message from rank {message.source} with tag {message.tag}"
     if message.nbytes > a.nbytes:
-        return MessageTooLongError(f"{where} has {message.nbytes} bytes, the array to receive it {a.nbytes}; it stays "
-                                   "receivable", message.source, message.tag, message.nbytes)
+        return MessageTooLongError(f"{where} has {message.nbytes} bytes, the array to receive it {a.nbytes}; it can "
+                                   "still be received", message.source, message.tag, message.nbytes)
     found = DTYPES[a.dtype].name if a.dtype >= 0 else "opaque bytes"
-    return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it stays "
-                     "receivable")
+    return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it can still "
+                     "be received")
 
 
 cdef int check_tag(int tag, bint any_is_allowed) except -1:

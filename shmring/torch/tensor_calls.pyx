@@ -14,7 +14,7 @@ from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
 from shmring.launch.init import init
 
 cdef dict by_name = {}          # "" is the default communicator
-cdef CollectiveBase default = None       # by_name[""]
+cdef CollectiveBase default = None  # by_name[""]
 
 
 def communicator(str name=""):

@@ -77,7 +77,7 @@ def fail_to_pickle(comm):
         comm.send_object(Trap(), 1)
         comm.send_object("after", 1)
     else:
-        with pytest.raises(ObjectError, match="cannot be made here: ValueError"):
+        with pytest.raises(ObjectError, match="cannot be unpickled here: ValueError"):
             comm.recv_object(0)
         assert comm.recv_object(0) == "after"
     comm.barrier()

@@ -1,0 +1,318 @@
+"""Point-to-point calls of one communicator in one process.
+
+A call first tries to finish at once, without a request: the pair queue has room, or the message is there or arrives
+while spinning. Otherwise it makes a `Request` and waits for that (`Progress`).
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
+from shmring._c.faults cimport fault_point
+from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
+from shmring._runtime cimport allocate
+from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
+from shmring.engine.engine cimport Engine
+from shmring.engine.outbox cimport pair_queue_offset
+from shmring.engine.turn cimport give_turn, take_turn
+from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
+                                     takes_whole)
+from shmring.p2p.progress cimport Progress
+from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, can_hold, check_tag, is_for, message_of,
+                                   request_of)
+from shmring.sync.group cimport UNREADY
+
+from shmring._runtime import report_unraisable
+
+cdef enum:
+    BRIEF_NBYTES = 16384         # shorter messages are copied with the GIL held: releasing it takes as long
+
+
+@cython.final
+cdef class PointToPoint(Progress):
+    """The sends, receives and probes of one rank.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine of the communicator.
+    """
+
+    def stats(self):
+        """Statistics of the pair queues to other ranks that carried long messages; see `MessageCalls.stats`."""
+        cdef send_queue_t *queue
+        cdef int j
+        found = []
+        for j in range(self.size):
+            queue = &self.queues.send[j]
+            if queue.has_bytes:
+                found.append({
+                    "dst": j,
+                    "nbytes": self.queues.ring_nbytes,
+                    "laps": (queue.filled + self.queues.ring_nbytes - 1) // self.queues.ring_nbytes,
+                    "stores": "past the cache" if queue.streams else "through the cache",
+                    "trial_us": (tuple(ns / 1e3 for ns in queue.stores.cost_ns[:2])
+                                 if self.queues.learns_stores else None),
+                })
+        return found
+
+    # ---- enter and leave ----
+
+    cdef int enter(self) except -1:
+        cdef Engine e = self.engine
+        if e.is_closed or e.trouble is not None or e.is_inherited:
+            e.refuse()
+        e.nvisitors += 1
+        try:
+            take_turn(&self.turn, self.turn_queue, self.engine.name)
+            if e.trouble is not None:
+                give_turn(&self.turn, self.turn_queue)
+                e.refuse()
+        except BaseException:
+            e.nvisitors -= 1
+            raise
+        return 0
+
+    cdef void leave(self) noexcept:
+        if self.awaiting_is_posted:
+            self.awaiting_is_posted = False
+            if not self.engine.is_closed:      # a signal handler may have closed it
+                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
+        give_turn(&self.turn, self.turn_queue)
+        self.engine.nvisitors -= 1
+        if self.finished:
+            run_callbacks(self)
+
+    # ---- calls ----
+
+    cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
+        if not 0 <= peer < self.size and not (any_is_allowed and peer == ANY):
+            raise ValueError(f"rank {peer}: must be from 0 to {self.size - 1}"
+                             f"{', or ANY_SOURCE' if any_is_allowed else ''}")
+        return 0
+
+    cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1:
+        cdef array_t a
+        cdef Request r
+        self.check_peer(peer, False)
+        check_tag(tag, False)
+        keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
+        self.enter()
+        try:
+            if not self.send_at_once(&a, peer, tag):
+                r = request_of(self, SEND, peer, tag, &a, x, keeper)
+                self.start_send(r)
+                if not self.await_all([r], timeout_ns):
+                    self.give_up([r], None)
+        finally:
+            self.leave()
+        return 0
+
+    cdef Message recv(self, object x, int peer, int tag, int64_t timeout_ns):
+        cdef array_t a
+        cdef Request r
+        cdef Message message
+        cdef bint has_spun = False
+        self.check_peer(peer, True)
+        check_tag(tag, True)
+        keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
+        self.enter()
+        try:
+            message = self.recv_spinning(&a, peer, tag, &has_spun)
+            if message is None or self.queues.recv[message.source].is_busy:
+                r = request_of(self, RECV, peer, tag, &a, x, keeper)
+                self.continue_receive(r, message)
+                if not self.await_all([r], timeout_ns, has_spun):
+                    self.give_up([r], None)
+                if r.error is not None:
+                    raise r.error
+                return r.message
+        finally:
+            self.leave()
+        if keeper is not x:
+            copy_back(keeper)
+        return message
+
+    cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
+        cdef array_t a, b
+        cdef Request s = None, r
+        cdef Message message = None
+        cdef bint has_spun = False
+        self.check_peer(peer, False)
+        self.check_peer(source, True)
+        check_tag(tag, False)
+        check_tag(out_tag, True)
+        keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
+        out_keeper = out if fast_array(out, &b, True) else target_array(out, &b, True)
+        if a.nbytes and b.nbytes and <char *> a.data < <char *> b.data + b.nbytes \
+                and <char *> b.data < <char *> a.data + a.nbytes:
+            raise ValueError("x and out overlap: the received message would overwrite the one being sent")
+        self.enter()
+        try:
+            if not self.send_at_once(&a, peer, tag):
+                s = request_of(self, SEND, peer, tag, &a, x, keeper)
+                self.start_send(s)
+            else:
+                message = self.recv_spinning(&b, source, out_tag, &has_spun)
+            if message is None or self.queues.recv[message.source].is_busy:
+                r = request_of(self, RECV, source, out_tag, &b, out, out_keeper)
+                self.continue_receive(r, message)
+                if not self.await_all([r] if s is None else [r, s], timeout_ns, has_spun):
+                    self.give_up([r] if s is None else [r, s], None)
+                if r.error is not None:
+                    raise r.error
+                return r.message
+        finally:
+            self.leave()
+        if out_keeper is not out:
+            copy_back(out_keeper)
+        return message
+
+    cdef Request isend(self, object x, int peer, int tag):
+        cdef array_t a
+        cdef Request r
+        self.check_peer(peer, False)
+        check_tag(tag, False)
+        keeper = source_array(x, &a, True)
+        r = request_of(self, SEND, peer, tag, &a, x, keeper)
+        self.enter()
+        try:
+            if self.send_at_once(&a, peer, tag):
+                self.finish(r, None)
+            else:
+                self.start_send(r)
+        finally:
+            self.leave()
+        return r
+
+    cdef Request irecv(self, object x, int peer, int tag):
+        cdef array_t a
+        cdef Request r
+        self.check_peer(peer, True)
+        check_tag(tag, True)
+        keeper = target_array(x, &a, True)
+        r = request_of(self, RECV, peer, tag, &a, x, keeper)
+        self.enter()
+        try:
+            self.start_recv(r)
+            self.match_and_finish()
+        finally:
+            self.leave()
+        return r
+
+    cdef Message probe(self, int peer, int tag, int64_t timeout_ns):
+        """None if no message arrived in time."""
+        cdef Request r
+        self.check_peer(peer, True)
+        check_tag(tag, True)
+        r = request_of(self, PROBE, peer, tag, NULL, None, None)
+        self.enter()
+        try:
+            self.start_recv(r)
+            if not self.await_all([r], timeout_ns):
+                self.withdraw(r)
+                return None
+            return r.message
+        finally:
+            self.leave()
+
+    cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1:
+        """Reserve the memory that the pair queue to ``peer`` still lacks for a message of ``nbytes`` bytes."""
+        cdef send_queue_t *queue = &self.queues.send[peer]
+        cdef size_t start = pair_queue_offset(self.engine.config, self.size, peer)
+        cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
+        segment = self.engine.segments[self.rank]
+        if not queue.is_open:
+            if queue.filled_by == NULL:
+                queue.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
+            segment.reserve(start, cells_nbytes)
+            queue.is_open = True
+            fault_point("open")
+            # SYNC opened (meets: next_cell in p2p/pair_queue.pyx). From now on the peer may load its cells.
+            store_release_u64(&queue.own.opened, 1)
+        if nbytes > SHMRING_CELL_NBYTES and not queue.has_bytes:
+            segment.reserve(start + cells_nbytes, self.queues.ring_nbytes)
+            queue.has_bytes = True
+        return 0
+
+    cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
+        """Send if all of the message fits the pair queue now; else False, and nothing is sent."""
+        cdef send_queue_t *queue = &self.queues.send[peer]
+        if peer == self.rank:
+            return False
+        if not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
+            self.open_pair_queue(peer, a.nbytes)
+        if queue.nqueued or not takes_whole(&self.queues, peer, a.nbytes):
+            return False
+        start_message(&self.queues, peer, a.data, a.nbytes, tag, a.dtype)
+        if a.nbytes <= BRIEF_NBYTES:
+            push(&self.queues, peer)
+        else:
+            with nogil:
+                push(&self.queues, peer)
+        return True
+
+    cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun):
+        """The message, if it arrives while spinning and no request is pending; else None.
+
+        It is complete unless the pair queue is still busy with it; then the caller continues.
+        """
+        cdef Message message
+        if self.posted or self.unexpected or self.nunderway:
+            return None
+        message = self.recv_at_once(a, peer, tag, self.engine.c.brief_looks)
+        if message is None:
+            self.count_posted(peer, 1)
+            with nogil:
+                has_spun[0] = spin(&self.queues) == UNREADY
+            self.count_posted(peer, -1)
+            message = self.recv_at_once(a, peer, tag, 1)
+        if message is not None and self.queues.recv[message.source].is_busy:
+            with nogil:
+                has_spun[0] = spin(&self.queues) == UNREADY
+        return message
+
+    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
+        """The message, if its first cell is there within ``looks`` polls; as much as has arrived is received."""
+        cdef shmring_cell *cell
+        cdef int _look, j, k
+        for _look in range(looks):
+            if peer != ANY:
+                cell = next_cell(&self.queues, peer)
+                if cell != NULL:
+                    return self.take_next(a, peer, tag, cell)
+            else:
+                for k in range(self.size):
+                    j = (self.next_source + k) % self.size
+                    cell = next_cell(&self.queues, j)
+                    if cell != NULL:
+                        return self.take_next(a, j, tag, cell)
+            cpu_pause()
+        return None
+
+    cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell):
+        cdef Message message
+        message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
+        if not is_for(ANY, tag, peer, message.tag) or not can_hold(a, message.nbytes, message.code):
+            return None
+        take_message(&self.queues, peer, message.nbytes, a.data)
+        if message.nbytes <= BRIEF_NBYTES:
+            pull(&self.queues, peer)
+        else:
+            with nogil:
+                pull(&self.queues, peer)
+        self.next_source = peer + 1
+        return message
+
+
+cdef void run_callbacks(PointToPoint self) noexcept:
+    """Without the turn. No caller can catch what a callback raises, so it is reported as unraisable."""
+    cdef Request r
+    while self.finished:
+        r = self.finished.pop(0)
+        callbacks, r.callbacks = r.callbacks, None
+        for callback in callbacks:
+            try:
+                callback(r)
+            except BaseException as error:
+                report_unraisable(error, callback)
