@@ -354,7 +354,7 @@ cdef class Engine:
         cdef group_t *c = &self.c.group
         fault_point("leave")
         while c != NULL:
-            # SYNC left (meets: check_ranks in sync/wait.pyx, has_lost_somebody in p2p/pair_queue.pyx).
+            # SYNC left (meets: check_ranks in sync/wait.pyx, report_lost_peers in p2p/progress.pyx).
             store_release_u32(&c.outbox[c.rank].left, 1)
             c = c.next
         fault_point("left")

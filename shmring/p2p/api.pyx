@@ -48,8 +48,8 @@ cdef class MessageCalls(DataMovement):
         TypeError, ValueError
             A bad argument. Nothing was sent.
         OutOfSharedMemoryError
-            /dev/shm has no room for the pair queue, whose memory is reserved at the first message to this rank and the
-            first of more than 40 bytes. Nothing was sent.
+            /dev/shm has no room for the pair queue, whose memory is reserved at the first message to this rank and at
+            the first of more than 40 bytes. Nothing was sent.
         MessageTimeoutError
             No room within ``timeout``. Nothing was sent; the communicator stays usable.
         CollectiveTimeoutError
@@ -164,8 +164,8 @@ cdef class MessageCalls(DataMovement):
 
         Notes
         -----
-        Does not block. Progresses only during other point-to-point calls of this communicator in this process, including
-        `Request.wait` and `Request.done`.
+        Does not block. Progresses only during other point-to-point calls of this communicator in this process,
+        including `Request.wait` and `Request.done`.
         """
         return self.messages.isend(x, dst, tag)
 
@@ -191,7 +191,8 @@ cdef class MessageCalls(DataMovement):
 
         Notes
         -----
-        Does not block. Requests that match the same messages get them in the order of the calls. Progresses as in `isend`.
+        Does not block. Requests that match the same messages get them in the order of the calls. Progresses as
+        in `isend`.
         """
         return self.messages.irecv(x, src, tag)
 

@@ -1,34 +1,33 @@
-"""Lanes: the rings that messages from one rank to one other execute in.
+"""Pair queues: one SPSC queue for each ordered pair of ranks, for messages of any size.
 
-A message is one cell if it is small, else a row of pieces, each announced by a cell of its own; the two ends copy at
-the same time, and nothing is ever longer than the lane. A cell announces itself by a number within its cache line, so
-one miss brings the news and a small payload. What the receiver has taken it says in one counter, which the sender reads
-only when it believes the lane full.
+A small message is one cell. A longer one is a sequence of pieces in the byte ring, with one cell for each, so both ends
+copy at the same time, and a message may be longer than the queue. A cell is announced by a sequence number in its cache
+line: one cache miss transfers the number and a small payload. The receiver publishes one counter, the cells it has
+taken; the sender loads it only when the queue seems full.
 
-Here bytes move and ranks wait. Which message goes where is decided above, in p2p/matching.pyx.
+This module moves bytes and waits. p2p/matching.pyx decides which request gets which message.
 """
 
 from libc.string cimport memcpy
 
-from shmring._c.atomics cimport (cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
+from shmring._c.atomics cimport (cpu_pause, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS,
-                                SHMRING_LEFT, SHMRING_LINE, SHMRING_LOST, shmring_outbox)
-from shmring.sync.liveness cimport DEAD, life_state
+                                SHMRING_LINE, shmring_outbox)
 from shmring.arrays.reduce cimport copy_bytes
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, is_trial, least, next_call, note
-from shmring.sync.abort cimport in_trouble, is_reported, report_trouble
-from shmring.sync.backoff cimport (LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, be_patient, before_wake, end_wait,
-                                   now_ns, patience_t, sem_post, sleeper_t, take_sleeper)
+from shmring.sync.abort cimport in_trouble
+from shmring.sync.backoff cimport (LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, be_patient, before_wake,
+                                   end_wait, now_ns, patience_t, sem_post, sleeper_t, take_sleeper)
 from shmring.sync.group cimport READY, TROUBLE, UNREADY
 
 
 cdef enum:
-    LONGEST_RUN_NS = 10000000     # then other threads of this process may take their turn
-    LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a look at it: a fifth of a microsecond
-    MOST_PIECE_NBYTES = 32768     # longer ones gain nothing, and nobody copies out before the first one is in
-    STREAMING_NBYTES = 256        # less does not fill the lines that it would store past the cache
+    LONGEST_RUN_NS = 10000000     # then other threads of this process get the turn
+    LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a poll: a fifth of a microsecond
+    MOST_PIECE_NBYTES = 32768     # longer pieces gain nothing and delay the start of the receiver's copy
+    STREAMING_NBYTES = 256        # shorter pieces do not fill the lines stored past the cache
 
 
 cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
@@ -36,9 +35,9 @@ cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
 
 
 cdef inline uint64_t piece_for(pair_queues_t *l, uint64_t nbytes) noexcept nogil:
-    """Bytes in a piece of a message, 0 if it travels in its cell; both ends compute it from what the cell says.
+    """Bytes in a piece of a message; 0 if it fits its cell. Both ends compute it from the message's length.
 
-    Eight pieces and more, so that both ends copy for most of the time, as far as pieces do not get too small for it.
+    At least eight pieces, so that both ends copy most of the time, unless pieces would become too small.
     """
     cdef uint64_t piece = LEAST_PIECE_NBYTES
     if nbytes <= SHMRING_CELL_NBYTES:
@@ -48,21 +47,21 @@ cdef inline uint64_t piece_for(pair_queues_t *l, uint64_t nbytes) noexcept nogil
     return min(piece, l.ring_nbytes // 8)
 
 
-# ---- which peers a sleeping thread waits for ---------------------------------------------------------------------------------
+# ---- which peers a sleeping thread waits for -------------------------------------------------------------------------
 
-# A sleeper's word: bit 0 set; bits 1..20 from whom it awaits cells, bits 21..40 who is to take some, each as rank + 2,
-# with 1 for anybody and 0 for nobody.
+# The waiter word of a sleeping thread: bit 0 is set; bits 1..20: the rank from which it awaits cells; bits 21..40: the
+# rank that is to take cells. Each field is rank + 2, ANY_PEER for more than one rank, or 0 for none.
 cdef enum:
-    ANYBODY = 1
+    ANY_PEER = 1
     FIELD = 0xFFFFF
 
 
 cdef inline void add_peer(uint64_t *field, int peer) noexcept nogil:
-    field[0] = <uint64_t> (peer + 2) if field[0] == 0 else ANYBODY
+    field[0] = <uint64_t> (peer + 2) if field[0] == 0 else ANY_PEER
 
 
 cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
-    cdef uint64_t cells = ANYBODY if l.nposted else 0, room = 0
+    cdef uint64_t cells = ANY_PEER if l.nposted else 0, room = 0
     cdef int j
     for j in range(l.group.size):
         if l.recv[j].is_busy or l.recv[j].nposted:
@@ -83,20 +82,21 @@ cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil
     before_wake()
     word = load_relaxed_u64(&l.group.outbox[peer].pair_queues_asleep)
     field = word >> shift & FIELD
-    if word != 0 and (field == ANYBODY or field == <uint64_t> (l.group.rank + 2)):
+    if word != 0 and (field == ANY_PEER or field == <uint64_t> (l.group.rank + 2)):
         wake(l, peer, word)
 
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
 cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil:
-    """Whether all of a message fits into the lane now. Then one `push` is enough."""
+    """Whether all of a message fits the queue now, so that one `push` is enough."""
     cdef send_queue_t *o = &l.send[peer]
     cdef uint64_t piece = piece_for(l, nbytes)
     return has_room(l, o, 1 if piece == 0 else (nbytes + piece - 1) // piece, 0 if piece == 0 else whole_lines(nbytes))
 
 
-cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag, int dtype) noexcept nogil:
+cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
+                        int dtype) noexcept nogil:
     cdef send_queue_t *o = &l.send[peer]
     o.is_busy = True
     o.source = <const char *> source
@@ -112,22 +112,23 @@ cdef inline bint fits(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64
 
 
 cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t nbytes) noexcept nogil:
-    """Whether so much fits; the peer's counter is looked at only if it does not as far as we know."""
+    """Whether so much fits; the peer's counter is loaded only if it does not by the last value loaded."""
     cdef uint64_t taken
     if fits(l, o, ncells, nbytes):
         return True
-    # SYNC taken (meets: pull). The peer's reads of those cells and bytes are over, we may overwrite them.
+    # SYNC taken (meets: pull). The peer has finished reading those cells and bytes; they may be overwritten.
     taken = load_acquire_u64(&o.peers.taken)
-    if taken == o.taken or taken - o.taken > o.sent - o.taken:     # a counter that cannot be is not believed
+    if taken == o.taken or taken - o.taken > o.sent - o.taken:     # an impossible value is ignored
         return False
     o.taken = taken
     o.drained = o.filled_by[(taken - 1) & (SHMRING_PAIR_QUEUE_NCELLS - 1)]
     return fits(l, o, ncells, nbytes)
 
 
-# Through the cache or past it? Learned as in arrays/store_tuning.pyx, a lap round the ring of bytes being a call: until a lap is
-# over, its lines lie where the one before has left them. What a way saves the writer it may cost the reader. So in laps
-# on trial both take the time they spend copying; the cells tell the reader so, and it keeps its sums beside `taken`.
+# Stores through the cache or past it: tuned as in arrays/store_tuning.pyx, with one lap round the byte ring as a call,
+# since the kind of store determines where the next lap finds its lines. What a kind saves the writer it may cost the
+# reader, so in a trial lap both measure their copying. The cells carry the trial's number; the reader keeps its sums
+# beside `taken`.
 
 cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     cdef uint64_t lap = o.stores.calls, before = lap - 2
@@ -135,8 +136,8 @@ cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     o.next_lap += l.ring_nbytes
     if not l.learns_stores:
         return
-    # The lap before the last has been read to its end, or the last would not have found room: its sums are complete,
-    # and came with the count that said so, which has_room acquired.
+    # The lap before the last has been read completely, or the last would not have found room. So its sums are complete,
+    # and visible since has_room acquired `taken`.
     if (lap >= 2 and is_trial(&o.stores, before)
             and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]
                      + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]))):
@@ -167,7 +168,7 @@ cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) n
 
 
 cdef int push(pair_queues_t *l, int peer) noexcept nogil:
-    """Put in what fits of the message under way. MOVED or 0; ``is_busy`` tells whether there is more of it."""
+    """Store what fits of the message under way. MOVED or 0; ``is_busy``: there is more of it."""
     cdef send_queue_t *o = &l.send[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
@@ -203,11 +204,12 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
 # ---- receiving -------------------------------------------------------------------------------------------------------
 
 cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil:
-    """The next cell from ``peer``, or NULL if it is not there yet."""
+    """The next cell from ``peer``, or NULL if it has not been published."""
     cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
     if not i.is_open:
-        # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx). Before, the lane has no memory and may not even be read.
+        # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx). Before, the queue has no memory: reading it
+        # would fault.
         if load_acquire_u64(&i.peers.opened) == 0:
             return NULL
         i.is_open = True
@@ -217,9 +219,10 @@ cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil:
 
 
 cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil:
-    """Have the message that begins with the next cell go to ``target``, which has room for all ``nbytes`` of it.
+    """Receive the message that begins with the next cell into ``target``, which has room for ``nbytes`` bytes.
 
-    Its length is what the caller read in the cell and judged: the peer's word is not asked for a second time.
+    ``nbytes`` is the length that the caller loaded from the cell and checked. It is not loaded again, as the peer could
+    change it.
     """
     cdef recv_queue_t *i = &l.recv[peer]
     i.is_busy = True
@@ -247,7 +250,7 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t nbytes, u
 
 
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
-    """Take what has come of the message under way. MOVED or 0; ``is_busy`` tells whether more is to come."""
+    """Copy what has arrived of the message under way. MOVED or 0; ``is_busy``: more is to come."""
     cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
     cdef uint64_t nbytes
@@ -266,7 +269,7 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
             i.done = i.nbytes
         i.taken += 1
         i.is_busy = i.done < i.nbytes
-        # SYNC taken (meets: has_room). Our reads are over.
+        # SYNC taken (meets: has_room). The reads of the cells and bytes are over.
         store_release_u64(&i.own.taken, i.taken)
         fault_point("taken")
         wake_peer(l, peer, 21)
@@ -274,31 +277,31 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
     return moved
 
 
-# ---- all lanes: move, wait, sleep ------------------------------------------------------------------------------------
+# ---- all queues: move, wait, sleep -----------------------------------------------------------------------------------
 
-cdef inline bint is_wanted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
+cdef inline bint is_posted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
     return i.nposted > 0 or l.nposted > 0
 
 
 cdef int pump(pair_queues_t *l) noexcept nogil:
-    """Move whatever is under way, once. MOVED and ATTENTION, or 0."""
+    """Push and pull all messages under way once. MOVED and NEEDS_MATCHING, or 0."""
     cdef int j, news = 0
     for j in range(l.group.size):
         if l.send[j].is_busy:
             news |= push(l, j)
             if not l.send[j].is_busy:
-                news |= ATTENTION
+                news |= NEEDS_MATCHING
         if l.recv[j].is_busy:
             news |= pull(l, j)
             if not l.recv[j].is_busy:
-                news |= ATTENTION
-        elif is_wanted(l, &l.recv[j]) and next_cell(l, j) != NULL:
-            news |= ATTENTION
+                news |= NEEDS_MATCHING
+        elif is_posted(l, &l.recv[j]) and next_cell(l, j) != NULL:
+            news |= NEEDS_MATCHING
     return news
 
 
 cdef int spin(pair_queues_t *l) noexcept nogil:
-    """Move what is under way, spinning for more. READY: the interpreter is wanted; UNREADY: better sleep; TROUBLE.
+    """Pump while spinning. READY: matching is needed; UNREADY: time to sleep; TROUBLE: the communicator is broken.
 
     The caller has the turn.
     """
@@ -307,7 +310,7 @@ cdef int spin(pair_queues_t *l) noexcept nogil:
     while True:
         for _look in range(LOOKS_PER_CLOCK):
             news = pump(l)
-            if news & ATTENTION:
+            if news & NEEDS_MATCHING:
                 return READY
             if news:
                 idle_since = 0
@@ -325,20 +328,21 @@ cdef int spin(pair_queues_t *l) noexcept nogil:
 
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
-    """Whether ``pump`` would find something to do with that peer. Changes nothing, so it needs no turn."""
+    """Whether `pump` would find something to do for that peer. Stores nothing, so it needs no turn."""
     cdef send_queue_t *o = &l.send[j]
     cdef recv_queue_t *i = &l.recv[j]
     if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken (meets: pull)
         return True
-    if not i.is_busy and not is_wanted(l, i):
+    if not i.is_busy and not is_posted(l, i):
         return False
     if not i.is_open:
-        return load_acquire_u64(&i.peers.opened) != 0                  # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx)
+        # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx).
+        return load_acquire_u64(&i.peers.opened) != 0
     # SYNC laid (meets: push).
     return load_acquire_u64(&i.cells[i.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq) == i.taken + 1
 
 
-cdef bint have_news(pair_queues_t *l) noexcept nogil:
+cdef bint any_news(pair_queues_t *l) noexcept nogil:
     cdef int j
     for j in range(l.group.size):
         if has_news(l, j):
@@ -347,10 +351,10 @@ cdef bint have_news(pair_queues_t *l) noexcept nogil:
 
 
 cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
-    """Yield, then sleep until something comes or for ``tick_ns``. READY if there is something to do, else UNREADY.
+    """Yield, then sleep until something arrives or for ``tick_ns``. READY if there is something to do, else UNREADY.
 
     One thread of the process at a time; it need not have the turn. ``changes`` is the value that it read before it gave
-    the turn away: if another thread has been busy since, the waiter word must be computed again.
+    the turn away: if another thread has changed it since, the waiter word must be computed again.
     """
     cdef shmring_outbox *own = l.group.outbox[l.group.rank]
     cdef sleeper_t sleeper = sleeper_t(word=&own.pair_queues_asleep, what=sleep_word(l), wake=&own.pair_queues_wake,
@@ -361,53 +365,21 @@ cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) n
     patience.stage = YIELDS                # `spin` has spun
     patience.looks = l.group.yields
     patience.tick_ns = tick_ns
-    while not have_news(l):
+    while not any_news(l):
         step = back_off(&patience, &sleeper)
         if step == LOOK_ROUND:
             fault_point("p2p_sleep")
         if step == TICK or (step == LOOK_ROUND and (in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes)):
             break
     end_wait(&patience, &sleeper)
-    return READY if have_news(l) else UNREADY
+    return READY if any_news(l) else UNREADY
 
 
 cdef void wake_self(pair_queues_t *l) noexcept nogil:
-    """Wake the thread of this process that sleeps for messages: another thread awaits something else by now."""
+    """Wake the thread of this process that sleeps for messages: the requests that it sleeps for have changed."""
     cdef uint64_t word
     store_relaxed_u64(&l.changes, l.changes + 1)
     before_wake()
     word = load_relaxed_u64(&l.group.outbox[l.group.rank].pair_queues_asleep)
     if word != 0:
         wake(l, l.group.rank, word)
-
-
-cdef bint has_lost_somebody(pair_queues_t *l, bint only_dead) noexcept nogil:
-    """Report a peer that will never bring what is awaited of it. True if there is trouble.
-
-    Only those matter that are awaited here: if they in turn wait for a dead one, they will report that themselves. Of
-    anybody's messages one more may come as long as anybody stays; but a death among them is not passed over. Who merely
-    looks whether a message is there needs nobody who closed (``only_dead``).
-    """
-    cdef group_t *c = l.group
-    cdef int j, ngone = 0, last = -1
-    cdef bint awaited, has_left
-    if is_reported(c):
-        return True
-    for j in range(c.size):
-        awaited = l.recv[j].is_busy or l.recv[j].nposted > 0 or l.send[j].is_busy
-        if j == c.rank or not (awaited or l.nposted):
-            continue
-        has_left = load_acquire_u32(&c.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
-        if only_dead if has_left else life_state(c.life[j]) != DEAD:
-            continue
-        if has_news(l, j):      # what it had said before it went
-            return False
-        if not has_left or awaited:
-            report_trouble(c, SHMRING_LEFT if has_left else SHMRING_LOST, j, 0, 0, 0, b"")
-            return True
-        ngone += 1
-        last = j
-    if l.nposted and last >= 0 and ngone == c.size - 1:
-        report_trouble(c, SHMRING_LEFT, last, 0, 0, 0, b"")
-        return True
-    return False

@@ -9,16 +9,18 @@ from queue import Empty, SimpleQueue
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
-from shmring._c.atomics cimport store_relaxed_u64
+from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
+from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.engine.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.pair_queue cimport has_lost_somebody, pump, sleep_until_news, spin, wake_self
+from shmring.p2p.pair_queue cimport has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self
 from shmring.p2p.requests cimport ANY, PROBE, RECV, SEND, Request
-from shmring.sync.abort cimport report_late
+from shmring.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns
-from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY
+from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY, group_t
+from shmring.sync.liveness cimport DEAD, life_state
 
 from shmring.errors import MessageTimeoutError
 
@@ -57,7 +59,7 @@ cdef class Progress(Matching):
             if timeout_ns == 0:
                 with nogil:
                     outcome = pump(&self.queues)
-                    is_lost = outcome == 0 and has_lost_somebody(&self.queues, only_dead)
+                    is_lost = outcome == 0 and report_lost_peers(&self.queues, only_dead)
                 if is_lost:
                     self.engine.break_down()
                 if outcome == 0:
@@ -79,7 +81,7 @@ cdef class Progress(Matching):
                 if now >= deadline_ns:
                     return False
             with nogil:
-                is_lost = has_lost_somebody(&self.queues, False)
+                is_lost = report_lost_peers(&self.queues, False)
             if is_lost:
                 self.engine.break_down()
             self.awaiting_is_posted = True
@@ -164,6 +166,37 @@ cdef class Progress(Matching):
             self.engine.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0
+
+
+cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
+    """Report an awaited peer that has died or left. True if the communicator is broken.
+
+    Only peers awaited here matter: a peer that waits for a dead rank reports that itself. A receive from any source
+    fails if a peer is dead, or if all have left. A probe that does not wait fails only for a dead peer (``only_dead``).
+    """
+    cdef group_t *g = q.group
+    cdef int j, ngone = 0, last = -1
+    cdef bint awaited, has_left
+    if is_reported(g):
+        return True
+    for j in range(g.size):
+        awaited = q.recv[j].is_busy or q.recv[j].nposted > 0 or q.send[j].is_busy
+        if j == g.rank or not (awaited or q.nposted):
+            continue
+        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
+        if only_dead if has_left else life_state(g.life[j]) != DEAD:
+            continue
+        if has_news(q, j):      # sent before it left
+            return False
+        if not has_left or awaited:
+            report_trouble(g, SHMRING_LEFT if has_left else SHMRING_LOST, j, 0, 0, 0, b"")
+            return True
+        ngone += 1
+        last = j
+    if q.nposted and last >= 0 and ngone == g.size - 1:
+        report_trouble(g, SHMRING_LEFT, last, 0, 0, 0, b"")
+        return True
+    return False
 
 
 cdef uint64_t signature_of(Request r):

@@ -248,7 +248,7 @@ cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, o
     return r
 
 
-# ---- whether a message fits -------------------------------------------------------------------------------------------
+# ---- whether a message fits ------------------------------------------------------------------------------------------
 
 cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil:
     return nbytes <= a.nbytes and (dtype == a.dtype or (dtype == OPAQUE_BYTES and a.dtype == BYTES)
@@ -262,8 +262,8 @@ cdef object misfit(str name, array_t *a, Message message):
         return MessageTooLongError(f"{where} has {message.nbytes} bytes, the array to receive it {a.nbytes}; it can "
                                    "still be received", message.source, message.tag, message.nbytes)
     found = DTYPES[a.dtype].name if a.dtype >= 0 else "opaque bytes"
-    return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it can still "
-                     "be received")
+    return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it can "
+                     "still be received")
 
 
 cdef int check_tag(int tag, bint any_is_allowed) except -1:
