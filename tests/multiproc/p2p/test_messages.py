@@ -26,8 +26,7 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
 )
-from shmring.memory import names
-from shmring.memory import syscalls
+from shmring.memory import names, syscalls
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
