@@ -42,14 +42,14 @@ from shmring.version import __version__
 if TYPE_CHECKING:
     from shmring.arrays.lease import Lease
     from shmring.arrays.reduce import kernels
-    from shmring.channels.api import channel, open_channel
+    from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.broadcast import BroadcastSender
     from shmring.channels.fan_in import FanInReceiver
-    from shmring.channels.fans import broadcast_channel, fan_in
     from shmring.channels.inspect import list_channels
     from shmring.channels.queue import JoinableQueue, Queue
     from shmring.channels.receiver import Receiver
-    from shmring.channels.records import RecordReceiver, RecordSender
+    from shmring.channels.record_receiver import RecordReceiver
+    from shmring.channels.record_sender import RecordSender
     from shmring.channels.sender import Sender
     from shmring.collective.async_work import Work
     from shmring.communicator import Communicator
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "shmring.arrays.lease": ("Lease",),
     "shmring.arrays.reduce": ("kernels",),
-    "shmring.channels.api": ("channel", "open_channel"),
+    "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.broadcast": ("BroadcastSender",),
     "shmring.channels.fan_in": ("FanInReceiver",),
-    "shmring.channels.fans": ("broadcast_channel", "fan_in"),
     "shmring.channels.inspect": ("list_channels",),
     "shmring.channels.queue": ("JoinableQueue", "Queue"),
     "shmring.channels.receiver": ("Receiver",),
-    "shmring.channels.records": ("RecordReceiver", "RecordSender"),
+    "shmring.channels.record_receiver": ("RecordReceiver",),
+    "shmring.channels.record_sender": ("RecordSender",),
     "shmring.channels.sender": ("Sender",),
     "shmring.collective.async_work": ("Work",),
     "shmring.communicator": ("Communicator",),

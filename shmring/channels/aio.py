@@ -1,18 +1,20 @@
-"""Ends of channels in an event loop of asyncio: calls that do not wait, and between them the loop's own wait."""
+"""Ends of channels in an asyncio event loop: calls that do not wait, and between them the loop's own wait."""
 
 from __future__ import annotations
 
-import asyncio
 import queue
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-# Descriptors for which a task waits just now.
+if TYPE_CHECKING:
+    import asyncio
+
+# Descriptors for which a task waits.
 _awaited: set[int] = set()
 
 
 async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
-    """``call(0)`` as soon as it finds something. Nothing is awaited once it has, so no cancellation can lose it."""
+    """``call(0)`` as soon as it finds something. Nothing is awaited after that, so a cancellation loses nothing."""
     while True:
         try:
             return call(0)
@@ -20,19 +22,10 @@ async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
             await readable(end)
 
 
-async def by_and_by(end: Any, steps: Generator[int, None, None]) -> None:
-    """Run ``steps`` to the end, each when there is room. Cancelled, it closes them, which takes back what is half
-    done."""
-    end.fileno()  # before its first step, in the middle of which it is for nobody else
-    try:
-        for _ in steps:
-            await readable(end)
-    finally:
-        steps.close()
-
-
 async def readable(end: Any) -> None:
-    """Until the end's descriptor is readable."""
+    """Wait until the descriptor of an end is readable."""
+    import asyncio  # here, because programs without an event loop should not pay for the import
+
     loop = asyncio.get_running_loop()
     descriptor = end.fileno()
     if descriptor in _awaited:

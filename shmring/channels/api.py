@@ -1,4 +1,4 @@
-"""Channels: messages from one process to one other, through a ring in shared memory."""
+"""Constructors of channels: one sender and one receiver, fan-in, broadcast."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from shmring.channels.memory import Channel, create_unnamed, open_named
+from shmring.channels.broadcast import BroadcastSender
+from shmring.channels.fan_in import FanInReceiver
+from shmring.channels.memory import ChannelMemory, create_unnamed, open_named
+from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
-from shmring.channels.records import RecordReceiver, RecordSender
+from shmring.channels.record_receiver import RecordReceiver
+from shmring.channels.record_sender import RecordSender
 from shmring.channels.sender import Sender
 from shmring.config import configure
 
@@ -22,22 +26,22 @@ def channel(
     when_full: str = "wait",
     allow_pickle: bool | None = None,
 ) -> tuple[Any, Any]:
-    """Make a channel: what is sent into one end comes out of the other, in order, once.
+    """Make a channel: what is sent into one end is received at the other, in order, once.
 
     Parameters
     ----------
     capacity_nbytes : int, default 1 MiB
-        How many bytes can be under way; at least 64, rounded up to a power of two (of records, if there is a dtype).
-        Messages of any size go through; what shall lie in it in one piece must take at most half of it.
+        Size of the ring in bytes; at least 64, rounded up to a power of two (of records, if there is a dtype). Messages
+        of any size can be sent; a message that must lie in it in one piece can take at most half of it.
     dtype : dtype, optional
-        Makes it a channel of records of this dtype, which go without headers and move as arrays. None: messages, each
+        Makes it a channel of records of this dtype, which have no headers and move as arrays. None: messages, each
         bytes, an array, or an object.
     when_full : {"wait", "drop_newest", "drop_oldest"}
-        What sending does when there is no room: wait for it; give up the new message; or give up the oldest that are
-        not being read just now. Both ends count what was dropped.
+        What sending does when there is no room: wait for it; drop the new message; or drop the oldest that are not
+        being read. Both ends count what was dropped.
     allow_pickle : bool, optional
-        Whether it carries Python objects; unpickling runs what the sender sent. By default the setting of the same name
-        (``SHMRING_ALLOW_PICKLE``), which is True.
+        Whether it carries Python objects; unpickling runs code that the sender chose. By default the setting of the
+        same name (``SHMRING_ALLOW_PICKLE``), which is True.
 
     Returns
     -------
@@ -54,10 +58,10 @@ def channel(
 
     Notes
     -----
-    The memory has no name: it is gone with the last process that has an end, whatever ends it. Any thread may call.
+    The memory has no name: it is freed with the last process that has an end, however that process ends. Any thread may
+    call.
     """
-    kind = None if dtype is None else np.dtype(dtype)
-    return _ends(create_unnamed(capacity_nbytes, kind, when_full, _pickles(allow_pickle)))
+    return _ends(create_unnamed(capacity_nbytes, _dtype(dtype), when_full, _allows_pickle(allow_pickle)))
 
 
 def open_channel(
@@ -69,7 +73,7 @@ def open_channel(
     when_full: str = "wait",
     allow_pickle: bool | None = None,
 ) -> Any:
-    """Open one end of a channel that has a name, for processes that are no relatives.
+    """Open one end of a channel that has a name, for processes that are not related.
 
     Parameters
     ----------
@@ -78,7 +82,8 @@ def open_channel(
     role : {"sender", "receiver"}
         Which end; it is taken at once.
     capacity_nbytes, dtype, when_full, allow_pickle
-        As in `channel`. Who comes first decides about the first; ``dtype`` and ``when_full`` must be the same for both.
+        As in `channel`. The process that opens first decides about ``capacity_nbytes``; ``dtype`` and ``when_full``
+        must be the same for both.
 
     Returns
     -------
@@ -91,21 +96,20 @@ def open_channel(
         A living process has that end; ``pid`` names it. Once it has closed it, or died, it can be opened again, and
         what was sent and not received is still there.
     SegmentError
-        What stands under that name is not ours, or not a channel like this one.
+        The segment of that name does not belong to this user, or is not a channel like this one.
     TypeError, ValueError, OutOfSharedMemoryError
         As in `channel`.
 
     Notes
     -----
-    Does not wait for the other end. The name stands as long as one end is open; who closes last takes it away. If both
-    are killed it is left, stale: the next to open it replaces it, and ``shmring info --clean`` removes it.
+    Does not wait for the other end. The name exists as long as one end is open; the last to close unlinks it. If both
+    are killed a stale name is left: the next to open it replaces it, and ``shmring info --clean`` removes it.
     """
     if role not in ("sender", "receiver"):
         raise ValueError(f"role={role!r}: must be 'sender' or 'receiver'")
     if not isinstance(name, str) or not name:
         raise TypeError(f"name={name!r}: must be a text that is not empty")
-    kind = None if dtype is None else np.dtype(dtype)
-    memory = open_named(name, capacity_nbytes, kind, when_full, _pickles(allow_pickle))
+    memory = open_named(name, capacity_nbytes, _dtype(dtype), when_full, _allows_pickle(allow_pickle))
     try:
         return _ends(memory)[role == "receiver"].take()
     except BaseException:
@@ -113,11 +117,102 @@ def open_channel(
         raise
 
 
-def _ends(memory: Channel) -> tuple[Any, Any]:
+def fan_in(
+    nsenders: int,
+    capacity_nbytes: int = _MIB,
+    *,
+    dtype: Any = None,
+    when_full: str = "wait",
+    allow_pickle: bool | None = None,
+) -> tuple[list[Any], FanInReceiver]:
+    """Make a channel from many senders to one receiver, which takes from them in turn; each sender has its own ring.
+
+    Parameters
+    ----------
+    nsenders : int
+        How many, 1 to 1024.
+    capacity_nbytes : int, default 1 MiB
+        Of each of the rings, as in `channel`.
+    dtype, when_full, allow_pickle
+        As in `channel`.
+
+    Returns
+    -------
+    list of Sender, FanInReceiver
+        Or of RecordSender. The senders are those of a `channel`. Each end belongs to the process that first uses it.
+
+    Raises
+    ------
+    TypeError, ValueError, OutOfSharedMemoryError
+        As in `channel`.
+
+    Notes
+    -----
+    Senders share nothing: none waits for another, and a sender that stops, dies, or sends long messages does not delay
+    the others. The memory has no name. Any thread may call.
+    """
+    kind = _dtype(dtype)
+    rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, _allows_pickle(allow_pickle))
+    sender = Sender if kind is None else RecordSender
+    return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
+
+
+def broadcast_channel(
+    nreceivers: int,
+    capacity_nbytes: int = _MIB,
+    *,
+    dtype: Any = None,
+    when_slow: str = "wait",
+    allow_pickle: bool | None = None,
+) -> tuple[BroadcastSender, list[Any]]:
+    """Make a channel from one sender to many: each receiver gets all messages, at its own pace, from one copy of each.
+
+    Parameters
+    ----------
+    nreceivers : int
+        How many, 1 to 1024.
+    capacity_nbytes : int, default 1 MiB
+        As in `channel`; in all, however many receive.
+    dtype : dtype, optional
+        As in `channel`.
+    when_slow : {"wait", "drop_oldest", "disconnect"}
+        What happens when there is no room because a receiver has not read its messages: the sender waits for it; that
+        receiver misses the oldest messages that it is not reading; or it is disconnected, and gets `DisconnectedError`.
+        The second and the third are counted, and do not affect the other receivers.
+    allow_pickle : bool, optional
+        As in `channel`.
+
+    Returns
+    -------
+    BroadcastSender, list of Receiver
+        Or of RecordReceiver. The receivers are those of a `channel`. Each end belongs to the process that first uses
+        it.
+
+    Raises
+    ------
+    TypeError, ValueError, OutOfSharedMemoryError
+        As in `channel`.
+
+    Notes
+    -----
+    A receiver also gets what was sent before it was taken, so until then the sender may have to wait for it. A receiver
+    that closes or dies is left behind at once. The memory has no name. Any thread may call.
+    """
+    kind = _dtype(dtype)
+    rings = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, _allows_pickle(allow_pickle))
+    receiver = Receiver if kind is None else RecordReceiver
+    return BroadcastSender(rings), [receiver(rings.ring(i + 1), "receiver") for i in range(nreceivers)]
+
+
+def _ends(memory: ChannelMemory) -> tuple[Any, Any]:
     if memory.dtype is None:
         return Sender(memory, "sender"), Receiver(memory, "receiver")
     return RecordSender(memory, "sender"), RecordReceiver(memory, "receiver")
 
 
-def _pickles(allow_pickle: bool | None) -> bool:
+def _dtype(dtype: Any) -> np.dtype | None:
+    return None if dtype is None else np.dtype(dtype)
+
+
+def _allows_pickle(allow_pickle: bool | None) -> bool:
     return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)

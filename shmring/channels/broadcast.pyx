@@ -1,52 +1,33 @@
-"""The sender of a broadcast: what it writes once, many read, each at its own pace.
-
-The rings of a broadcast have the same slots. The first is an ordinary ring that this process alone uses: an ordinary
-sender writes through it. What it has committed is then announced in the ring of each receiver, which for the receiver
-is a ring like any other; and the first ring's `head`, which says what may be overwritten, is the hindmost of theirs. So
-there is one copy of each message, however many receive it, and all that is promised of a ring is promised of each.
-"""
+"""The sender of a broadcast: what it writes once, many receive, each at its own pace."""
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from cpython.bytes cimport PyBytes_CheckExact
+from libc.stdint cimport int64_t, uint64_t
 
-import queue
 from typing import NamedTuple
 
 import numpy as np
 
-from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u32, store_release_u64
-from shmring.channels.endpoint cimport DISCONNECTED, End, is_gone, timeout_of
-from shmring._c.faults cimport fault_point
+from shmring._c.atomics cimport load_acquire_u64
 from shmring._c.layout cimport shmring_ring
-from shmring.sync.liveness cimport drop_liveness, fork_generation
-from shmring.memory.mapping cimport Mapping
-from shmring.ring.overwrite cimport overwrite_frames, overwrite_slots
-from shmring.ring.spsc cimport producer_t, ring_attach_producer, ring_close_producer, ring_commit, ring_end_state
-from shmring.ring.blocking cimport GONE, LATE, await_counter, wake_peer, wake_peer_at_once, watch_t
-from shmring.sync.backoff cimport be_patient, now_ns, patience_t
-from shmring.sync.group cimport UNREADY
+from shmring._runtime cimport timeout_to_ns
+from shmring.channels.broadcast_rings cimport BroadcastRings, cursor_t
+from shmring.channels.endpoint cimport DISCONNECTED, deadline_of, left_until
+from shmring.channels.format cimport SLOW_WAITS
+from shmring.channels.message_codec cimport QUIET_MAX, encode, encode_pickled, message_t, pickle_object
+from shmring.channels.message_writer cimport MessageWriter, put_bytes
+from shmring.channels.record_sender cimport RecordSender
+from shmring.channels.sender cimport Sender
+from shmring.ring.blocking cimport LATE
+from shmring.ring.overwrite cimport position_of
+from shmring.ring.spsc cimport ring_end_state
+from shmring.sync.group cimport READY
 
 from shmring.ring.spsc import END_STATES
-from shmring.errors import PeerLostError, SegmentError
-from shmring.channels.records import RecordSender
-from shmring.channels.sender import Sender
-
-cdef enum:                     # what is done about a receiver without room, in the order of branches.WHEN_SLOW
-    WAITS = 0
-    OVERWRITES = 1
-    DISCONNECTS = 2
-
-MODES = {"wait": WAITS, "drop_oldest": OVERWRITES, "disconnect": DISCONNECTS}
-
-cdef enum:
-    TOP_BIT = 63               # of head: one message is being read
-    QUIET_MAX = 64             # messages put in before they are announced together
 
 
 class Follower(NamedTuple):
-    """How one receiver of a broadcast stands.
+    """State of one receiver of a broadcast.
 
     Attributes
     ----------
@@ -56,7 +37,7 @@ class Follower(NamedTuple):
     behind : float
         How much of the capacity it has still to read, from 0 to 1.
     dropped_count : int
-        Messages that it was too slow for.
+        Messages that were overwritten before it received them.
     """
 
     state: str
@@ -65,196 +46,13 @@ class Follower(NamedTuple):
     dropped_count: int
 
 
-ctypedef struct cursor_t:
-    producer_t p
-    watch_t watch
-    bint is_over               # gone, or disconnected
-
-
 @cython.final
 @cython.no_gc
-cdef class BroadcastSender:
+cdef class BroadcastSender(BroadcastRings):
     """The sending end of a broadcast; made by `shmring.broadcast_channel`.
 
     Belongs to the process that uses it first, and to one thread at a time. Receivers that close or die are left behind.
     """
-
-    cdef readonly object fan
-    cdef object master             # the ordinary sender through the first ring
-    cdef End end                   # the same
-    cdef cursor_t *cursors
-    cdef int count, mode
-    cdef bint has_dtype
-    cdef uint32_t generation
-    cdef bint is_taken
-
-    def __cinit__(self, fan):
-        self.fan = fan
-        self.count = fan.count
-        self.mode = MODES[fan.when_slow]
-        self.has_dtype = fan.dtype is not None
-        self.master = (RecordSender if self.has_dtype else Sender)(fan.branch(0), "sender")
-        self.end = self.master
-        self.cursors = <cursor_t *>calloc(self.count, sizeof(cursor_t))
-        if self.cursors == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self.is_taken and self.generation == fork_generation():
-            self.leave(False)
-        free(self.cursors)
-
-    # ---- belonging ----
-
-    def take(self):
-        """Make this end belong to this process now, instead of at its first use. Returns itself; raises as
-        `Sender.take`."""
-        self.prepare()
-        return self
-
-    cdef int prepare(self) except -1:
-        cdef Mapping mapping = self.end.mapping
-        cdef cursor_t *c
-        cdef size_t offset
-        cdef int i, code
-        self.end.require_idle()
-        if self.is_taken:
-            return 0
-        self.generation = fork_generation()
-        self.is_taken = True
-        for i in range(self.count):
-            c = &self.cursors[i]
-            offset = <size_t>self.fan.branch(i + 1).ring_offset
-            code = ring_attach_producer(&c.p, mapping.address + offset, mapping.nbytes - offset)
-            if code:
-                c.is_over = True
-                raise SegmentError(f"ring {i + 1} of this broadcast cannot be had: {code}")
-            c.watch = self.end.watch
-            c.watch.own = &c.p.ring.producer
-            c.watch.other = &c.p.ring.consumer
-            c.watch.waiter = &c.watch.own.waiter
-            c.watch.peer = &c.watch.other.waiter
-            c.watch.wake = &c.watch.peer.wake
-            c.watch.counts = &c.p.ring.sent
-        return 0
-
-    # ---- from the first ring to the others, and back ----
-
-    cdef int relay(self) except -1:
-        """Announce in each ring what was committed through the first; how many go on."""
-        cdef uint64_t tail = load_relaxed_u64(&self.end.ring.tail)
-        cdef cursor_t *c
-        cdef int i, going = 0
-        for i in range(self.count):
-            c = &self.cursors[i]
-            if c.is_over:
-                continue
-            if is_gone(c.watch.other):
-                c.is_over = True
-                continue
-            going += 1
-            fault_point("relay")
-            store_relaxed_u64(&c.p.ring.sent.messages, load_relaxed_u64(&self.end.ring.sent.messages))
-            c.p.reserved = tail - c.p.tail
-            ring_commit(&c.p, c.p.reserved)
-            wake_peer(&c.watch, tail)
-        if not going:
-            raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1,
-                                self.cursors[0].watch.other.life.pid)
-        return going
-
-    cdef int look_at(self, cursor_t *c) except -1:
-        """See how far a receiver has come."""
-        # SYNC drained (meets: ring_release in ring/spsc.pxd). With the top bit: it is reading the message from there on.
-        cdef uint64_t head = load_acquire_u64(&c.p.ring.head)
-        if c.p.ring.drops:
-            head &= ~(<uint64_t>1 << TOP_BIT)
-        if c.p.tail - head > c.p.capacity:
-            raise SegmentError("what a receiver wrote into this broadcast cannot be; nothing was written")
-        c.p.cached_head = head
-        return 0
-
-    cdef int make_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
-        """See to it that so many slots are free in the first ring; raises ``queue.Full``."""
-        cdef int64_t started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
-        cdef uint64_t behind = 0
-        cdef cursor_t *c
-        cdef int i
-        wanted = min(wanted, self.cursors[0].p.capacity)
-        for i in range(self.count):
-            c = &self.cursors[i]
-            while not c.is_over:
-                self.look_at(c)
-                if c.p.capacity - (c.p.tail - c.p.cached_head) >= wanted or self.overwrite(c, wanted):
-                    break
-                if timeout_ns > 0:
-                    left = max(<int64_t>0, timeout_ns - (now_ns() - started))
-                self.await_receiver(i, wanted, left)
-            if not c.is_over:
-                behind = max(behind, c.p.tail - c.p.cached_head)
-        # SYNC drained (meets: ring_free in ring/spsc.pxd): whatever the last of them has released, all have.
-        store_release_u64(&self.end.ring.head, load_relaxed_u64(&self.end.ring.tail) - behind)
-        return 0
-
-    cdef bint overwrite(self, cursor_t *c, uint64_t wanted) except -1:
-        """Where that is the way: give up what a slow receiver has not read, or the receiver. False: it is reading
-        it."""
-        cdef uint64_t *overwritten = &c.p.ring.sent.overwritten
-        cdef int found
-        if self.mode == WAITS:
-            return False
-        if self.mode == DISCONNECTS:
-            wanted = c.p.capacity
-        found = overwrite_slots(&c.p, wanted, overwritten) if self.has_dtype else overwrite_frames(&c.p, wanted, overwritten)
-        if found < 0:
-            raise SegmentError("what a receiver wrote into this broadcast cannot be; nothing was written")
-        if found and self.mode == DISCONNECTS:
-            c.is_over = True
-            store_release_u32(&c.p.ring.producer.closed, DISCONNECTED)
-            drop_liveness(&c.p.ring.producer.life)
-            wake_peer_at_once(&c.watch)
-        return found
-
-    cdef int await_receiver(self, int i, uint64_t wanted, int64_t timeout_ns) except -1:
-        """Until it has gone on far enough, or is gone."""
-        cdef cursor_t *c = &self.cursors[i]
-        cdef uint64_t until = c.p.tail + wanted - c.p.capacity, wake_at
-        cdef patience_t patience
-        cdef int outcome
-        if self.mode != WAITS:
-            # It reads one message, and will then be overwritten. Its head has the top bit as long; in the order of
-            # counters this number comes after such a head, and before all that are without.
-            until = c.p.cached_head + (<uint64_t>3 << (TOP_BIT - 1))
-        wake_at = max(until, c.p.tail - c.p.capacity + c.p.capacity // 4) if self.mode == WAITS else c.p.cached_head
-        cdef bint was_busy = self.end.is_busy      # in the middle of a long message
-        be_patient(&patience, timeout_ns)
-        self.end.is_busy = True
-        try:
-            while True:
-                with nogil:
-                    outcome = await_counter(&c.watch, &c.p.ring.head, until, wake_at, &patience)
-                if outcome != UNREADY:
-                    break
-                PyErr_CheckSignals()
-        finally:
-            self.end.is_busy = was_busy
-        if outcome == LATE:
-            raise queue.Full(f"receiver {i}, process {c.watch.other.life.pid}, has not made room")
-        c.is_over = outcome == GONE
-        return 0
-
-    cdef int finish(self, steps, object timeout) except -1:
-        """Run steps of the ordinary sender, announcing each and making room for the next. How many go on."""
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
-        try:
-            for wanted in steps:
-                self.relay()
-                if timeout_ns > 0:
-                    left = max(<int64_t>0, timeout_ns - (now_ns() - started))
-                self.make_room(wanted, left)
-        finally:
-            steps.close()
-        return self.relay()
 
     # ---- sending ----
 
@@ -267,31 +65,55 @@ cdef class BroadcastSender:
             As in `Sender.send`, or `RecordSender.send`. With ``when_slow="wait"`` of any size, else at most half the
             capacity.
         timeout : float, optional
-            Seconds to wait for room; None for ever, 0 not at all. What it is waited for is the slowest receiver.
+            Seconds to wait for room, which is that of the slowest receiver; None for ever, 0 not at all.
 
         Returns
         -------
         int
-            To how many receivers: those that are not there yet among them, and not those that are gone.
+            To how many receivers: those not taken yet are counted, those that are gone are not.
 
         Raises
         ------
         queue.Full
-            No room in time. No receiver will see anything of this message.
+            No room in time. No receiver gets anything of this message.
         PeerLostError
             All receivers are gone.
         TypeError, ValueError
             As in `Sender.send`. Nothing was sent.
         """
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
         self.prepare()
-        if self.has_dtype:
-            self.push_records(np.array([x], self.fan.dtype), timeout)
-            return self.relay()
+        if self.rings.dtype is not None:
+            if not self.send_records(np.array([x], self.rings.dtype), timeout_ns):
+                raise self.full()
+        elif self.send_one(x, timeout_ns) == LATE:
+            raise self.full()
+        return self.announce_to_all()
+
+    cdef int send_one(self, object x, int64_t timeout_ns) except -1:
+        cdef message_t m
+        if PyBytes_CheckExact(x) and put_bytes(<MessageWriter>self.sender, x):
+            return READY
+        _keeper = encode(x, &m)
+        return self.send_message(&m, timeout_ns)
+
+    cdef int send_message(self, message_t *m, int64_t timeout_ns) except -1:
+        """Send through the first ring; when it is full, announce what is in it, and make room. READY or LATE."""
+        cdef MessageWriter writer = self.sender
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef uint64_t wanted = 0
+        cdef bint must_be_whole = self.when_slow != SLOW_WAITS
+        # In one piece if there is room for that now, even if it may be streamed.
+        if not must_be_whole and m.load.nbytes <= writer.longest and writer.advance(m, True, &wanted) == READY:
+            return READY
         try:
-            self.master.send(x, 0)
-        except (queue.Full, ValueError):
-            return self.finish(self.master._by_and_by(x, False, self.mode != WAITS), timeout)
-        return self.relay()
+            while writer.advance(m, must_be_whole, &wanted) == LATE:
+                self.announce_to_all()
+                if self.make_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
+                    return LATE
+            return READY
+        finally:
+            writer.end_send(m)
 
     def send_object(self, obj, timeout=None):
         """Send a Python object to all receivers, by pickle as `Sender.send_object`.
@@ -315,13 +137,13 @@ cdef class BroadcastSender:
         queue.Full, PeerLostError, ValueError
             As in `send`.
         """
+        cdef message_t m
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
         self.prepare()
-        pickled = self.master._packed(obj)
-        try:
-            self.master._send_pickled(pickled, 0)
-        except (queue.Full, ValueError):
-            return self.finish(self.master._by_and_by(pickled, True, self.mode != WAITS), timeout)
-        return self.relay()
+        _keeper = encode_pickled(pickle_object(obj, self.sender.channel), &m)
+        if self.send_message(&m, timeout_ns) == LATE:
+            raise self.full()
+        return self.announce_to_all()
 
     def try_send(self, x):
         """Send if there is room for all of it now. Raises as `send`.
@@ -336,10 +158,13 @@ cdef class BroadcastSender:
         bool
             False if there is no room; nothing was sent then.
         """
-        try:
-            return self.send(x, 0) > 0
-        except queue.Full:
-            return False
+        cdef bint is_sent
+        self.prepare()
+        if self.rings.dtype is not None:
+            is_sent = self.send_records(np.array([x], self.rings.dtype), 0) == 1
+        else:
+            is_sent = self.send_one(x, 0) == READY
+        return self.announce_to_all() > 0 and is_sent
 
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room; or records, as one array.
@@ -360,47 +185,35 @@ cdef class BroadcastSender:
         PeerLostError, TypeError, ValueError
             As in `send`. Those before the one concerned were sent.
         """
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int count = 0
         self.prepare()
-        if self.has_dtype:
-            return self.push_records(np.asarray(messages, self.fan.dtype), timeout)
+        if self.rings.dtype is not None:
+            return self.send_records(np.asarray(messages, self.rings.dtype), timeout_ns)
         try:
             for x in messages:
-                try:
-                    self.master.send(x, 0)
-                except (queue.Full, ValueError):
-                    left = None if timeout_ns < 0 else max(0, timeout_ns - (now_ns() - started)) / 1e9
-                    try:
-                        self.finish(self.master._by_and_by(x, False, self.mode != WAITS), left)
-                    except queue.Full:
-                        break
+                if self.send_one(x, left_until(deadline_ns, timeout_ns)) == LATE:
+                    break
                 count += 1
                 if count % QUIET_MAX == 0:
-                    self.relay()
+                    self.announce_to_all()
         finally:
-            self.relay()
+            self.announce_to_all()
         return count
 
-    cdef object push_records(self, array, object timeout):
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
+    cdef int64_t send_records(self, array, int64_t timeout_ns) except -1:
+        """How many were sent."""
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t done = 0, count = array.size
         while True:
-            done += <uint64_t>self.master.send_many(array[done:], 0)
-            self.relay()
-            if done == count:
-                return done
-            if timeout_ns > 0:
-                left = max(<int64_t>0, timeout_ns - (now_ns() - started))
-            try:
-                self.make_room(min(count - done, max(<uint64_t>1, self.end.ring.nslots // 4)), left)
-            except queue.Full:
-                if count == 1:
-                    raise
+            done += <uint64_t>self.sender.send_many(array[done:], 0)
+            self.announce_to_all()
+            if done == count or self.make_room(min(count - done, max(<uint64_t>1, self.sender.ring.nslots // 4)),
+                                               left_until(deadline_ns, timeout_ns)) == LATE:
                 return done
 
     def reserve(self, shape=1, dtype=None, timeout=None):
-        """Lend memory of the ring, to write in place what all receivers get. Raises as `Sender.reserve`.
+        """Lease memory of the ring, to write in place what all receivers get. Raises as `Sender.reserve`.
 
         Parameters
         ----------
@@ -416,18 +229,20 @@ cdef class BroadcastSender:
         Lease
             Until `commit` or `abort`.
         """
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
-        cdef uint64_t wanted = 8, quarter
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
+        cdef uint64_t wanted = 1
+        cdef int outcome
         self.prepare()
-        quarter = max(<uint64_t>1, self.end.ring.nslots // 4)
+        shape = shape if isinstance(shape, int) else tuple(shape)
         while True:
-            try:
-                return self.master.reserve(shape, 0) if self.has_dtype else self.master.reserve(shape, dtype, 0)
-            except queue.Full:
-                if timeout_ns > 0:
-                    left = max(<int64_t>0, timeout_ns - (now_ns() - started))
-                self.make_room(wanted, left)
-                wanted += quarter
+            if self.rings.dtype is None:
+                outcome = (<Sender>self.sender).try_reserve(shape, dtype, &wanted)
+            else:
+                outcome = (<RecordSender>self.sender).try_reserve(shape)
+            if outcome == READY:
+                return self.sender.lease
+            if self.make_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
+                raise self.full()
 
     def commit(self, count=None):
         """Send what was reserved, and end the lease. Raises as `Sender.commit`.
@@ -442,99 +257,53 @@ cdef class BroadcastSender:
         int
             As in `send`.
         """
-        self.master.commit(count)
-        return self.relay()
+        self.sender.commit(count)
+        return self.announce_to_all()
 
     def abort(self):
-        """Give up what was reserved, and end the lease; no receiver ever knows. Raises as `Sender.commit`."""
-        self.master.abort()
+        """Give up what was reserved, and end the lease; nothing is sent. Raises as `Sender.commit`."""
+        self.sender.abort()
 
-    # ---- how it stands, and leaving ----
+    # ---- state ----
 
     @property
     def receivers(self):
-        """How each receiver stands: state, pid, how far behind, how much it missed."""
+        """State of each receiver: state, pid, how far behind, how much it missed."""
         cdef cursor_t *c
         cdef shmring_ring *ring
         cdef uint64_t head
         cdef int i
-        looks = []
+        found = []
         self.prepare()
         for i in range(self.count):
             c = &self.cursors[i]
             ring = c.p.ring
-            head = load_acquire_u64(&ring.head)
-            if ring.drops:
-                head &= ~(<uint64_t>1 << TOP_BIT)
+            head = position_of(ring, load_acquire_u64(&ring.head))
             state = END_STATES[ring_end_state(c.watch.other)]
             if ring.producer.closed == DISCONNECTED:
                 state = "disconnected"
-            looks.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity, ring.sent.overwritten))
-        return looks
+            found.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity,
+                                  ring.sent.overwritten))
+        return found
 
     @property
     def sent_count(self):
         """Messages ever sent."""
-        return self.end.ring.sent.messages
+        return self.sender.ring.sent.messages
 
     @property
     def dropped_count(self):
-        """Messages that receivers were too slow for, all receivers together."""
+        """Messages that were overwritten before a receiver received them, all receivers together."""
         return sum([follower.dropped_count for follower in self.receivers])
 
     @property
     def capacity_nbytes(self):
         """Size of the ring in bytes, headers included."""
-        return self.end.ring.nslots * self.end.ring.slot_nbytes
-
-    @property
-    def closed(self):
-        """Whether this end was closed here."""
-        return self.end.is_closed
-
-    def close(self):
-        """Close this end in good order: all was said. Idempotent; what was sent stays receivable.
-
-        Raises
-        ------
-        BufferError
-            Arrays of a lease are still alive. Nothing was closed; delete them and call again.
-        """
-        self.close_all(True)
-
-    cdef int close_all(self, bint in_good_order) except -1:
-        if self.end.is_closed:
-            return 0
-        self.end.close_end(in_good_order)
-        if self.is_taken and self.generation == fork_generation():
-            self.is_taken = False
-            self.leave(in_good_order)
-        return 0
-
-    cdef void leave(self, bint in_good_order) noexcept:
-        cdef uint64_t tail = load_relaxed_u64(&self.end.ring.tail)
-        cdef cursor_t *c
-        cdef int i
-        for i in range(self.count):
-            c = &self.cursors[i]
-            if c.p.ring == NULL or c.p.ring.producer.closed == DISCONNECTED:
-                continue
-            if not c.is_over:          # a message that was given up is cut at the end
-                c.p.reserved = tail - c.p.tail
-                ring_commit(&c.p, c.p.reserved)
-            ring_close_producer(&c.p, in_good_order)
-            wake_peer_at_once(&c.watch)
-
-    def __enter__(self):
-        self.prepare()
-        return self
-
-    def __exit__(self, exception_type, exception, traceback):
-        self.close_all(exception_type is None)
+        return self.sender.ring.nslots * self.sender.ring.slot_nbytes
 
     def __reduce__(self):
-        self.master.__reduce__()           # raises if it was used
-        return BroadcastSender, (self.fan,)
+        self.sender.__reduce__()           # raises if it was used
+        return BroadcastSender, (self.rings,)
 
     def __repr__(self):
-        return f"<shmring.BroadcastSender to {self.count} receivers{', closed' if self.end.is_closed else ''}>"
+        return f"<shmring.BroadcastSender to {self.count} receivers{', closed' if self.is_closed else ''}>"

@@ -1,24 +1,24 @@
-# A descriptor that becomes readable when a ring's counter comes (channels/eventfd.pyx).
+# A descriptor that becomes readable when a ring's counter reaches a target (channels/eventfd.pyx).
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring.ring.wait_any cimport awaited_t
 from shmring._c.layout cimport sem_t
+from shmring.ring.wait_any cimport awaited_t
 
 
-cdef class Alarm:
-    cdef awaited_t *rings          # what is waited for; `arm` fills in where each must come to
-    cdef int n                     # the first so many
-    cdef sem_t *wake               # where
-    cdef sem_t asked
+cdef class Notifier:
+    cdef awaited_t *awaited        # the counters; `arm` fills in their targets
+    cdef int n                     # how many of them are waited for
+    cdef sem_t *wake               # the semaphore that their waiter words post
+    cdef sem_t requests            # posted to the thread: by `arm`, and to stop it
     cdef uint32_t is_armed
-    cdef uint32_t must_ring
+    cdef uint32_t must_signal
     cdef uint32_t must_stop
     cdef readonly int descriptor
-    cdef object mapping            # outlives the thread
+    cdef object mapping            # must outlive the thread
     cdef object thread
 
     cdef int arm(self, const uint64_t *until) except -1
-    cdef bint is_rung(self) noexcept
-    cdef void ring(self) noexcept
+    cdef bint is_signalled(self) noexcept
+    cdef void signal(self) noexcept
     cdef int stop(self) except -1
-    cdef void watch_on(self) noexcept nogil
+    cdef void wait_and_signal(self) noexcept nogil

@@ -1,9 +1,8 @@
-"""A descriptor that becomes readable when a ring's counter comes: for select, epoll and event loops.
+"""An eventfd that becomes readable when a ring's counter reaches a target: for select, epoll and event loops.
 
-Who moves a counter wakes a semaphore, and only if somebody sleeps there. So here a thread of this process does what a
-waiting end does, spinning first and then asleep, and writes an eventfd. The process at the other end of the ring needs
-to know nothing of it: no descriptor travels, channels without a name and with one have it alike, and the sender makes
-no more system calls than before.
+The process that moves a counter posts a semaphore, and only if a waiter sleeps there. So a thread of this process waits
+as a ring end does, spinning first and then asleep, and writes the eventfd. The process at the other end of the ring is
+not involved: no descriptor is passed to it, named and unnamed channels work alike, and it makes no further system call.
 """
 
 from libc.stdint cimport uint64_t
@@ -12,9 +11,8 @@ from libc.stdlib cimport calloc, free
 import os
 import threading
 
-from shmring.ring.wait_any cimport await_any
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
-from shmring._c.layout cimport sem_t
+from shmring.ring.wait_any cimport await_any
 from shmring.sync.backoff cimport be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
 from shmring.sync.group cimport UNREADY
 
@@ -24,93 +22,98 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_read(int descriptor, uint64_t *value)
 
 
-cdef class Alarm:
-    """Rings of itself when one of ``n`` counters has come; at first at once. Belongs to the thread that arms it.
+cdef class Notifier:
+    """Makes its eventfd readable when any of ``n`` counters reaches its target; readable initially.
+
+    Belongs to the thread that arms it.
 
     Parameters
     ----------
     n : int
     mapping : Mapping
-        Where the counters are.
+        Of the memory that holds the counters.
     """
 
     def __cinit__(self, int n, mapping):
-        self.rings = <awaited_t *>calloc(n, sizeof(awaited_t))
-        if self.rings == NULL:
+        self.awaited = <awaited_t *>calloc(n, sizeof(awaited_t))
+        if self.awaited == NULL:
             raise MemoryError
         self.n = n
         self.mapping = mapping
-        sem_init(&self.asked, 0, 0)
+        sem_init(&self.requests, 0, 0)
         self.descriptor = -1
         self.descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
-        free(self.rings)
+        free(self.awaited)
         if self.descriptor >= 0:
             os.close(self.descriptor)
 
     cdef int arm(self, const uint64_t *until) except -1:
-        """Ring when a counter comes to its ``until``, which the caller has just seen it has not."""
+        """Signal when a counter reaches its ``until``, which the caller has just seen it has not."""
         cdef uint64_t value
         cdef int i
         cdef bint is_same = True
         if load_acquire_u32(&self.is_armed):
             for i in range(self.n):
-                is_same &= self.rings[i].until == until[i]
+                is_same &= self.awaited[i].until == until[i]
             if is_same:
                 return 0
-            self.ring()
+            self.signal()
         for i in range(self.n):
-            self.rings[i].until = until[i]
+            self.awaited[i].until = until[i]
         eventfd_read(self.descriptor, &value)
         if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="shmring-alarm", daemon=True)
+            self.thread = threading.Thread(target=self.run, name="shmring-notifier", daemon=True)
             self.thread.start()
-        # SYNC armed (meets: watch_on): what to wait for, before the word that there is something.
+        # SYNC armed (meets: wait_and_signal). The targets are stored before the word that announces them.
         store_release_u32(&self.is_armed, 1)
-        sem_post(&self.asked)
+        sem_post(&self.requests)
         return 0
 
-    cdef bint is_rung(self) noexcept:
-        # SYNC rung (meets: watch_on).
+    cdef bint is_signalled(self) noexcept:
+        # SYNC signalled (meets: wait_and_signal).
         return not load_acquire_u32(&self.is_armed)
 
-    cdef void ring(self) noexcept:
-        """Ring now, whatever has come. Afterwards the thread sleeps at no bell."""
-        if self.is_rung():
+    cdef void signal(self) noexcept:
+        """Make the descriptor readable now. Afterwards the thread is in no waiter word."""
+        if self.is_signalled():
             return
         with nogil:
-            store_release_u32(&self.must_ring, 1)
+            store_release_u32(&self.must_signal, 1)
             sem_post(self.wake)
-            while load_acquire_u32(&self.is_armed):     # SYNC rung (meets: watch_on)
+            # SYNC signalled (meets: wait_and_signal).
+            while load_acquire_u32(&self.is_armed):
                 sched_yield()
-            store_release_u32(&self.must_ring, 0)
+            store_release_u32(&self.must_signal, 0)
 
     cdef int stop(self) except -1:
-        self.ring()
+        self.signal()
         if self.thread is not None:
             store_release_u32(&self.must_stop, 1)
-            sem_post(&self.asked)
+            sem_post(&self.requests)
             self.thread.join()
             self.thread = None
         return 0
 
     def run(self):
-        """The thread's life."""
+        """The thread's function."""
         with nogil:
-            self.watch_on()
+            self.wait_and_signal()
 
-    cdef void watch_on(self) noexcept nogil:
+    cdef void wait_and_signal(self) noexcept nogil:
         cdef patience_t patience
         while True:
-            while not load_acquire_u32(&self.is_armed):      # SYNC armed (meets: arm)
+            # SYNC armed (meets: arm).
+            while not load_acquire_u32(&self.is_armed):
                 if load_acquire_u32(&self.must_stop):
                     return
-                sem_wait(&self.asked)
+                sem_wait(&self.requests)
             be_patient(&patience, -1)
-            while await_any(self.rings, self.n, self.wake, &patience) == UNREADY:
-                if load_acquire_u32(&self.must_ring):
+            while await_any(self.awaited, self.n, self.wake, &patience) == UNREADY:
+                if load_acquire_u32(&self.must_signal):
                     break
             eventfd_write(self.descriptor, 1)
-            # SYNC rung (meets: is_rung, ring): who sees this finds the descriptor readable, and nobody at the bell.
+            # SYNC signalled (meets: is_signalled, signal). The descriptor is readable, and this thread is in no waiter
+            # word, before the store that says so.
             store_release_u32(&self.is_armed, 0)

@@ -7,24 +7,37 @@ from libc.stdlib cimport calloc, free
 
 import queue
 
-from shmring.channels.eventfd cimport Alarm
-from shmring.ring.wait_any cimport any_has_come, await_any, awaited_t
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, load_relaxed_u64
-from shmring.channels.endpoint cimport DROPS_OLDEST, End, timeout_of
 from shmring._c.layout cimport sem_t, shmring_waiter
+from shmring._runtime cimport timeout_to_ns
+from shmring.channels.endpoint cimport Endpoint, deadline_of, left_until
+from shmring.channels.ring_ends cimport RingReceiver
+from shmring.channels.eventfd cimport Notifier
 from shmring.memory.mapping cimport Mapping
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.ring.blocking cimport LATE
-from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
+from shmring.ring.overwrite cimport position_of
+from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
+from shmring.ring.wait_any cimport any_has_come, await_any, awaited_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.aio import when_ready
-from shmring.errors import ClosedError, EndOfStreamError, PeerLostError
 from shmring.channels.receiver import Receiver
-from shmring.channels.records import RecordReceiver
+from shmring.channels.record_receiver import RecordReceiver
+from shmring.errors import EndOfStreamError, PeerLostError
+
+cdef bint is_empty(RingReceiver receiver) noexcept:
+    cdef uint64_t head = load_relaxed_u64(&receiver.ring.head)
+    return load_acquire_u64(&receiver.ring.tail) == position_of(receiver.ring, head)
+
+
+cdef bint has_left(RingReceiver receiver) noexcept:
+    cdef int state = ring_end_state(receiver.watch.other)
+    return state == END_CLOSED or state == END_LOST
+
 
 @cython.final
-cdef class FanInReceiver:
+cdef class FanInReceiver(Endpoint):
     """The receiving end of a fan-in; made by `shmring.fan_in`.
 
     Takes from its senders in turn: after a message from one, every other that has something comes before that one comes
@@ -32,82 +45,61 @@ cdef class FanInReceiver:
     uses it first, and to one thread at a time.
     """
 
-    cdef readonly object fan
+    cdef readonly object rings     # the memory of all (channels/multi_ring.py)
     cdef list receivers
-    cdef awaited_t *awaited        # of those that go on: the first `nawaited`
+    cdef awaited_t *awaited        # of those that are not over: the first `nawaited`
     cdef uint64_t *untils
     cdef int count, nawaited, turn
-    cdef list over                 # by sender: whether nothing more will come of it
+    cdef list over                 # by sender: whether nothing more will come from it
     cdef sem_t *wake
-    cdef bint is_busy
-    cdef bint is_closed
-    cdef object lent_by            # the receiver whose message is peeked
-    cdef Alarm alarm
-    cdef readonly int last_sender  # whose the last message was; -1 before
+    cdef object leased_by          # the receiver with the message that is peeked
+    cdef Notifier notifier
+    cdef readonly int last_sender  # the number of the sender of the last message; -1 before
 
-    def __cinit__(self, fan):
-        cdef Mapping mapping = fan.mapping
-        kind = Receiver if fan.dtype is None else RecordReceiver
-        self.fan = fan
-        self.count = fan.count
-        self.receivers = [kind(fan.branch(i), "receiver") for i in range(self.count)]
+    def __cinit__(self, rings):
+        cdef Mapping mapping = rings.mapping
+        kind = Receiver if rings.dtype is None else RecordReceiver
+        self.rings = rings
+        self.count = rings.count
+        self.receivers = [kind(rings.ring(i), "receiver") for i in range(self.count)]
         self.over = [False] * self.count
         self.awaited = <awaited_t *>calloc(self.count, sizeof(awaited_t))
         self.untils = <uint64_t *>calloc(self.count, sizeof(uint64_t))
         if self.awaited == NULL or self.untils == NULL:
             raise MemoryError
-        self.wake = &(<shmring_waiter *>(mapping.address + <size_t>fan.common_bell_offset)).wake
+        self.wake = &(<shmring_waiter *>(mapping.address + <size_t>rings.common_waiter_offset)).wake
         self.last_sender = -1
 
     def __dealloc__(self):
-        if self.alarm is not None:
-            self.alarm.stop()
+        self.stop_notifier()
         free(self.awaited)
         free(self.untils)
 
-    def take(self):
-        """Make this end belong to this process now. Returns itself; raises as `Receiver.take`."""
-        self.prepare()
-        return self
-
     cdef int prepare(self) except -1:
-        cdef End receiver
-        if self.is_closed:
-            raise ClosedError("this receiver is closed")
-        if self.is_busy:
-            raise RuntimeError("another thread is in a call of this receiver: an end is for one thread at a time")
-        if self.lent_by is not None:
+        cdef RingReceiver receiver
+        self.require_usable("receiver")
+        if self.leased_by is not None:
             raise ValueError("a lease is still open: release it first")
         for receiver in self.receivers:
             receiver.prepare()
         return 0
 
-    # ---- whose turn it is ----
+    # ---- turns ----
 
-    cdef bint has_something(self, End receiver) noexcept:
-        cdef uint64_t head = load_relaxed_u64(&receiver.ring.head)
-        if receiver.drops == DROPS_OLDEST:
-            head &= ~(<uint64_t>1 << 63)
-        return load_acquire_u64(&receiver.ring.tail) != head
+    cdef object take_one(self, str method, tuple args):
+        """``(receiver.method(*args),)`` of the first in turn that has something; None if none has.
 
-    cdef object take_one(self, call, args):
-        """What ``call(receiver, *args)`` gives for the first in turn who has something; None if nobody has.
-
-        The first that is lost, once all it sent was received, is reported in its turn.
+        The first sender that is lost, once all it sent was received, is reported in its turn.
         """
-        cdef int i, j, state
-        cdef End receiver
+        cdef int i, j
+        cdef RingReceiver receiver
         for j in range(self.count):
             i = (self.turn + j) % self.count
-            if self.over[i]:
-                continue
             receiver = self.receivers[i]
-            if not self.has_something(receiver):
-                state = ring_end_state(receiver.watch.other)
-                if state != END_CLOSED and state != END_LOST:
-                    continue
+            if self.over[i] or (is_empty(receiver) and not has_left(receiver)):
+                continue
             try:
-                found = call(receiver, *args)
+                found = getattr(receiver, method)(*args)
             except queue.Empty:        # part of a long message; the others need not wait for the rest
                 continue
             except EndOfStreamError:
@@ -125,34 +117,29 @@ cdef class FanInReceiver:
             raise EndOfStreamError("all senders are gone, and all that they sent was received")
         return None
 
-    cdef object next(self, call, args, timeout):
-        cdef int64_t timeout_ns = timeout_of(timeout), started = now_ns() if timeout_ns > 0 else 0, left = timeout_ns
+    cdef object next(self, str method, tuple args, timeout):
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         self.prepare()
         while True:
-            found = self.take_one(call, args)
+            found = self.take_one(method, args)
             if found is not None:
                 return found[0]
-            if timeout_ns > 0:
-                left = max(<int64_t>0, timeout_ns - (now_ns() - started))
-            if self.wait(left) == LATE:
+            if self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Empty
 
     # ---- waiting ----
 
-    cdef int look_around(self) except -1:
-        """Fill in what is waited for: the next slot of each that goes on."""
-        cdef End receiver
+    cdef int fill_in_awaited(self) except -1:
+        """What is waited for: the next slot of each ring that is not over."""
+        cdef RingReceiver receiver
         cdef awaited_t *a
         self.nawaited = 0
-        for i in range(self.count):
+        for i, receiver in enumerate(self.receivers):
             if not self.over[i]:
-                receiver = self.receivers[i]
                 a = &self.awaited[self.nawaited]
                 a.watch = &receiver.watch
                 a.counter = &receiver.ring.tail
-                a.until = load_relaxed_u64(&receiver.ring.head) + 1
-                if receiver.drops == DROPS_OLDEST:
-                    a.until = (a.until & ~(<uint64_t>1 << 63))
+                a.until = position_of(receiver.ring, load_relaxed_u64(&receiver.ring.head)) + 1
                 self.untils[self.nawaited] = a.until
                 self.nawaited += 1
         return 0
@@ -160,14 +147,14 @@ cdef class FanInReceiver:
     cdef int wait(self, int64_t timeout_ns) except -1:
         cdef patience_t patience
         cdef int outcome, _i
-        self.look_around()
+        self.fill_in_awaited()
         if timeout_ns == 0:
-            if self.alarm is not None and not any_has_come(self.awaited, self.nawaited):
+            if self.notifier is not None and not any_has_come(self.awaited, self.nawaited):
                 self.arm()
             return LATE
-        if self.alarm is not None:
-            self.alarm.ring()
-        if self.fan.spin_ns:
+        if self.notifier is not None:
+            self.notifier.signal()
+        if self.rings.spin_ns:
             for _i in range(BRIEF_LOOKS):
                 if any_has_come(self.awaited, self.nawaited):
                     return READY
@@ -186,20 +173,19 @@ cdef class FanInReceiver:
 
     cdef int arm(self) except -1:
         cdef int i
-        if self.alarm.n != self.nawaited:      # since then some have gone
-            self.alarm.ring()
-        if self.alarm.is_rung():
-            self.alarm.n = self.nawaited
+        if self.notifier.n != self.nawaited:      # some are over since
+            self.notifier.signal()
+        if self.notifier.is_signalled():
+            self.notifier.n = self.nawaited
             for i in range(self.nawaited):
-                self.alarm.rings[i].watch = self.awaited[i].watch
-                self.alarm.rings[i].counter = self.awaited[i].counter
-        self.alarm.arm(self.untils)
+                self.notifier.awaited[i] = self.awaited[i]
+        self.notifier.arm(self.untils)
         return 0
 
     # ---- receiving ----
 
     def recv(self, timeout=None):
-        """Receive the next message of the sender whose turn it is.
+        """Receive the next message of the sender that has the turn.
 
         Parameters
         ----------
@@ -209,7 +195,7 @@ cdef class FanInReceiver:
         Returns
         -------
         bytes, numpy.ndarray, object or record
-            As of `Receiver.recv`, or `RecordReceiver.recv`; `last_sender` says whose it is.
+            As of `Receiver.recv`, or `RecordReceiver.recv`; `last_sender` is the number of its sender.
 
         Raises
         ------
@@ -223,10 +209,10 @@ cdef class FanInReceiver:
         ObjectError, SegmentError
             As in `Receiver.recv`.
         """
-        return self.next(receive, (0,), timeout)
+        return self.next("recv", (0,), timeout)
 
     def recv_from(self, timeout=None):
-        """Receive the next message, and say whose it is. Raises as `recv`.
+        """Receive the next message, with the number of its sender. Raises as `recv`.
 
         Parameters
         ----------
@@ -238,7 +224,7 @@ cdef class FanInReceiver:
         (int, object)
             The number of the sender, from 0 on, and the message.
         """
-        message = self.next(receive, (0,), timeout)
+        message = self.next("recv", (0,), timeout)
         return self.last_sender, message
 
     def try_recv(self, default=None):
@@ -248,11 +234,6 @@ cdef class FanInReceiver:
         ----------
         default : object
             What to return if there is none.
-
-        Returns
-        -------
-        bytes, numpy.ndarray, object or record
-            As of `recv`.
         """
         try:
             return self.recv(0)
@@ -260,12 +241,12 @@ cdef class FanInReceiver:
             return default
 
     def recv_many(self, count=None, timeout=None):
-        """Receive what is there of the sender whose turn it is; wait only for the first. Raises as `recv`.
+        """Receive what is there of the sender that has the turn; wait only for the first. Raises as `recv`.
 
         Parameters
         ----------
         count : int, optional
-            At most so many.
+            How many at most.
         timeout : float, optional
             Seconds to wait; None for ever, 0 not at all.
 
@@ -276,10 +257,10 @@ cdef class FanInReceiver:
         """
         if count is not None and count < 1:
             raise ValueError(f"count={count}: must be at least 1")
-        return self.next(receive_many, (count, 0), timeout)
+        return self.next("recv_many", (count, 0), timeout)
 
     def recv_into(self, out, timeout=None):
-        """Receive the next message, or records of one sender, into memory of one's own. Raises as `Receiver.recv_into`.
+        """Receive the next message, or records of one sender, into `out`. Raises as `Receiver.recv_into`.
 
         Parameters
         ----------
@@ -293,20 +274,20 @@ cdef class FanInReceiver:
         int
             Bytes, or records, received.
         """
-        return self.next(receive_into, (out, 0), timeout)
+        return self.next("recv_into", (out, 0), timeout)
 
     def recv_async(self):
-        """Await the next message of the sender whose turn it is, in an event loop of asyncio.
+        """Await the next message of the sender that has the turn, in an event loop of asyncio.
 
         Returns
         -------
         coroutine
-            Of what `recv` gives; raises as it does. Cancelled, it has received nothing.
+            Of what `recv` returns; raises as it does. Cancelled, it has received nothing.
         """
         return when_ready(self, self.recv)
 
     def peek(self, timeout=None):
-        """Lend the next message, or records of one sender, where they lie. Raises as `Receiver.peek`.
+        """Lease the next message, or records of one sender, where they lie. Raises as `Receiver.peek`.
 
         Parameters
         ----------
@@ -318,16 +299,16 @@ cdef class FanInReceiver:
         Lease
             Until `release`.
         """
-        lease = self.next(look_at, (0,) if self.fan.dtype is None else (None, 0), timeout)
-        self.lent_by = self.receivers[self.last_sender]
+        lease = self.next("peek", (0,) if self.rings.dtype is None else (None, 0), timeout)
+        self.leased_by = self.receivers[self.last_sender]
         return lease
 
     def release(self):
-        """Give back what was peeked, and end the lease. Raises as `Receiver.release`."""
-        if self.lent_by is None:
+        """End the lease of what was peeked, which is then received. Raises as `Receiver.release`."""
+        if self.leased_by is None:
             raise ValueError("nothing is peeked")
-        self.lent_by.release()
-        self.lent_by = None
+        self.leased_by.release()
+        self.leased_by = None
 
     def poll(self, timeout=0):
         """Whether `recv` would not have to wait.
@@ -340,15 +321,14 @@ cdef class FanInReceiver:
         Returns
         -------
         bool
-            Also True when `recv` would say that a sender is lost, or that all are gone.
+            Also True when `recv` would raise that a sender is lost, or that all are gone.
         """
-        cdef End receiver
-        cdef int64_t timeout_ns = timeout_of(timeout)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout)
         self.prepare()
         while True:
             for i, receiver in enumerate(self.receivers):
-                if not self.over[i] and (<object>receiver).poll():
-                    if not (<object>receiver).ended:
+                if not self.over[i] and receiver.poll():
+                    if not receiver.ended:
                         return True
                     self.over[i] = True
             if all(self.over):
@@ -359,10 +339,10 @@ cdef class FanInReceiver:
     def fileno(self):
         """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
         self.prepare()
-        if self.alarm is None:
-            self.alarm = Alarm(self.count, self.fan.mapping)
-            self.alarm.wake = self.wake
-        return self.alarm.descriptor
+        if self.notifier is None:
+            self.notifier = Notifier(self.count, self.rings.mapping)
+            self.notifier.wake = self.wake
+        return self.notifier.descriptor
 
     def __iter__(self):
         return self
@@ -373,7 +353,7 @@ cdef class FanInReceiver:
         except EndOfStreamError:
             raise StopIteration from None
 
-    # ---- how it stands, and leaving ----
+    # ---- state, and leaving ----
 
     def __len__(self):
         """Messages sent and not yet received, of all senders: a hint."""
@@ -381,83 +361,37 @@ cdef class FanInReceiver:
 
     @property
     def peers(self):
-        """How each sender stands: ``absent``, ``here``, ``closed`` or ``lost``."""
+        """State of each sender: ``absent``, ``here``, ``closed`` or ``lost``."""
         return [receiver.peer for receiver in self.receivers]
 
     @property
     def peer_pids(self):
-        """Process id of each sender; 0 if nobody took that end yet."""
+        """Process id of each sender; 0 if no process has taken that end yet."""
         return [receiver.peer_pid for receiver in self.receivers]
 
-    @property
-    def dropped_counts(self):
-        """Messages of each sender that were ever dropped."""
-        return [receiver.dropped_count for receiver in self.receivers]
+    cdef int stop_notifier(self) except -1:
+        if self.notifier is not None:
+            self.notifier.stop()
+            self.notifier = None
+        return 0
 
-    @property
-    def received_counts(self):
-        """Messages ever received of each sender."""
-        return [receiver.received_count for receiver in self.receivers]
-
-    @property
-    def closed(self):
-        """Whether this end was closed here."""
-        return self.is_closed
-
-    def close(self):
-        """Close this end in good order: nothing more will be read, which senders hear as `PeerLostError`. Idempotent.
-
-        Raises
-        ------
-        BufferError
-            Arrays of a lease are still alive. Nothing was closed; delete them and call again.
-        """
-        self.close_all(True)
-
-    cdef int close_all(self, bint in_good_order) except -1:
-        cdef End receiver
+    cdef int close_end(self, bint in_good_order) except -1:
+        cdef RingReceiver receiver
         if self.is_closed:
             return 0
-        if self.is_busy:
-            self.prepare()
-        if self.lent_by is not None:
-            self.lent_by.release()
-            self.lent_by = None
-        if self.alarm is not None:
-            self.alarm.stop()
-            self.alarm = None
+        self.require_usable("receiver")
+        if self.leased_by is not None:
+            self.release()
+        self.stop_notifier()
         self.is_closed = True
         for receiver in self.receivers:
             receiver.close_end(in_good_order)
         return 0
 
-    def __enter__(self):
-        self.prepare()
-        return self
-
-    def __exit__(self, exception_type, exception, traceback):
-        self.close_all(exception_type is None)
-
     def __reduce__(self):
         for receiver in self.receivers:
             receiver.__reduce__()          # raises if it was used
-        return FanInReceiver, (self.fan,)
+        return FanInReceiver, (self.rings,)
 
     def __repr__(self):
         return f"<shmring.FanInReceiver of {self.count} senders{', closed' if self.is_closed else ''}>"
-
-
-def receive(receiver, timeout):
-    return receiver.recv(timeout)
-
-
-def receive_many(receiver, count, timeout):
-    return receiver.recv_many(count, timeout)
-
-
-def receive_into(receiver, out, timeout):
-    return receiver.recv_into(out, timeout)
-
-
-def look_at(receiver, *args):
-    return receiver.peek(*args)

@@ -1,11 +1,12 @@
-"""What stands beside rings in segments that have more than one ring and its slots: a common bell, shared slots,
+"""Formats of channel segments: codes in their headers, and what they hold beside rings: a common waiter, shared slots,
 locks."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_waiter, shmring_queue, shmring_ring
+from shmring._c.layout cimport (SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_queue, shmring_ring,
+                                shmring_waiter)
 from shmring.ring.spsc cimport ring_format
 
 
@@ -15,13 +16,16 @@ cdef extern from "<semaphore.h>" nogil:
 cdef extern from "robust.h" nogil:
     int lock_init(pthread_mutex_t *lock)
 
+WHEN_FULL = {"wait": WAITS, "drop_newest": DROPS_NEWEST, "drop_oldest": DROPS_OLDEST}
+WHEN_SLOW = {"wait": SLOW_WAITS, "drop_oldest": SLOW_DROPS_OLDEST, "disconnect": SLOW_DISCONNECTS}
+
 CONTROL_NBYTES = sizeof(shmring_ring)           # before the slots
-BELL_NBYTES = SHMRING_FALSE_SHARING
+WAITER_NBYTES = SHMRING_FALSE_SHARING
 QUEUE_NBYTES = sizeof(shmring_queue)
 
 
-def format_bell(buffer):
-    """Make the semaphore at the beginning of a buffer at which the receiver of several rings sleeps."""
+def format_common_waiter(buffer):
+    """Make the semaphore on which the receiver of several rings sleeps, at the beginning of a buffer."""
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     memset(view.buf, 0, sizeof(shmring_waiter))
@@ -32,8 +36,7 @@ def format_bell(buffer):
 def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_nbytes, bint drops):
     """Make ``count`` + 1 rings, one after the other, and behind them slots that are the slots of each.
 
-    The first is the one that is written through, the others have a reader each: with ``drops``, one that can be
-    overwritten.
+    The sender writes through the first; each of the others has a receiver, which ``drops`` allows to overwrite.
     """
     cdef Py_buffer view
     cdef uint64_t i, at
@@ -60,4 +63,4 @@ def format_queue(buffer):
     error = lock_init(&q.sending) or lock_init(&q.receiving)
     PyBuffer_Release(&view)
     if error:
-        raise OSError(error, "this system has no locks that survive their holders")
+        raise OSError(error, "this system has no robust mutexes, which survive the death of their holder")

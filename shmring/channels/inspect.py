@@ -1,7 +1,8 @@
-"""Which channels this user's processes have open, and how they stand: who waits for whom, how full, how fast.
+"""Inspection of the channels that this user's processes have open: which end waits, how full, how fast.
 
-A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory, and those can
-be found in the process table, and opened."""
+A channel need not have a name. But every process that has an end of one keeps a descriptor of its memory; descriptors
+are listed in /proc and can be opened from there.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shmring.channels.memory import Channel
-from shmring.channels.multi_ring import Branch, rings_of
+from shmring.channels.memory import ChannelMemory
+from shmring.channels.multi_ring import MemberRing, rings_of
 from shmring.errors import ShmringError
 from shmring.memory import names, segment
 from shmring.memory.segment import CHANNEL
@@ -19,7 +20,7 @@ from shmring.ring.inspect import RingLook, look
 
 
 class ChannelLook(NamedTuple):
-    """A channel as it was found, and how fast it was over some time."""
+    """State of a channel, and its rates over an interval."""
 
     name: str
     """Of its segment; the channel itself may have none."""
@@ -31,17 +32,17 @@ class ChannelLook(NamedTuple):
 
     @property
     def waiting(self) -> str:
-        """Who sleeps until whom does what; empty if nobody does."""
+        """Which end sleeps, and what it waits for; empty if none does."""
         sender, receiver = self.ring.producer, self.ring.consumer
         if receiver.asleep and receiver.state == "here":
-            return f"receiver {receiver.pid} waits for sender {_who(sender.pid, sender.state)} to send"
+            return f"receiver {receiver.pid} waits for sender {_holder(sender.pid, sender.state)} to send"
         if sender.asleep and sender.state == "here":
-            return f"sender {sender.pid} waits for receiver {_who(receiver.pid, receiver.state)} to receive"
+            return f"sender {sender.pid} waits for receiver {_holder(receiver.pid, receiver.state)} to receive"
         return ""
 
 
-def _who(pid: int, state: str) -> str:
-    return "(nobody yet)" if state == "absent" else f"{pid}" if state == "here" else f"{pid} ({state})"
+def _holder(pid: int, state: str) -> str:
+    return "(not taken yet)" if state == "absent" else f"{pid}" if state == "here" else f"{pid} ({state})"
 
 
 def list_channels(interval: float = 0.0) -> list[ChannelLook]:
@@ -69,16 +70,16 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
         rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
         is_named = not name.endswith(" (deleted)")
-        name = name.removesuffix(" (deleted)") + (f", branch {ring.index}" if isinstance(ring, Branch) else "")
+        name = name.removesuffix(" (deleted)") + (f", ring {ring.index}" if isinstance(ring, MemberRing) else "")
         looks.append(ChannelLook(name, is_named, now, *rates))
     return sorted(looks)
 
 
-def _look(channel: Channel) -> RingLook:
+def _look(channel: ChannelMemory) -> RingLook:
     return look(memoryview(channel.mapping)[channel.ring_offset :])
 
 
-def _open_rings() -> Iterator[tuple[str, Channel]]:
+def _open_rings() -> Iterator[tuple[str, ChannelMemory]]:
     """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
     seen = set()
     prefix = names.SHM_DIRECTORY + names.user_prefix()

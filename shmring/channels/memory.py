@@ -1,8 +1,9 @@
-"""The memory of a channel and how processes come by it; the two ends of it are in channels/sender.pyx and channels/receiver.pyx.
+"""The memory of a channel, and how processes get it: by a descriptor, or by name.
 
-A channel without a name lost its name before anybody could know it: other processes get its descriptor, by a fork, or
-inside a pickle that multiprocessing carries. So nothing can be left of it, whoever dies. A named channel is found by
-its name, which stands as long as an end lives, so that the other may come again."""
+The segment of an unnamed channel is unlinked as soon as it is made: other processes get its descriptor, through a fork
+or in a pickle that multiprocessing transfers. So nothing is left of it, whichever process dies. A named channel is
+found by its name, which exists as long as one end is open, so that the other can be opened again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmring.arrays import dtype_codec as contents
+from shmring.arrays import dtype_codec
+from shmring.channels.format import WHEN_FULL
 from shmring.config import configure
 from shmring.errors import SegmentError
 from shmring.memory import segment
@@ -27,9 +29,7 @@ from shmring.memory.segment import CHANNEL, Segment
 from shmring.placement.cpus import processor_quota
 from shmring.ring.spsc import format_ring, ring_nbytes
 
-WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
-
-# The description of the records, if it is a channel of records, follows the header in its page.
+# In a channel of records their description follows the header in its page.
 _TEXT_OFFSET = 1024
 _TEXT_NBYTES = HEADER_NBYTES - _TEXT_OFFSET
 
@@ -37,11 +37,11 @@ _WORD_NBYTES = 8
 _LEAST_NBYTES = 64
 _MOST_NBYTES = 1 << 35
 
-# How long to try to open a name that others are creating or taking away.
-_PATIENCE_S = 5.0
+# How long to try to open a name that other processes are creating or unlinking.
+_OPEN_TIMEOUT_S = 5.0
 
 
-class Channel:
+class ChannelMemory:
     """The memory that the two ends of a channel share, as one process sees it.
 
     Attributes
@@ -61,8 +61,8 @@ class Channel:
     """
 
     ring_offset = HEADER_NBYTES
-    common_bell_offset = 0  # of the bell at which the receiver sleeps, if it has several rings
-    is_lent = False  # whether its ends go from process to process
+    common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
+    owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
     def __init__(self, memory: Segment, key: str | None = None) -> None:
         self.memory = memory
@@ -70,10 +70,10 @@ class Channel:
         self.key = key
         flags, text_nbytes, _, _ = memory.header.params
         text = bytes(memoryview(self.mapping)[_TEXT_OFFSET : _TEXT_OFFSET + min(text_nbytes, _TEXT_NBYTES)])
-        self.dtype = contents.dtype_of(text) if text else None
+        self.dtype = dtype_codec.dtype_of(text) if text else None
         if flags & 0xFF >= len(WHEN_FULL):
-            raise SegmentError(f"{self.title} is not to be trusted: its header has flags {flags:#x}")
-        self.when_full = WHEN_FULL[flags & 0xFF]
+            raise SegmentError(f"{self.title} is corrupted: its header has flags {flags:#x}")
+        self.when_full = list(WHEN_FULL)[flags & 0xFF]
         self.allow_pickle = bool(flags >> 8 & 1)
         config = configure()
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
@@ -81,11 +81,11 @@ class Channel:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """How error messages name it."""
         return "this channel" if self.key is None else f"channel {self.key!r}"
 
     def taking(self, role: str) -> AbstractContextManager[bool]:
-        """A block in which an end is taken; it says whether one that had a holder may be taken again."""
+        """A context in which an end is taken; its value: whether an end that had a holder may be taken again."""
         return contextlib.nullcontext(False) if self.key is None else self._alone()
 
     @contextlib.contextmanager
@@ -94,7 +94,7 @@ class Channel:
             yield True
 
     def leave(self) -> None:
-        """The end that was opened has closed: let go of the name, which goes with the last that does so."""
+        """The end that was opened has closed: drop the name, which the last end to do so unlinks."""
         if self.key is not None:
             self.memory.unlink()
 
@@ -104,38 +104,44 @@ class Channel:
         return _adopted, (reduction.DupFd(self.memory.descriptor),)
 
 
-def _adopted(descriptor) -> Channel:
-    return Channel(segment.adopt(descriptor.detach(), kind=CHANNEL))
+def _adopted(descriptor) -> ChannelMemory:
+    return ChannelMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
 
 
-def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Channel:
+def fresh_name() -> str:
+    """For a segment that is unlinked at once."""
+    return segment.segment_name("channel", secrets.token_hex(8))
+
+
+def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> ChannelMemory:
     """Fresh memory without a name."""
-    name = segment.segment_name("channel", secrets.token_hex(8))
-    memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle, keep_descriptor=True)
+    memory = _create(fresh_name(), capacity_nbytes, dtype, when_full, allow_pickle, keep_descriptor=True)
     memory.unlink()
-    return Channel(memory)
+    return ChannelMemory(memory)
 
 
-def open_named(key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Channel:
+def open_named(
+    key: str, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
+) -> ChannelMemory:
     """The memory of that name; created if there is none."""
     name = segment.segment_name(f"channel/{key}", "ring")
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while True:
         memory = segment.join(name, kind=CHANNEL)
         if memory is not None:
-            return _agreeing(Channel(memory, key), dtype, when_full)
+            return _require_same(ChannelMemory(memory, key), dtype, when_full)
         try:
             memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
         except SegmentError as error:
             if error.errno != errno.EEXIST or time.monotonic() > deadline:
                 raise
-            time.sleep(0.001)  # somebody is creating it just now
+            time.sleep(0.001)  # another process is creating it
         else:
             memory.share()
-            return Channel(memory, key)
+            return ChannelMemory(memory, key)
 
 
-def _agreeing(found: Channel, dtype: np.dtype | None, when_full: str) -> Channel:
+def _require_same(found: ChannelMemory, dtype: np.dtype | None, when_full: str) -> ChannelMemory:
     if (found.dtype, found.when_full) == (dtype, when_full):
         return found
     found.leave()
@@ -145,8 +151,8 @@ def _agreeing(found: Channel, dtype: np.dtype | None, when_full: str) -> Channel
     )
 
 
-class Ring(NamedTuple):
-    """What a ring will be, checked."""
+class RingPlan(NamedTuple):
+    """Checked arguments of a ring to be made."""
 
     nslots: int
     slot_nbytes: int
@@ -155,7 +161,7 @@ class Ring(NamedTuple):
     """The description of its records."""
 
     def reserve(self, name: str, ring_nbytes: int, params: tuple = (), **options) -> Segment:
-        """A segment for it, announced to nobody yet; ``params`` are for rings that are not alone (channels/multi_ring.py)."""
+        """A segment for it, not announced yet; ``params`` describe several rings (channels/multi_ring.py)."""
         nbytes = HEADER_NBYTES + ring_nbytes
         params = (self.flags, len(self.text), *params)
         memory = segment.create(name, nbytes, kind=CHANNEL, params=params, **options)
@@ -165,11 +171,11 @@ class Ring(NamedTuple):
         return memory
 
 
-def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Ring:
-    """What a ring with these arguments will be; raises `TypeError` and `ValueError`."""
+def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> RingPlan:
+    """Check the arguments of a ring; raises `TypeError` and `ValueError`."""
     if when_full not in WHEN_FULL:
         raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(WHEN_FULL)}")
-    text = b"" if dtype is None else contents.describe(dtype)
+    text = b"" if dtype is None else dtype_codec.describe(dtype)
     if len(text) > _TEXT_NBYTES:
         raise ValueError(f"dtype={dtype}: its description has {len(text)} bytes, there is room for {_TEXT_NBYTES}")
     slot_nbytes = _WORD_NBYTES if dtype is None else dtype.itemsize
@@ -180,7 +186,7 @@ def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, a
     if not _LEAST_NBYTES <= capacity_nbytes <= _MOST_NBYTES:
         raise ValueError(f"capacity_nbytes={capacity_nbytes}: must be from {_LEAST_NBYTES} to {_MOST_NBYTES}")
     nslots = 1 << max(0, -(-capacity_nbytes // slot_nbytes) - 1).bit_length()
-    return Ring(nslots, slot_nbytes, WHEN_FULL.index(when_full) | allow_pickle << 8, text)
+    return RingPlan(nslots, slot_nbytes, WHEN_FULL[when_full] | allow_pickle << 8, text)
 
 
 def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) -> Segment:

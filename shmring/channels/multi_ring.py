@@ -1,36 +1,40 @@
-"""Channels that have several rings in one segment, as `channelmemory` has one: many senders to one, one sender to many.
+"""The memory of channels that have several rings in one segment: many senders to one receiver, one sender to many.
 
-In a *fan-in* each sender has a ring of its own, and the receiver one bell for all. In a *broadcast* all rings have the
-same slots: what is written once is announced in each, and each receiver goes through it at its own pace.
+In a *fan-in* each sender has its own ring, and the receiver one semaphore for all. In a *broadcast* all rings have the
+same slots: what is written once is announced in each, and each receiver reads it at its own pace.
 
-    fan-in:     [header page][ring 0 and its slots][ring 1 and its slots]...[bell]
+    fan-in:     [header page][ring 0 and its slots][ring 1 and its slots]...[waiter]
     broadcast:  [header page][ring 0: the sender's][ring 1]...[ring n][slots]
 """
 
 from __future__ import annotations
 
-import secrets
 from multiprocessing import reduction
 
 import numpy as np
 
-from shmring.channels.format import BELL_NBYTES, CONTROL_NBYTES, format_bell, format_shared_slots
-from shmring.channels.memory import Channel, checked_ring
+from shmring.channels.format import (
+    CONTROL_NBYTES,
+    WAITER_NBYTES,
+    WHEN_SLOW,
+    format_common_waiter,
+    format_shared_slots,
+)
+from shmring.channels.memory import ChannelMemory, checked_ring, fresh_name
 from shmring.errors import SegmentError
 from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import CHANNEL, Segment
 from shmring.ring.spsc import format_ring
 
-WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
-MOST_BRANCHES = 1024
+MAX_RINGS = 1024
 
 _FAN_IN, _BROADCAST = 1, 2
 _DISCONNECTS = 1 << 9  # in the flags of the header
 _PAGE_NBYTES = 4096
 
 
-class Branch(Channel):
+class MemberRing(ChannelMemory):
     """One ring of several, as one process sees it.
 
     Attributes
@@ -44,45 +48,45 @@ class Branch(Channel):
         self.index = index
         self.ring_offset = HEADER_NBYTES + index * stride
         if layout & 0xFF == _FAN_IN:
-            self.common_bell_offset = HEADER_NBYTES + (layout >> 8) * stride
+            self.common_waiter_offset = HEADER_NBYTES + (layout >> 8) * stride
         elif index == 0:
-            self.when_full = "wait"  # nobody reads through it
-        last = max(self.ring_offset + CONTROL_NBYTES, self.common_bell_offset + BELL_NBYTES)
+            self.when_full = "wait"  # it has no receiver
+        last = max(self.ring_offset + CONTROL_NBYTES, self.common_waiter_offset + WAITER_NBYTES)
         if last > memory.nbytes or (stride % CONTROL_NBYTES and stride % _PAGE_NBYTES):
             raise SegmentError("the rings of this channel are not where its header says")
 
     @property
     def title(self) -> str:
-        """What messages call it."""
-        return f"branch {self.index} of this channel"
+        """How error messages name it."""
+        return f"ring {self.index} of this channel"
 
     def __reduce__(self) -> tuple:
-        return _adopted_branch, (reduction.DupFd(self.memory.descriptor), self.index)
+        return _adopted_ring, (reduction.DupFd(self.memory.descriptor), self.index)
 
 
-def _adopted_branch(descriptor, index: int) -> Branch:
-    return Branch(segment.adopt(descriptor.detach(), kind=CHANNEL), index)
+def _adopted_ring(descriptor, index: int) -> MemberRing:
+    return MemberRing(segment.adopt(descriptor.detach(), kind=CHANNEL), index)
 
 
-def rings_of(memory: Segment) -> list[Channel]:
-    """Every ring of a segment of this kind, whatever it is for."""
+def rings_of(memory: Segment) -> list[ChannelMemory]:
+    """Every ring of the segment of a channel of any kind."""
     layout = memory.header.params[2]
     count = {_FAN_IN: layout >> 8, _BROADCAST: (layout >> 8) + 1}.get(layout & 0xFF, 0)
-    return [Branch(memory, i) for i in range(min(count, MOST_BRANCHES + 1))] or [Channel(memory)]
+    return [MemberRing(memory, i) for i in range(min(count, MAX_RINGS + 1))] or [ChannelMemory(memory)]
 
 
-class Fan:
-    """All rings of one segment: what the one end has that deals with all of them.
+class RingSet:
+    """All rings of one segment: the memory of the end that uses all of them.
 
     Attributes
     ----------
     count : int
-        Of the many.
+        Of senders, or of receivers.
     dtype, allow_pickle, spin_ns, tick_ns
-        As of `Channel`.
+        As of `ChannelMemory`.
     when_slow : str
         One of `WHEN_SLOW`, in a broadcast.
-    common_bell_offset : int
+    common_waiter_offset : int
     """
 
     def __init__(self, memory: Segment) -> None:
@@ -90,46 +94,48 @@ class Fan:
         self.mapping = memory.mapping
         flags, _, layout, _ = memory.header.params
         self.count = layout >> 8
-        first = Branch(memory, 0)
+        first = MemberRing(memory, 0)
         self.dtype, self.allow_pickle = first.dtype, first.allow_pickle
         self.spin_ns, self.tick_ns = first.spin_ns, first.tick_ns
-        self.common_bell_offset = first.common_bell_offset
+        self.common_waiter_offset = first.common_waiter_offset
         self.when_slow = "disconnect" if flags & _DISCONNECTS else "drop_oldest" if flags & 0xFF else "wait"
 
-    def branch(self, index: int) -> Branch:
+    def ring(self, index: int) -> MemberRing:
         """One ring."""
-        return Branch(self.memory, index)
+        return MemberRing(self.memory, index)
 
     def __reduce__(self) -> tuple:
-        return _adopted_fan, (reduction.DupFd(self.memory.descriptor),)
+        return _adopted_set, (reduction.DupFd(self.memory.descriptor),)
 
 
-def _adopted_fan(descriptor) -> Fan:
-    return Fan(segment.adopt(descriptor.detach(), kind=CHANNEL))
+def _adopted_set(descriptor) -> RingSet:
+    return RingSet(segment.adopt(descriptor.detach(), kind=CHANNEL))
 
 
-def create_fan_in(count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> Fan:
+def create_fan_in(
+    count: int, capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool
+) -> RingSet:
     """Fresh memory with a ring for each of so many senders."""
     _require_count("nsenders", count)
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
     # Each begins on a page, so that no two senders write to one.
     stride = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _PAGE_NBYTES) * _PAGE_NBYTES
     params = (_FAN_IN | count << 8, stride)
-    memory = ring.reserve(_fresh_name(), count * stride + BELL_NBYTES, params, keep_descriptor=True)
+    memory = ring.reserve(fresh_name(), count * stride + WAITER_NBYTES, params, keep_descriptor=True)
     memory.unlink()
     with memoryview(memory.mapping) as view:
         for i in range(count):
             with view[HEADER_NBYTES + i * stride :] as rest:
                 format_ring(rest, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
         with view[HEADER_NBYTES + count * stride :] as rest:
-            format_bell(rest)
+            format_common_waiter(rest)
     memory.announce()
-    return Fan(memory)
+    return RingSet(memory)
 
 
 def create_broadcast(
     count: int, capacity_nbytes: int, dtype: np.dtype | None, when_slow: str, allow_pickle: bool
-) -> Fan:
+) -> RingSet:
     """Fresh memory with one set of slots and a ring for the sender and each of so many receivers."""
     _require_count("nreceivers", count)
     if when_slow not in WHEN_SLOW:
@@ -139,20 +145,16 @@ def create_broadcast(
     ring = ring._replace(flags=ring.flags | (_DISCONNECTS if when_slow == "disconnect" else 0))
     params = (_BROADCAST | count << 8, CONTROL_NBYTES)
     nbytes = (count + 1) * CONTROL_NBYTES + ring.nslots * ring.slot_nbytes
-    memory = ring.reserve(_fresh_name(), nbytes, params, keep_descriptor=True)
+    memory = ring.reserve(fresh_name(), nbytes, params, keep_descriptor=True)
     memory.unlink()
     with memoryview(memory.mapping)[HEADER_NBYTES:] as rest:
         format_shared_slots(rest, count, ring.nslots, ring.slot_nbytes, drops)
     memory.announce()
-    return Fan(memory)
+    return RingSet(memory)
 
 
 def _require_count(name: str, count: int) -> None:
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name}={count!r}: must be an int")
-    if not 1 <= count <= MOST_BRANCHES:
-        raise ValueError(f"{name}={count}: must be from 1 to {MOST_BRANCHES}")
-
-
-def _fresh_name() -> str:
-    return segment.segment_name("channel", secrets.token_hex(8))
+    if not 1 <= count <= MAX_RINGS:
+        raise ValueError(f"{name}={count}: must be from 1 to {MAX_RINGS}")

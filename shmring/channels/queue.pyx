@@ -1,9 +1,8 @@
 """Queues: the interface of ``multiprocessing.Queue`` over a ring whose ends go from process to process.
 
-A ring has one producer and one consumer, but these need not be the same for ever: its counters always stand between two
-messages, so another process can go on wherever the last one stopped, or died. Here a lock says whose each end is. It is
-a lock that the kernel hands on when its holder dies; and what a dead producer was in the middle of is cut, as in a
-channel.
+A ring has one producer and one consumer at a time. Its counters always stand between two messages, so another process
+can continue where the last one stopped, or died. The holder of a robust lock owns an end: when the holder dies, the
+kernel passes the lock on. A message that a dead producer had not completed is retracted, or cut as in a channel.
 """
 
 from cpython.bytes cimport PyBytes_CheckExact
@@ -15,27 +14,28 @@ import queue
 import sys
 import weakref
 
-
 cimport numpy as cnp
 
 from shmring._c.atomics cimport (compare_swap_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32,
                               load_relaxed_u64, store_release_u64)
-from shmring.channels.endpoint cimport End, timeout_of
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport pthread_mutex_t, sem_t, shmring_queue, shmring_ring
+from shmring._runtime cimport timeout_to_ns
+from shmring.channels.endpoint cimport deadline_of, left_until
+from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
+from shmring.channels.message_reader cimport MessageReader, take_bytes
+from shmring.channels.message_writer cimport MessageWriter, put_bytes
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport LATE
-from shmring.sync.backoff cimport before_wake, now_ns, sem_post, sleep_on
+from shmring.sync.backoff cimport before_wake, sem_post, sleep_on
 
-from shmring.errors import ClosedError
+from shmring.channels.message_reader import PickledContent
 from shmring.channels.queue_memory import create_queue
-from shmring.channels.receiver import Packed, Receiver
-from shmring.channels.sender import Sender
+from shmring.errors import ClosedError
 
 cnp.import_array()
 
 cdef extern from "robust.h" nogil:
-    const int LOCK_INHERITED
     const int LOCK_LATE
     int lock_try(pthread_mutex_t *lock)
     int lock_within(pthread_mutex_t *lock, int64_t ns)
@@ -45,10 +45,10 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_getvalue(sem_t *sem, int *value)
 
 cdef enum:
-    TICK_NS = 50000000         # between two looks at signals, and at who is dead
-    GLANCE_NS = 1000000        # for another to be done with what takes no time
+    TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
+    GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
 
-cdef object everybody = weakref.WeakSet()      # the queues of this process
+cdef object queues = weakref.WeakSet()      # of this process
 
 
 cdef class Queue:
@@ -83,9 +83,8 @@ cdef class Queue:
     cdef object memory
     cdef shmring_queue *q
     cdef shmring_ring *ring
-    cdef End sender
-    cdef End receiver
-    cdef object receiving          # the receiver, as Python sees it
+    cdef MessageWriter sender
+    cdef MessageReader receiver
     cdef bint is_closed
     cdef uint64_t maxsize
     cdef object __weakref__
@@ -101,41 +100,37 @@ cdef class Queue:
         self.maxsize = memory.maxsize or <uint64_t>1 << 63
         self.q = <shmring_queue *>(mapping.address + <size_t>memory.queue_offset)
         self.ring = <shmring_ring *>(mapping.address + <size_t>memory.ring_offset)
-        everybody.add(self)
-        self.begin()
+        queues.add(self)
+        self.make_ends()
         return 0
 
-    cdef int begin(self) except -1:
-        """Ends of this process's own; nobody has used them."""
-        self.sender = Sender(self.memory, "sender")
-        self.begin_receiving()
+    cdef int make_ends(self) except -1:
+        """The ends of this process, not used yet."""
+        self.sender = MessageWriter(self.memory, "sender")
+        self.make_receiver()
         return 0
 
-    cdef int begin_receiving(self) except -1:
-        self.receiving = Receiver(self.memory, "receiver")
-        self.receiving._leaves_packed = True
-        self.receiver = self.receiving
+    cdef int make_receiver(self) except -1:
+        self.receiver = MessageReader(self.memory, "receiver")
+        self.receiver.leaves_pickled = True
         return 0
-
-    def _forget_parent(self):
-        self.begin()
 
     def __reduce__(self):
-        return adopted, (type(self), self.memory)
+        return _adopted, (type(self), self.memory)
 
-    # ---- whose an end is ----
+    # ---- owning an end ----
 
     cdef bint lock(self, pthread_mutex_t *lock, int64_t timeout_ns) except -1:
-        """False if time ran out. While it is held no other process, and no other thread, has that end."""
-        cdef int64_t until, left
+        """False if time ran out. Its holder owns that end: no other process, and no other thread, uses it."""
+        cdef int64_t deadline_ns, left
         cdef int outcome
         if self.is_closed:
             raise ClosedError("this queue is closed")
         outcome = lock_try(lock)
         if outcome == LOCK_LATE and timeout_ns != 0:
-            until = now_ns() + timeout_ns if timeout_ns > 0 else 0
+            deadline_ns = deadline_of(timeout_ns)
             while outcome == LOCK_LATE:
-                left = TICK_NS if timeout_ns < 0 else min(<int64_t>TICK_NS, until - now_ns())
+                left = TICK_NS if timeout_ns < 0 else min(<int64_t>TICK_NS, left_until(deadline_ns, timeout_ns))
                 if left <= 0:
                     break
                 with nogil:
@@ -154,30 +149,30 @@ cdef class Queue:
         return 0
 
     cdef bint take_back(self) except -1:
-        """Clear the ring of an item that was given up, or whose producer died over it. False: somebody is getting, and
-        will come upon it."""
+        """Retract an item that was given up, or that its producer did not live to complete. False: another process is
+        getting, and will skip it."""
         cdef int outcome = lock_within(&self.q.receiving, GLANCE_NS)
         if outcome == LOCK_LATE or outcome < 0:
             return False
-        # With both locks held, nobody else looks at the counters.
+        # With both locks held, no other process uses the counters.
         if <int64_t>(self.q.began - load_relaxed_u64(&self.ring.head)) >= 0:
             store_release_u64(&self.ring.tail, self.q.began)
             fault_point("retract")
             store_release_u64(&self.ring.sent.messages, self.q.sent)
-        else:                          # its beginning was taken out, and nothing follows it
+        else:                          # its beginning was received, and nothing follows it
             store_release_u64(&self.ring.head, load_relaxed_u64(&self.ring.tail))
             self.settle()
         lock_release(&self.q.receiving)
         return True
 
     cdef void settle(self) noexcept nogil:
-        """Both locks held, the ring empty: who died may have been about to count what he did."""
+        """Both locks held, the ring empty: a process that died may not have counted its last item."""
         store_release_u64(&self.ring.sent.messages, load_relaxed_u64(&self.ring.received.messages))
 
     cdef int have_receiver(self) except -1:
         if not self.receiver.is_taken:
             self.receiver.prepare()
-        self.receiver.resume(False)
+        self.receiver.resume()
         return 0
 
     # ---- putting ----
@@ -203,38 +198,42 @@ cdef class Queue:
         ClosedError
             The queue was closed here; a ``ValueError``.
         """
-        cdef int64_t timeout_ns = timeout_of(timeout) if block else 0
-        cdef int64_t until = now_ns() + timeout_ns if timeout_ns > 0 else 0
-        sender = self.sender
-        is_plain = PyBytes_CheckExact(obj) or (cnp.PyArray_CheckExact(obj) and cnp.PyArray_IS_C_CONTIGUOUS(obj)
-                                               and not obj.dtype.hasobject and obj.dtype.isbuiltin != 2)
-        item = obj if is_plain else sender._packed(obj)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef message_t m
+        cdef int64_t left
+        cdef bint is_bytes = PyBytes_CheckExact(obj)
+        _keeper = None if is_bytes else encode_item(obj, &m, self.memory)     # pickling may take long, or fail
         if not self.lock(&self.q.sending, timeout_ns or GLANCE_NS):
             raise queue.Full
         try:
             self.have_sender()
-            self.await_place(timeout_ns, until)
+            self.await_place(timeout_ns, deadline_ns)
             fault_point("putting")
             self.q.began = load_relaxed_u64(&self.ring.tail)
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
             store_release_u64(&self.q.is_midway, 1)
-            # Time that has run out is still not none at all: with none, nothing may stream.
-            left = None if timeout_ns < 0 else max(nanoseconds_left(timeout_ns, until), timeout_ns > 0) / 1e9
-            (sender.send if is_plain else sender._send_pickled)(item, left)
+            if not is_bytes or not put_bytes(self.sender, obj):
+                if is_bytes:
+                    _keeper = encode(obj, &m)
+                left = left_until(deadline_ns, timeout_ns)
+                # A timeout that is over is not passed on as 0, with which no message is streamed.
+                if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:
+                    raise queue.Full
             fault_point("put")
             store_release_u64(&self.q.is_midway, 0)
         finally:
             lock_release(&self.q.sending)
 
-    cdef int await_place(self, int64_t timeout_ns, int64_t until) except -1:
-        """Until fewer items than `maxsize` are in it."""
+    cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
+        """Wait until fewer items than `maxsize` are in it."""
         cdef uint64_t received
         while True:
             received = load_acquire_u64(&self.ring.received.messages)
             if self.count() < self.maxsize:
                 return 0
             if self.sender.wait_for(&self.ring.received.messages, received + 1, load_relaxed_u64(&self.ring.head),
-                                    nanoseconds_left(timeout_ns, until)) == LATE:
+                                    left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Full
 
     def put_nowait(self, obj):
@@ -273,46 +272,48 @@ cdef class Queue:
         ClosedError
             The queue was closed here; a ``ValueError``.
         """
-        cdef int64_t timeout_ns = timeout_of(timeout) if block else 0
-        cdef int64_t until = now_ns() + timeout_ns if timeout_ns > 0 else 0
+        cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.receiving, timeout_ns or (GLANCE_NS if self.count() else 0)):
             raise queue.Empty
         try:
             self.have_receiver()
             fault_point("getting")
-            item = self.next_item(timeout_ns, until)
+            item = self.next_item(timeout_ns, deadline_ns)
             fault_point("got")
         finally:
             lock_release(&self.q.receiving)
-        return self.receiving._unpack(*item) if isinstance(item, Packed) else item
+        if isinstance(item, PickledContent):
+            return unpickle_content(item.content, item.stream_nbytes, self.memory)
+        return item
 
-    cdef object next_item(self, int64_t timeout_ns, int64_t until):
+    cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns):
         cdef uint64_t head
+        cdef bint found = False
         while True:
             head = load_relaxed_u64(&self.ring.head)
             if self.ring.sent.messages != self.ring.received.messages and load_acquire_u64(&self.ring.tail) == head:
-                self.is_nobody_putting()     # one is about to come, or its producer died
-            if self.receiver.wait_for(&self.ring.tail, head + 1, head + 1, nanoseconds_left(timeout_ns, until)) == LATE:
+                self.is_no_producer()        # one is about to put, or died
+            if self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
+                                      left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Empty
-            # Something has come, so it will not be long; but the half of an item must not be left to others.
-            try:
-                return self.receiving.recv(0)
-            except queue.Empty:
-                pass
-            while self.receiving.midway:
-                try:
-                    return self.receiving.recv(TICK_NS / 1e9)
-                except queue.Empty:
-                    if self.is_nobody_putting():
-                        try:
-                            return self.receiving.recv(0)      # if it was not given up, but done
-                        except queue.Empty:
-                            if self.receiving.midway:
-                                self.begin_receiving()
-                                self.have_receiver()
+            item = take_bytes(self.receiver)
+            if item is not None:
+                return item
+            item = self.receiver.next_message(0, &found)
+            # A part of an item has come: stay until it is complete or given up, so that no other process gets the rest.
+            while not found and self.receiver.target is not None:
+                item = self.receiver.next_message(TICK_NS, &found)
+                if not found and self.is_no_producer():
+                    item = self.receiver.next_message(0, &found)      # the rest may have come before it left
+                    if not found and self.receiver.target is not None:
+                        self.make_receiver()
+                        self.have_receiver()
+            if found:
+                return item
 
-    cdef bint is_nobody_putting(self) except -1:
-        """Whether nobody writes any more: who is in the middle of an item has the lock."""
+    cdef bint is_no_producer(self) except -1:
+        """Whether no process is in the middle of an item: it would have the lock."""
         cdef int outcome = lock_try(&self.q.sending)
         if outcome == LOCK_LATE or outcome < 0:
             return False
@@ -331,13 +332,13 @@ cdef class Queue:
         """
         return self.get(False)
 
-    # ---- how it stands ----
+    # ---- state ----
 
     cdef uint64_t count(self) noexcept:
         # The receiver's count first: there are never fewer than none.
         cdef uint64_t received = load_acquire_u64(&self.ring.received.messages)
         cdef uint64_t sent = load_acquire_u64(&self.ring.sent.messages)
-        # Who was killed may have been about to count what he did; an empty ring has nothing in it.
+        # A process that was killed may not have counted its last item; but an empty ring has nothing in it.
         if load_acquire_u64(&self.ring.tail) == load_acquire_u64(&self.ring.head):
             return 0
         return max(<int64_t>0, <int64_t>(sent - received))
@@ -360,14 +361,14 @@ cdef class Queue:
     # ---- leaving ----
 
     def close(self):
-        """This process will use it no more. Others go on; what is in it stays."""
+        """Close the queue in this process. Others go on; what is in it stays."""
         self.is_closed = True
 
     def join_thread(self):
         """Return at once: what was put is in shared memory already. For programs written for multiprocessing."""
 
     def cancel_join_thread(self):
-        """Do nothing, as there is no thread that anybody would wait for. For programs written for multiprocessing."""
+        """Do nothing: there is no thread to be joined. For programs written for multiprocessing."""
 
     def __repr__(self):
         return f"<shmring.{type(self).__name__} of {self.qsize()} items{', closed here' if self.is_closed else ''}>"
@@ -377,12 +378,12 @@ cdef class JoinableQueue(Queue):
     """A `Queue` whose items are reported done, to be used like `multiprocessing.JoinableQueue`."""
 
     def task_done(self):
-        """Say that an item that was got has been dealt with.
+        """Report that an item that was got has been processed.
 
         Raises
         ------
         ValueError
-            More were said to be done than were ever put.
+            More were reported done than were ever put.
         """
         cdef uint64_t done
         cdef int value = 0
@@ -401,7 +402,7 @@ cdef class JoinableQueue(Queue):
                 value += 1
 
     def join(self):
-        """Wait until all items that were ever put have been said to be done."""
+        """Wait until all items that were ever put have been reported done."""
         while not self.is_done():
             add_u32(&self.q.joiners, 1)
             # SYNC joined (meets: task_done).
@@ -424,20 +425,25 @@ cdef void add_u32(uint32_t *word, uint32_t value) noexcept nogil:
             return
 
 
-cdef inline int64_t nanoseconds_left(int64_t timeout_ns, int64_t until) noexcept nogil:
-    return timeout_ns if timeout_ns <= 0 else max(<int64_t>0, until - now_ns())
+cdef object encode_item(object item, message_t *m, object memory):
+    """Plain arrays as they are, all else by pickle."""
+    if (cnp.PyArray_CheckExact(item) and cnp.PyArray_IS_C_CONTIGUOUS(item)
+            and not item.dtype.hasobject and item.dtype.isbuiltin != 2):
+        return encode(item, m)
+    return encode_pickled(pickle_object(item, memory), m)
 
 
-def adopted(kind, memory):
+def _adopted(kind, memory):
     """The queue of a memory that came from another process."""
-    cdef Queue one = kind.__new__(kind)
-    one.use(memory)
-    return one
+    cdef Queue adopted = kind.__new__(kind)
+    adopted.use(memory)
+    return adopted
 
 
 def _after_fork():
-    for one in list(everybody):
-        one._forget_parent()
+    cdef Queue inherited
+    for inherited in list(queues):
+        inherited.make_ends()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,15 +1,14 @@
-"""The memory of a queue: a ring, and behind it the locks that hand its ends from process to process.
+"""The memory of a queue: a ring, and behind it the locks that own its ends.
 
     [header page][ring and its slots][shmring_queue]
 """
 
 from __future__ import annotations
 
-import secrets
 from multiprocessing import reduction
 
 from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, format_queue
-from shmring.channels.memory import Channel, checked_ring
+from shmring.channels.memory import ChannelMemory, checked_ring, fresh_name
 from shmring.errors import SegmentError
 from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
@@ -19,8 +18,8 @@ from shmring.ring.spsc import format_ring
 _ALIGNMENT = 128
 
 
-class QueueMemory(Channel):
-    """What the processes that have a queue share, as one process sees it.
+class QueueMemory(ChannelMemory):
+    """The memory that the processes of a queue share, as one process sees it.
 
     Attributes
     ----------
@@ -29,7 +28,7 @@ class QueueMemory(Channel):
     maxsize : int
     """
 
-    is_lent = True
+    owned_by_lock = True
 
     def __init__(self, memory: Segment) -> None:
         super().__init__(memory)
@@ -39,7 +38,7 @@ class QueueMemory(Channel):
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """How error messages name it."""
         return "this queue"
 
     def __reduce__(self) -> tuple:
@@ -55,8 +54,7 @@ def create_queue(capacity_nbytes: int, maxsize: int) -> QueueMemory:
     ring = checked_ring(capacity_nbytes, None, "wait", True)
     ring_nbytes = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _ALIGNMENT) * _ALIGNMENT
     params = (HEADER_NBYTES + ring_nbytes, maxsize)
-    name = segment.segment_name("channel", secrets.token_hex(8))
-    memory = ring.reserve(name, ring_nbytes + QUEUE_NBYTES, params, keep_descriptor=True)
+    memory = ring.reserve(fresh_name(), ring_nbytes + QUEUE_NBYTES, params, keep_descriptor=True)
     memory.unlink()
     with memoryview(memory.mapping) as view:
         with view[HEADER_NBYTES:] as rest:

@@ -17,14 +17,6 @@ cdef enum:
     MAY_GO = 2
 
 
-cdef inline uint64_t claimed(uint64_t head) noexcept nogil:
-    return head | <uint64_t> 1 << 63
-
-
-cdef inline uint64_t unclaimed(uint64_t head) noexcept nogil:
-    return head & ~(<uint64_t> 1 << 63)
-
-
 cdef int64_t claim_next(consumer_t *c) noexcept nogil:
     cdef uint64_t head
     while True:

@@ -7,6 +7,7 @@ Needs what every build from a checkout needs: a C compiler, Cython and setuptool
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -72,8 +73,19 @@ def fault_build() -> str:
 
 
 def has_points(path: Path) -> bool:
-    """Whether a module has injection points."""
-    return "fault_point(" in path.read_text()
+    """Whether a module has injection points: its own, or those of inline functions that it cimports."""
+    text = path.read_text()
+    if path.with_suffix(".pxd").exists():
+        text += path.with_suffix(".pxd").read_text()
+    return "fault_point(" in text or any(f"from {name} cimport" in text for name in inline_points())
+
+
+@functools.cache
+def inline_points() -> tuple[str, ...]:
+    """The modules with injection points in their .pxd, which are compiled into those that cimport them."""
+    paths = [path for path in (ROOT / "shmring").rglob("*.pxd") if path.name != "faults.pxd"]
+    found = [path for path in paths if "fault_point(" in path.read_text()]
+    return tuple(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in found)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from support.emulation import needs_marks
 
 import shmring
 from shmring import ClosedError, EndOfStreamError, PeerLostError, RoleTakenError, SegmentError
-from shmring.memory import segment
-from shmring.memory import sweep
+from shmring.memory import segment, sweep
 from shmring.ring.inspect import look
 
 

@@ -19,8 +19,7 @@ from support.emulation import needs_marks
 from support.harness import PATIENCE
 
 import shmring
-from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError
-from shmring import list_channels
+from shmring import ClosedError, DisconnectedError, EndOfStreamError, PeerLostError, RoleTakenError, list_channels
 
 
 def wait_for(condition):
@@ -550,7 +549,7 @@ def test_fans_let_go_of_their_memory():
     assert maps.read_text().count("shmring-") == before
 
 
-def test_shmring_info_tells_of_every_branch():
+def test_shmring_info_lists_every_ring():
     senders, receiver = shmring.fan_in(2)
     broadcast, receivers = shmring.broadcast_channel(2)
     senders[1].send(b"x")
@@ -558,11 +557,11 @@ def test_shmring_info_tells_of_every_branch():
     broadcast.send(b"y")
     receivers[0].recv()
     found = [look for look in list_channels() if os.getpid() in (look.ring.producer.pid, look.ring.consumer.pid)]
-    states = sorted((look.name[-8:], look.ring.producer.state, look.ring.consumer.state) for look in found)
+    states = sorted((look.name[-6:], look.ring.producer.state, look.ring.consumer.state) for look in found)
     assert states == [
-        ("branch 0", "absent", "here"),
-        ("branch 0", "here", "absent"),
-        ("branch 1", "here", "here"),
-        ("branch 1", "here", "here"),
-        ("branch 2", "here", "absent"),
+        ("ring 0", "absent", "here"),
+        ("ring 0", "here", "absent"),
+        ("ring 1", "here", "here"),
+        ("ring 1", "here", "here"),
+        ("ring 2", "here", "absent"),
     ]

@@ -217,7 +217,7 @@ class Broadcast(Machine):
     def make(self, start, when_slow):
         self.sender, self.receivers = shmring.broadcast_channel(3, 512, when_slow=when_slow)
         for i in range(4):
-            begin_at(self.sender.fan.branch(i), start)
+            begin_at(self.sender.rings.ring(i), start)
         self.models, self.dropped, self.when_slow = [deque() for _ in range(3)], [0] * 3, when_slow
         self.is_on = [True] * 3
 

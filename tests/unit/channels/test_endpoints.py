@@ -716,7 +716,7 @@ def test_what_a_peer_scribbles_leads_nowhere():
         memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
         memory[offset : offset + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
         memory[128 + 4 : 128 + 8] = (value >> 32).to_bytes(4, "little") if offset == 128 else memory[132:136]
-        with pytest.raises(SegmentError, match="cannot be"):
+        with pytest.raises(SegmentError, match="invalid"):
             receiver.recv_many(1, 0) + receiver.recv_many(1, 0)  # the first was known at attaching
         del memory
 

@@ -1,0 +1,39 @@
+# The wire format of messages: from Python values to the parts of a frame, and back (channels/message_codec.pyx).
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
+
+from shmring.ring.framing cimport ALIGNED_NBYTES, copy_payload, frame_t, load_t, part_t
+
+cdef enum:
+    QUIET_MAX = 64                 # messages that one store announces, or releases, together
+    LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is released while copying
+    BUFFER_ALIGNMENT = 16          # of out-of-band buffers within a message
+
+# An encoded message, with room for the parts of most. Part 0 is its length, which only streamed messages contain.
+ctypedef struct message_t:
+    load_t load
+    part_t room[4]
+    uint64_t meta_nbytes           # what the receiver must have before it can allocate memory for the rest
+    uint64_t length
+    uint64_t words[1]
+    bint is_streamed               # its length has become its first part: it goes in pieces
+
+cdef object encode(object x, message_t *m)
+cdef object encode_pickled(object pickled, message_t *m)
+cdef void start_stream(message_t *m) noexcept nogil
+cdef bint is_midway(message_t *m) noexcept nogil
+cdef tuple word_and_meta(object kind, tuple shape)
+
+cdef object pickle_object(object obj, object channel)
+cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel)
+
+cdef tuple decode_meta(frame_t *f, uint64_t nbytes)
+cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil
+
+
+cdef inline object bytes_of(frame_t *f):
+    if f.nbytes < ALIGNED_NBYTES:
+        return PyBytes_FromStringAndSize(f.bytes, f.nbytes)
+    message = PyBytes_FromStringAndSize(NULL, f.nbytes)
+    copy_payload(PyBytes_AS_STRING(message), f.bytes, f.nbytes)
+    return message

@@ -1,0 +1,233 @@
+"""The wire format of messages: from Python values to the parts of a frame, and back.
+
+A message is described by the word of its frame (ring/framing.pxd) and by *metadata* before its content:
+
+    bytes      none
+    array      with OTHER_DTYPE: the length of the dtype's description; then, unless it is one-dimensional and its
+               dtype has a code: the extents; then the description, padded to words
+    object     the length of the pickle stream; its content is the stream, followed by the out-of-band buffers, each on
+               a multiple of BUFFER_ALIGNMENT from the beginning of the content
+
+A message longer than one frame is streamed: its total length comes first, in a word of its own, and only the first
+frame has the word of the message; the others are pieces.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t
+
+from math import prod
+
+import numpy as np
+
+cimport numpy as cnp
+
+from shmring.arrays.array_view cimport array_t, fast_array, source_array
+from shmring.arrays.outputs cimport shape_of
+from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, is_long,
+                                   kind_of, ndim_of, word_of)
+
+from shmring.arrays import dtype_codec
+from shmring.arrays.pickle5 import buffer_sizes, pack, unpack
+from shmring.dtypes import DTYPES
+from shmring.errors import ObjectError, SegmentError
+
+cnp.import_array()
+
+UINT8 = np.dtype(np.uint8)
+
+cdef char[BUFFER_ALIGNMENT] ZEROS                      # as C initialises it
+cdef list dtypes_by_code = [None] * len(DTYPES)        # each filled in at its first use
+
+
+# ---- encoding --------------------------------------------------------------------------------------------------------
+
+cdef object encode(object x, message_t *m):
+    """Fill in the message of bytes or an array; return what keeps its memory alive."""
+    cdef array_t a
+    if isinstance(x, str):
+        raise TypeError("a str cannot be sent as bytes: encode it, or use send_object()")
+    if isinstance(x, memoryview) and x.format in ("B", "b", "c") and x.ndim == 1:
+        return encode_bytes(np.frombuffer(x if x.c_contiguous else bytes(x), np.uint8) if x.nbytes else b"", m)
+    if isinstance(x, (bytes, bytearray)):
+        return encode_bytes(np.frombuffer(x, np.uint8) if len(x) else x, m)
+    if fast_array(x, &a, False):
+        begin(m, word_of(ARRAY, a.dtype, cnp.PyArray_NDIM(x)))
+        if cnp.PyArray_NDIM(x) != 1:
+            add_part(m, cnp.PyArray_DIMS(x), cnp.PyArray_NDIM(x) * sizeof(cnp.npy_intp))
+        m.meta_nbytes = m.load.nbytes
+        add_part(m, a.data, a.nbytes)
+        return x
+    return encode_unusual(x, m)
+
+
+cdef object encode_bytes(object x, message_t *m):
+    begin(m, word_of(BYTES))
+    if isinstance(x, np.ndarray):
+        add_part(m, cnp.PyArray_DATA(x), cnp.PyArray_NBYTES(x))
+    return x
+
+
+cdef object encode_unusual(object x, message_t *m):
+    """Arrays that `fast_array` refuses: strided, foreign, or of a dtype that has no code."""
+    cdef array_t a
+    if isinstance(x, np.ndarray):
+        keeper = np.asarray(x, order="C")
+        word, meta = word_and_meta(x.dtype, x.shape)
+        a.data, a.nbytes = cnp.PyArray_DATA(keeper), cnp.PyArray_NBYTES(keeper)
+    else:
+        keeper = source_array(x, &a)
+        word, meta = word_and_meta(a.dtype, shape_of(x))
+    begin(m, word)
+    add_part(m, PyBytes_AS_STRING(meta), PyBytes_GET_SIZE(meta))
+    m.meta_nbytes = m.load.nbytes
+    add_part(m, a.data, a.nbytes)
+    return keeper, meta, x
+
+
+cdef object encode_pickled(object pickled, message_t *m):
+    """The same for what `pickle_object` returned."""
+    cdef uint64_t at = 0, gap
+    buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.stream, *pickled.buffers)]
+    room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
+    begin(m, word_of(OBJECT))
+    m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
+    m.load.parts[0] = m.room[0]
+    m.words[0] = cnp.PyArray_NBYTES(buffers[0])
+    add_part(m, m.words, WORD_NBYTES)
+    m.meta_nbytes = m.load.nbytes
+    for buffer in buffers:
+        gap = -at & (BUFFER_ALIGNMENT - 1)
+        add_part(m, ZEROS, gap)
+        add_part(m, cnp.PyArray_DATA(buffer), cnp.PyArray_NBYTES(buffer))
+        at += gap + <uint64_t>cnp.PyArray_NBYTES(buffer)
+    return buffers, room
+
+
+cdef tuple word_and_meta(object kind, tuple shape):
+    """Word and metadata of an array; ``kind`` is its dtype, or the code of it."""
+    cdef object code = kind if isinstance(kind, int) else dtype_codec.code_of_dtype(kind)
+    extents = np.array(shape, np.int64).tobytes()
+    if code is not None:
+        return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
+    text = dtype_codec.describe(kind)
+    padding = bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
+    return word_of(ARRAY, OTHER_DTYPE, len(shape)), len(text).to_bytes(WORD_NBYTES, "little") + extents + text + padding
+
+
+cdef void begin(message_t *m, uint64_t word) noexcept nogil:
+    m.load.word = word
+    m.load.parts = m.room
+    m.load.nparts = 1
+    m.load.part = 1
+    m.load.offset = 0
+    m.load.nbytes = 0
+    m.meta_nbytes = 0
+    m.is_streamed = False
+
+
+cdef void add_part(message_t *m, const void *address, uint64_t nbytes) noexcept nogil:
+    if nbytes:
+        m.load.parts[m.load.nparts].address = <const char *>address
+        m.load.parts[m.load.nparts].nbytes = nbytes
+        m.load.nparts += 1
+        m.load.nbytes += nbytes
+
+
+cdef void start_stream(message_t *m) noexcept nogil:
+    """Put the total length before everything else."""
+    m.length = m.load.nbytes
+    m.load.parts[0].address = <const char *>&m.length
+    m.load.parts[0].nbytes = WORD_NBYTES
+    m.load.part = 0
+    m.load.nbytes += WORD_NBYTES
+    m.load.word = as_long(m.load.word)
+    m.is_streamed = True
+
+
+cdef bint is_midway(message_t *m) noexcept nogil:
+    """Whether some pieces of it are in the ring, and some are not."""
+    return m.load.nbytes > 0 and m.load.word == word_of(PIECE)
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+
+cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
+    """dtype and shape of a message of ``nbytes``, and how many bytes stand before its content; None: no such message.
+
+    ``f`` is its first frame. For bytes and objects the dtype is uint8.
+    """
+    cdef const int64_t *words = <const int64_t *>f.bytes
+    cdef uint64_t meta_nbytes = 0, present = f.nbytes
+    cdef int code = code_of(f.word), ndim = ndim_of(f.word)
+    if is_long(f.word):
+        words += 1
+        present -= WORD_NBYTES
+    if kind_of(f.word) == BYTES:
+        return UINT8, (nbytes,), 0
+    if kind_of(f.word) == OBJECT:
+        if present < WORD_NBYTES or not 0 <= words[0] <= <int64_t>(nbytes - WORD_NBYTES):
+            return None
+        return UINT8, (nbytes - WORD_NBYTES,), WORD_NBYTES
+    text_nbytes = 0
+    if code == OTHER_DTYPE:
+        text_nbytes = words[0] if present >= WORD_NBYTES else -1
+        meta_nbytes = WORD_NBYTES
+    if ndim != 1 or code == OTHER_DTYPE:
+        meta_nbytes += ndim * WORD_NBYTES
+    padded = (text_nbytes + WORD_NBYTES - 1) // WORD_NBYTES * WORD_NBYTES
+    if text_nbytes < 0 or meta_nbytes + padded > present:
+        return None
+    if code == OTHER_DTYPE:
+        dtype = dtype_codec.dtype_of((<const char *>words + meta_nbytes)[:text_nbytes])
+    else:
+        dtype = dtype_with_code(code)
+    content_nbytes = nbytes - meta_nbytes - padded
+    if ndim == 1 and code != OTHER_DTYPE:
+        shape = (content_nbytes // dtype.itemsize,)
+    else:
+        words += code == OTHER_DTYPE
+        shape = tuple([words[d] for d in range(ndim)])
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != content_nbytes:
+        return None
+    return dtype, shape, meta_nbytes + padded
+
+
+cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil:
+    """The metadata of an object, or 0 for what is none; `decode_meta` has accepted the frame."""
+    return (<const uint64_t *>f.bytes)[is_long(f.word)] if kind_of(f.word) == OBJECT else 0
+
+
+cdef object dtype_with_code(int code):
+    if code >= len(dtypes_by_code):
+        raise SegmentError(f"a message in this channel has dtype code {code}, which does not exist")
+    if dtypes_by_code[code] is None:
+        dtypes_by_code[code] = dtype_codec.dtype_with_code(code)
+    return dtypes_by_code[code]
+
+
+# ---- objects ---------------------------------------------------------------------------------------------------------
+
+cdef object pickle_object(object obj, object channel):
+    """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
+    if not channel.allow_pickle:
+        raise ValueError("made with allow_pickle=False, this channel carries no objects")
+    try:
+        return pack(obj)
+    except Exception as error:
+        raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
+
+
+cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):
+    """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
+    if not channel.allow_pickle:
+        raise ObjectError("an object was received and dropped: this channel was made with allow_pickle=False")
+    stream, at, buffers = content[:stream_nbytes], stream_nbytes, []
+    try:
+        for nbytes in buffer_sizes(stream):
+            at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
+            buffers.append(content[at:at + nbytes])
+            at += nbytes
+        return unpack(stream, buffers)
+    except Exception as error:
+        raise ObjectError(f"cannot unpickle the object received: {type(error).__name__}: {error}") from error

@@ -1,0 +1,87 @@
+# Messages out of a ring (channels/message_reader.pyx): what `Receiver` and `Queue` have in common.
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring._c.atomics cimport store_relaxed_u64
+from shmring._c.faults cimport fault_point
+from shmring.arrays.lease cimport borrowed_t
+from shmring.channels.ring_ends cimport RingReceiver
+from shmring.channels.format cimport DROPS_OLDEST
+from shmring.ring.blocking cimport wake_peer
+from shmring.channels.message_codec cimport bytes_of
+from shmring.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
+from shmring.sync.liveness cimport fork_generation
+from shmring.sync.backoff cimport patience_t
+
+cdef enum:                         # what `look` and `find` find, beside NOTHING
+    NOTHING = 0
+    FRAME = 1                      # a message that begins with this frame
+    ASSEMBLED = 2                  # a streamed message, complete
+
+
+cdef class MessageReader(RingReceiver):
+    cdef object target                 # of a streamed message under way: what it becomes,
+    cdef char *to                      # where its next bytes go,
+    cdef uint64_t missing              # how many are still to come,
+    cdef uint64_t content_nbytes       # of how many,
+    cdef uint64_t word                 # the word of its first frame,
+    cdef uint64_t stream_nbytes        # of its pickle stream, if it is an object,
+    cdef object content                # its dtype and shape
+    cdef borrowed_t *into              # where the next streamed message goes, if the caller gave memory for it
+    cdef object assembled              # a streamed message that is complete and was not received yet, as (message,)
+    cdef object failure                # an error that the next call raises
+    cdef bint leaves_pickled           # objects are returned as `PickledContent`
+
+    cdef void resume(self) noexcept
+    cdef int look(self, frame_t *f) except -1
+    cdef int find(self, frame_t *f, int64_t timeout_ns) except -1
+    cdef object next_message(self, int64_t timeout_ns, bint *found)
+    cdef tuple meta_of(self, frame_t *f, uint64_t nbytes)
+    cdef object make(self, frame_t *f)
+    cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word)
+    cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1
+    cdef int require_room(self, uint64_t nbytes, borrowed_t *b) except -1
+    cdef int begin_stream(self, frame_t *f) except -1
+    cdef int allocate(self) except -1
+    cdef int move_out(self) except -1
+    cdef int pull(self, patience_t *patience, int64_t deadline_ns) noexcept nogil
+    cdef bint finish_stream(self, int outcome) except -1
+    cdef int await_pieces(self, int64_t timeout_ns) except -1
+
+
+# Whether no check is needed before a call, and the next frame is simply the next one.
+cdef inline bint is_clear(MessageReader r) noexcept:
+    return (r.is_taken and not r.is_busy and r.lease is None and r.target is None
+            and r.assembled is None and r.failure is None and r.drops != DROPS_OLDEST
+            and r.generation == fork_generation())
+
+
+cdef inline void leave_message(MessageReader r, frame_t *f) noexcept nogil:
+    if r.owned_by_lock:            # a process killed in between must not have counted what others will find
+        release_frame(r, f)
+        count_message(r)
+    else:                          # the counter that is waited for last: one transfer of their line
+        count_message(r)
+        release_frame(r, f)
+
+
+cdef inline void count_message(MessageReader r) noexcept nogil:
+    store_relaxed_u64(&r.ring.received.messages, r.ring.received.messages + 1)
+    if r.owned_by_lock:            # the producer of a queue may wait for this count
+        wake_peer(&r.watch, r.c.head)
+
+
+cdef inline void release_frame(MessageReader r, frame_t *f) noexcept nogil:
+    fault_point("give")
+    leave_frame(&r.c, f)
+    fault_point("given")
+    wake_peer(&r.watch, r.c.head)
+
+
+# Receive a message if no check is needed, and the next is a whole frame of bytes: most messages. Else None.
+cdef inline object take_bytes(MessageReader r):
+    cdef frame_t f
+    if is_clear(r) and next_frame(&r.c, &f) == 1 and f.word >> 32 == BYTES:
+        message = bytes_of(&f)
+        leave_message(r, &f)
+        return message
+    return None

@@ -1,0 +1,15 @@
+# The sending end of a channel of messages (channels/sender.pyx).
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring.arrays.lease cimport Lease
+from shmring.channels.message_codec cimport message_t
+from shmring.channels.message_writer cimport MessageWriter
+
+
+cdef class Sender(MessageWriter):
+    cdef uint64_t *reserved_word   # of the frame that is leased: its word,
+    cdef uint64_t reserved_meta    # bytes before its content,
+    cdef uint64_t reserved_nwords  # and what to commit for all of it
+
+    cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1
+    cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1
