@@ -2,41 +2,55 @@
 
 Switches, all read from the environment, all off by default:
 
-    SHMRING_DEBUG=1        assertions in the C parts, bounds checks in the Cython parts
+    SHMRING_DEBUG=1        assertions in the C parts, bounds checks in the Cython parts, debug symbols
     SHMRING_SANITIZE=LIST  gcc/clang sanitizers, e.g. ``address,undefined`` or ``thread``
     SHMRING_FAULTS=1       points at which tests can kill, stop or delay a process (``shmring/_c/faults.h``)
     SHMRING_ANNOTATE=1     Cython's annotated HTML beside each .pyx
 
+What is built without a switch has no debug symbols.
 Nothing is detected about the processor that builds: one binary carries every kernel, and
 ``shmring/_c/dispatch.h`` picks at import.
 """
 
 import os
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 DEBUG = os.environ.get("SHMRING_DEBUG", "0") not in ("", "0")
 SANITIZE = os.environ.get("SHMRING_SANITIZE", "")
 FAULTS = os.environ.get("SHMRING_FAULTS", "0") not in ("", "0")
 ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 
+# C sources beside the generated one: the kernels of one instruction set each.
+MORE_SOURCES = {"shmring/arrays/reduce.pyx": sorted(glob("shmring/_c/kernels_*.c"))}
+
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
 # so the instruction sets would disagree in the last bit.
-compile_args = ["-std=c11", "-O2", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
-link_args = ["-pthread"]
+COMPILE_ARGS = ["-std=c11", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
+LINK_ARGS = ["-pthread"]
 if SANITIZE:
-    compile_args += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-O1"]
-    link_args += [f"-fsanitize={SANITIZE}"]
+    COMPILE_ARGS += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"]
+    LINK_ARGS += [f"-fsanitize={SANITIZE}"]
 if DEBUG:
-    compile_args += ["-UNDEBUG", "-DSHMRING_DEBUG=1", "-Og"]
+    COMPILE_ARGS += ["-UNDEBUG", "-DSHMRING_DEBUG=1", "-Og", "-g"]
+elif SANITIZE or FAULTS:
+    COMPILE_ARGS += ["-O1", "-g0"]
+else:
+    COMPILE_ARGS += ["-O2", "-g0"]
+    LINK_ARGS += ["-Wl,-s"]  # no symbols but those that the loader needs
 if FAULTS:
-    compile_args += ["-DSHMRING_FAULTS=1", "-O1"]
+    COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
 
-directives = {
+DIRECTIVES = {
     "language_level": 3,
     "binding": True,
     "embedsignature": True,
@@ -46,34 +60,88 @@ directives = {
     "wraparound": False,
     "initializedcheck": DEBUG,
     "freethreading_compatible": False,
+    # What can be pickled has a __reduce__ of its own; the others are refused by Python's copyreg, too.
+    "auto_pickle": False,
 }
 
-headers = glob("shmring/_c/*.h")
-extensions = [
-    Extension(
+
+def files_behind(path: str) -> set[str]:
+    """The headers and .pxd files that the code of a file depends on, directly or through others."""
+    found: set[str] = set()
+    todo = [path, os.path.splitext(path)[0] + ".pxd"]
+    while todo:
+        name = todo.pop()
+        if name in found or not os.path.exists(name):
+            continue
+        found.add(name)
+        text = Path(name).read_text()
+        todo += [f"shmring/_c/{header}" for header in re.findall(r'(?:#include|extern from) "([\w.]+)"', text)]
+        for package, names in re.findall(r"^from (shmring[\w.]*) cimport ([^#\n]+)", text, re.M):
+            parts = [package, *(f"{package}.{word}" for word in re.findall(r"\w+", names))]
+            todo += [part.replace(".", "/") + end for part in parts for end in (".pxd", "/__init__.pxd")]
+        for module in re.findall(r"^cimport (shmring[\w.]*)", text, re.M):
+            todo.append(module.replace(".", "/") + ".pxd")
+    return found - {path}
+
+
+def extension(path: str) -> Extension:
+    """The extension module of one .pyx."""
+    sources = [path, *MORE_SOURCES.get(path, [])]
+    return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
-        [path],
+        sources,
         include_dirs=["shmring/_c", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
-        extra_compile_args=compile_args,
-        extra_link_args=link_args,
-        depends=headers,
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=LINK_ARGS,
+        depends=sorted(set().union(*map(files_behind, sources))),
     )
-    for path in sorted(glob("shmring/**/*.pyx", recursive=True))
-]
+
+
+def nprocessors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ParallelBuild(build_ext):
-    """Compile the extensions side by side; the kernels alone take as long as all the others."""
+    """Compile the extensions side by side, and so the sources of one; the longest first."""
 
     def finalize_options(self):
         """Default ``--parallel`` to the processors this process may use."""
         super().finalize_options()
         if self.parallel is None:
-            self.parallel = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            self.parallel = nprocessors()
+
+    def build_extensions(self):
+        """Compile and link, in the order of what each is known to take: the kernels, then by the size of the C."""
+        compile_files = self.compiler.compile
+
+        def compile_side_by_side(sources, *args, **options):
+            with ThreadPoolExecutor(len(sources)) as pool:
+                objects = list(pool.map(lambda source: compile_files([source], *args, **options), sources))
+            return [name for names in objects for name in names]
+
+        self.compiler.compile = compile_side_by_side
+        self.extensions.sort(key=lambda one: (len(one.sources), os.path.getsize(one.sources[0])), reverse=True)
+        super().build_extensions()
 
 
-setup(
-    ext_modules=cythonize(extensions, compiler_directives=directives, annotate=ANNOTATE, nthreads=len(os.sched_getaffinity(0))),
-    cmdclass={"build_ext": ParallelBuild},
-)
+class PythonFiles(build_py):
+    """Leave the sources of the extensions out of the wheel; what others cimport are the .pxd and the headers."""
+
+    def find_data_files(self, package, src_dir):
+        """Data files of a package, without what Cython or the compiler reads here alone."""
+        return [name for name in super().find_data_files(package, src_dir) if not name.endswith((".pyx", ".c"))]
+
+
+if __name__ == "__main__":
+    setup(
+        ext_modules=cythonize(
+            [extension(path) for path in sorted(glob("shmring/**/*.pyx", recursive=True))],
+            compiler_directives=DIRECTIVES,
+            annotate=ANNOTATE,
+            emit_linenums=False,
+            nthreads=nprocessors() if sys.platform == "linux" else 0,
+        ),
+        cmdclass={"build_ext": ParallelBuild, "build_py": PythonFiles},
+    )

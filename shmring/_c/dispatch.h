@@ -1,7 +1,8 @@
 /* The kernels of every instruction set in one binary, and the choice among them.
  *
- * vectors.h and kernels.h are compiled once per set inside a target region, so nothing outside of it can use an
- * instruction the machine may lack, and no per-file compiler flags are needed. Included by arrays/reduce.pyx alone.
+ * kernels_baseline.c, kernels_avx2.c and kernels_avx512.c compile vectors.h and kernels.h once each, inside a target
+ * region, so nothing outside of it can use an instruction the machine may lack, and no compiler flags per file are
+ * needed. Included by arrays/reduce.pyx and, for the lists, by the three.
  *
  * The sets, narrowest first:
  *   baseline   what the ABI promises: SSE2 on x86-64, NEON on AArch64
@@ -19,15 +20,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "16-bit lanes and complex parts are taken from words");
-
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
 #endif
 
 typedef void (*copy_kernel)(void *dst, const void *src, size_t nbytes);
@@ -39,78 +31,19 @@ enum {
 };
 enum { SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, LAND, LOR, NOPS };
 
-#define INLINE static inline __attribute__((always_inline))
-#define ISA_GLUE(NAME, SET) NAME##_##SET
-#define ISA_PASTE(NAME, SET) ISA_GLUE(NAME, SET)
-#define ISA(NAME) ISA_PASTE(NAME, SET)
+/* One instruction set's kernels: defined in its own file. */
+#define SHMRING_KERNELS_OF(SET)                                                                                        \
+    extern const reduce_kernel kernels_##SET[NOPS][NDTYPES];                                                           \
+    extern const carrier_t carriers_##SET[NOPS][NDTYPES];                                                              \
+    void copy_##SET(void *dst, const void *src, size_t nbytes);
 
-/* Words at any address, and the first nbytes (below 8) of one. */
-INLINE uint64_t load_word(const char *p) {
-    uint64_t w;
-    memcpy(&w, p, 8);
-    return w;
-}
-
-INLINE void store_word(char *p, uint64_t w) { memcpy(p, &w, 8); }
-
-INLINE uint64_t load_word_part(const char *p, size_t nbytes) {
-    uint64_t w = 0;
-    uint32_t four;
-    uint16_t two;
-    if (nbytes & 1) w = (uint8_t)p[nbytes & 6];
-    if (nbytes & 2) memcpy(&two, p + (nbytes & 4), 2), w = w << 16 | two;
-    if (nbytes & 4) memcpy(&four, p, 4), w = w << 32 | four;
-    return w;
-}
-
-INLINE void store_word_part(char *p, uint64_t w, size_t nbytes) {
-    if (nbytes & 4) memcpy(p, &w, 4), w >>= 32, p += 4;
-    if (nbytes & 2) memcpy(p, &w, 2), w >>= 16, p += 2;
-    if (nbytes & 1) *p = (char)w;
-}
-
-#define SET baseline
-#define VB 16
-#include "vectors.h"
-#include "kernels.h"
-#undef SET
-#undef VB
-
+SHMRING_KERNELS_OF(baseline)
 #if defined(__x86_64__)
-
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,f16c")
-#endif
-#define SET avx2
-#define VB 32
-#include "vectors.h"
-#include "kernels.h"
-#undef SET
-#undef VB
-#ifdef __clang__
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
-#endif
-#define SET avx512
-#define VB 64
-#include "vectors.h"
-#include "kernels.h"
-#undef SET
-#undef VB
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
+SHMRING_KERNELS_OF(avx2)
+SHMRING_KERNELS_OF(avx512)
 #endif
 
-#endif
+#ifndef SHMRING_KERNEL_UNIT
 
 typedef const reduce_kernel (*kernel_table)[NDTYPES];
 typedef const carrier_t (*carrier_table)[NDTYPES];
@@ -157,5 +90,7 @@ static const carrier_t *carrier_of(int set, int op, int dtype) {
     const carrier_t *found = &kernel_sets[set].carriers[op][dtype];
     return found->opens ? found : NULL;
 }
+
+#endif
 
 #endif

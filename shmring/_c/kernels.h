@@ -1,4 +1,4 @@
-/* The reduction loops, each once; included once per instruction set by dispatch.h, after vectors.h.
+/* The reduction loops, each once; included once per instruction set by kernels_*.c, after vectors.h.
  *
  * A kernel folds in rank order: acc = src[0], then acc = acc OP src[j] for j = 1 .. nsrc-1. An accumulator stays in
  * registers until all sources are in, so each source byte is read once and each result byte written once. All loads
@@ -14,7 +14,7 @@
 /* A copy that is a loop: what memcpy makes of large copies on some processors (`rep movsb`) is several times slower
  * where both ends lie alike in their pages, and takes lines from the core that wrote them in a way that makes its next
  * writes dear (docs/kernels.md). */
-static void ISA(copy)(void *dst, const void *src, size_t nbytes) {
+void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;
     for (; nbytes >= 4 * VB; to += 4 * VB, from += 4 * VB, nbytes -= 4 * VB) {
@@ -331,7 +331,7 @@ FOLD(bool_xor, uint8_t, VU8, ISA(truth_8), XOR, ISA(number_8))
 #define ALL_TRUE [BOOL] = ISA(land_8)
 #define ANY_TRUE [BOOL] = ISA(lor_8)
 
-static const reduce_kernel ISA(kernels)[NOPS][NDTYPES] = {
+const reduce_kernel ISA(kernels)[NOPS][NDTYPES] = {
     [SUM] = {FLOATS(sum), BY_WIDTH(sum), COMPLEXES(sum), ANY_TRUE},
     [PROD] = {FLOATS(prod), BY_WIDTH(prod), COMPLEXES(prod), ALL_TRUE},
     [MIN] = {FLOATS(min), BY_SIGN(min), ALL_TRUE},
@@ -349,7 +349,7 @@ static const reduce_kernel ISA(kernels)[NOPS][NDTYPES] = {
 #define CARRIER(PREFIX, WHOLE) {ISA(PREFIX##_opens), ISA(PREFIX##_carries), ISA(WHOLE##_closes)}
 #define DIVIDED(SUM, AVG) {ISA(SUM), ISA(SUM), ISA(AVG##_closes)}
 
-static const carrier_t ISA(carriers)[NOPS][NDTYPES] = {
+const carrier_t ISA(carriers)[NOPS][NDTYPES] = {
     [SUM] = {[FLOAT16] = CARRIER(sum_f16, sum_f16), [BFLOAT16] = CARRIER(sum_bf16, sum_bf16)},
     [PROD] = {[FLOAT16] = CARRIER(prod_f16, prod_f16), [BFLOAT16] = CARRIER(prod_bf16, prod_bf16)},
     [AVG] = {[FLOAT16] = CARRIER(sum_f16, avg_f16), [BFLOAT16] = CARRIER(sum_bf16, avg_bf16),

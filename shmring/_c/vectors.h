@@ -1,4 +1,4 @@
-/* Vectors of VB bytes for one instruction set; included once per set by dispatch.h, no include guard on purpose.
+/* Vectors of VB bytes for one instruction set; included once per set by kernels_*.c, no include guard on purpose.
  *
  * Written with the vector extensions that GCC and clang share: + - * / & | ^ << >> and comparisons work lane by lane,
  * so one text serves every width, and nothing depends on what an auto-vectoriser makes of it. A comparison gives

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "shmring"
 
 EAGER = ("start@1", "speak@1", "eager@1", "publish@1", "published@1", "heard@1", "conclude@1", "concluding@1",
              "concluded@1", "sleep@1", "look@1", "wake@1")
-PLANNED = ("travel@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
+PLANNED = ("execute@1", "claim@1", "claim@6", "copy@1", "copy@7", "publish@2", "published@5", "await@1", "awaited@1",
            "awaited@4", "fold@1", "fold@5", "release@1", "released@3", "finish@1", "finishing@1", "finished@1",
            "sleep@1", "look@1", "wake@1", "wake@3")
 MAPPED = ("agree@1", "start@1", "heard@1", "concluded@1", "agreed@1", "copy@1", "fold@1", "finish@1", "finished@1")
@@ -54,6 +54,6 @@ MOMENTS = {name: points_of(name) for name in CALLS}
 
 def points_in_sources():
     """The names of all points there are."""
-    texts = (path.read_text() for path in [*PACKAGE.rglob("*.pyx"), *PACKAGE.glob("_c/*.h")] if path.name != "faults.h")
+    texts = (path.read_text() for path in [*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd"), *PACKAGE.glob("_c/*.h")] if path.name != "faults.h")
     lines = [line for text in texts for line in text.splitlines() if "fault_point(" in line]
     return {name for line in lines for name in re.findall(r'"(\w+)"', line)}

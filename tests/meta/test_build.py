@@ -1,0 +1,52 @@
+"""What the build knows of its sources, and what it puts into the wheel."""
+
+import runpy
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.installed import ROOT
+
+NEEDED = ("shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/py.typed", "_shmring_torch.py")
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """What setup.py defines."""
+    monkeypatch.chdir(ROOT)
+    return runpy.run_path("setup.py", run_name="setup")
+
+
+def test_a_changed_header_or_pxd_rebuilds_what_depends_on_it_and_nothing_else(build):
+    behind = build["files_behind"]
+    assert {"shmring/_c/kernels.h", "shmring/_c/vectors.h"} <= behind("shmring/_c/kernels_avx2.c")
+    assert "shmring/_c/kernels.h" not in behind("shmring/ring/spsc.pyx")
+    assert {"shmring/_c/atomics.h", "shmring/ring/spsc.pxd"} <= behind("shmring/channels/sender.pyx")
+    assert "shmring/_c/folds.h" in behind("shmring/engine/executor.pyx")    # by arrays/reduce.pxd
+    assert not {name for name in behind("shmring/memory/header.pyx") if "/channels/" in name}
+
+
+def test_every_header_is_known_to_some_module(build, monkeypatch):
+    sources = [*map(str, Path("shmring").rglob("*.pyx")), *map(str, Path("shmring/_c").glob("*.c"))]
+    known = set().union(*map(build["files_behind"], sources))
+    assert {str(path) for path in Path("shmring/_c").glob("*.h")} - known == set()
+
+
+def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_path, monkeypatch):
+    # Everything but the extensions, which have no part in what is chosen.
+    code = (
+        "import runpy, setuptools; given = runpy.run_path('setup.py', run_name='setup'); "
+        f"setuptools.setup(cmdclass={{'build_py': given['PythonFiles']}}, script_args=['-q', "
+        f"'build', '-b', {str(tmp_path / 'build')!r}, 'egg_info', '-e', {str(tmp_path)!r}, "
+        f"'bdist_wheel', '-d', {str(tmp_path / 'wheels')!r}, '-b', {str(tmp_path / 'tree')!r}])"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert set(NEEDED) <= names
+    assert {name for name in names if name.endswith((".pyx", ".c", ".html"))} == set()
+    assert {str(path) for path in Path("shmring").rglob("*.p[xy][di]")} | {
+        str(path) for path in Path("shmring/_c").glob("*.h")
+    } <= names
