@@ -1,18 +1,18 @@
-"""How the ranks of a group find each other: each creates its segment, attaches all others, and the names go.
+"""The rendezvous of a group: each rank creates its segment, attaches all others, and unlinks the names.
 
-Every rank passes the same stations, and nobody waits for a rank to pass one before itself:
+Every rank passes the same steps, and waits for no rank before its own step 2:
 
 1. create the own segment, prepare it, announce it;
-2. look for the others until all are attached, then say so: ``attached`` becomes the *fingerprint* of all segments this
-   rank has mapped. It is a hash of their nonces, so ranks with equal fingerprints have mapped the very same segments,
-   not merely as many (a rank may die here and be started anew under the same name);
-3. wait until everybody's fingerprint is one's own: the rendezvous is complete, all mappings stand;
-4. take all names away, one's own first. From here on any death, of all ranks at once too, leaves nothing.
+2. look for the others until all are attached, then store the *fingerprint* of all segments that this rank has mapped in
+   ``attached``. It is a hash of their nonces, so ranks with equal fingerprints have mapped the very same segments, not
+   merely as many (a rank may die here and be restarted under the same name);
+3. wait until all fingerprints are equal: the rendezvous is complete, all mappings exist;
+4. unlink all names, the own one first. From here on any death, of all ranks at once too, leaves nothing behind.
 
-A rank that gives up before the third says so in the same word, for those who have it mapped already. One that cannot
-make its segment, for want of memory above all, comes with a header alone, its *regrets*, and stays until all have seen
-them; likewise one that cannot map the others' segments. It maps no more than headers then. So nobody waits for it in
-vain.
+A rank that gives up before step 3 is complete stores the reason in ``attached``, for the ranks that have it mapped. A
+rank that cannot make its segment, mostly for lack of memory, creates a segment of a header alone instead, the *failure
+notice* (kind `REGRETS`), and stays until all others have attached it; likewise a rank that cannot map the others'
+segments. From then on it maps only headers. So no rank waits for it until the timeout.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shmring.errors import (
-    RendezvousError,
-    RendezvousTimeoutError,
     OutOfSharedMemoryError,
     PeerLostError,
+    RendezvousError,
+    RendezvousTimeoutError,
     SegmentError,
     ShmringError,
 )
@@ -39,24 +39,23 @@ from shmring.placement.numa_policy import Place
 __all__ = ["meet"]
 
 # Values of ``attached`` besides fingerprints, which lie between.
-ABSENT = 0  # has not attached everybody yet
-TIRED = 2**64 - 1  # left: ran out of time
+ABSENT = 0  # has not attached all ranks yet
+TIMED_OUT = 2**64 - 1  # left: timeout
 LEFT = 2**64 - 2  # left: any other error
-CRAMPED = 2**64 - 3  # left: lack of memory, as this rank found or was told
-GONE = (TIRED, LEFT, CRAMPED)
+NO_MEMORY = 2**64 - 3  # left: lack of memory, of this rank or of another one
+GONE = (TIMED_OUT, LEFT, NO_MEMORY)
 
-# How long ranks that disagree, or send regrets, stay for others to see it, before they raise: as long as it takes if
-# nobody is missing.
+# How long ranks that disagree, or have created a failure notice, stay attachable while ranks are missing.
 LINGER_S = 5.0
 
-# How long to try for the one page of regrets: ranks that fail at the same time give back what they could reserve.
-REGRETS_PATIENCE_S = 1.0
+# How long to retry for the one page of a failure notice: ranks that fail at the same time release what they reserved.
+NOTICE_RETRY_S = 1.0
 
 # Pauses between looks: short at first, since ranks mostly start together, then about 1 ms. With very many ranks longer,
-# so that looking (some system calls per rank) takes a twentieth of a processor at most, but never sluggish.
+# so that looking (some system calls per rank) takes at most a twentieth of a processor, but at most 20 ms.
 FIRST_PAUSE_S, USUAL_PAUSE_S, LONGEST_PAUSE_S, LOOKING_SHARE = 50e-6, 1e-3, 20e-3, 1 / 20
 
-# A header's word for its group's size is believed up to here, and only to know whom else to tell of a disagreement.
+# Largest group size taken from a peer's header; used only to find further ranks that should see a disagreement.
 MOST_BELIEVED = 4096
 
 
@@ -80,21 +79,21 @@ def meet(
     Parameters
     ----------
     session : str
-        What the ranks of one group share and nobody else has.
+        Key of the group: equal on its ranks, different from all other groups of this user.
     rank, size : int
-        Who this is, and of how many.
+        Number of this rank, and size of the group.
     nbytes, sparse_nbytes, kind, params
         Of the segment this rank creates, see `shmring.memory.segment.create`; equal on all ranks.
     huge, place
-        The same, but each rank's own affair.
+        The same, but may differ between ranks.
     timeout : float, optional
-        Seconds to wait for everybody; 0 looks once, None waits for ever.
+        Seconds to wait for all ranks; 0 looks once, None has no limit.
     prepare : callable, optional
-        Called with this rank's segment before anybody can attach it. What it returns, if not None, is called before
+        Called with this rank's segment before any rank can attach it. What it returns, if not None, is called before
         the segment is unmapped should the rendezvous fail.
     check : callable, optional
-        Called at each look with the ranks not found so far; what it raises ends the rendezvous for this rank. For those
-        who know better than to wait: that a rank which never came is dead, only somebody who knew it before can tell.
+        Called at each look with the ranks not found so far; what it raises ends the rendezvous for this rank. For
+        callers that can tell from an older communicator that a missing rank is dead.
 
     Returns
     -------
@@ -104,20 +103,20 @@ def meet(
     Raises
     ------
     RendezvousTimeoutError
-        Ranks never came; ``missing`` has them.
+        Ranks did not join in time; ``missing`` lists them.
     RendezvousError
-        Ranks disagree about size, kind, nbytes or params (all of them get this error and see who said what), or a
+        Ranks disagree about size, kind, nbytes or params (all of them get this error, with each rank's values), or a
         rank left with an error of its own, or could not make its segment.
     PeerLostError
         A rank died after this one had found it.
     SegmentError
-        The name of this rank is taken by a live process, or what stands under a rank's name is not to be trusted.
+        The name of this rank is taken by a live process, or the file under a rank's name fails a check.
     OutOfSharedMemoryError
-        No room, for this rank's segment or for another's; the message says whose, or who left for it.
+        No room, for this rank's segment or for another's; the message names the rank.
 
     Notes
     -----
-    After any error, Ctrl-C included, nothing of this rank is left and `meet` may be called again. Blocks, sleeping.
+    After any error, Ctrl-C included, this rank leaves nothing behind and `meet` may be called again. Blocks, sleeping.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
@@ -136,7 +135,7 @@ def meet(
             params=params,
         )
     except (OutOfSharedMemoryError, SegmentError) as error:
-        _send_regrets(session, rank, size, sparse_nbytes, deadline, error)
+        _announce_failure(session, rank, size, sparse_nbytes, deadline, error)
         raise
     rendezvous = _Rendezvous(session, own, sparse_nbytes, deadline, check)
     undo = None
@@ -146,53 +145,53 @@ def meet(
         rendezvous.run()
         return [rendezvous.present[r] for r in range(size)]
     except BaseException as error:
-        if not rendezvous.is_complete():  # else others may have seen it so, and all must: they find this rank gone
-            rendezvous.say(_farewell(error))
+        if not rendezvous.is_complete():  # else it must stay complete for all: others see it so
+            rendezvous.store_reason(_reason_to_leave(error))
         try:
             if undo is not None:
                 undo()
             if isinstance(error, OutOfSharedMemoryError):
-                rendezvous.be_seen()
+                rendezvous.stay_attachable()
         finally:
             rendezvous.leave()
         raise
 
 
-def _send_regrets(
+def _announce_failure(
     session: str, rank: int, size: int, sparse_nbytes: int, deadline: float | None, error: ShmringError
 ) -> None:
-    """Come to a rendezvous only to tell the others why this rank cannot come."""
+    """Join a rendezvous with a failure notice, so that the others raise why this rank cannot take part."""
     if size == 1 or (isinstance(error, SegmentError) and error.errno in (errno.EEXIST, errno.EBUSY)):
-        return  # nobody to tell, or a living process has the name, and comes
+        return  # no other rank, or a live process has the name and joins
     latest = time.monotonic() + LINGER_S
-    with suppress(ShmringError):  # not even room for that; or the others have heard it, or trouble of their own
-        with _regrets(segment_name(session, f"r{rank}"), rank, size, error) as note:
+    with suppress(ShmringError):  # no room even for that; or all have seen it, or failed themselves
+        with _failure_notice(segment_name(session, f"r{rank}"), rank, size, error) as note:
             note.announce()
             _Rendezvous(session, note, sparse_nbytes, min(latest, deadline or latest), None).run()
 
 
-def _regrets(name: str, rank: int, size: int, error: ShmringError) -> Segment:
-    """A header alone, that says why there is no more."""
+def _failure_notice(name: str, rank: int, size: int, error: ShmringError) -> Segment:
+    """Create a failure notice: a segment of a header alone, whose params have the bytes needed and free."""
     params = (error.needed, max(error.available, 0)) if isinstance(error, OutOfSharedMemoryError) else (0, 0)
-    patience_until = time.monotonic() + REGRETS_PATIENCE_S
+    retry_until = time.monotonic() + NOTICE_RETRY_S
     while True:
         try:
             return create(name, HEADER_NBYTES, kind=REGRETS, rank=rank, size=size, params=params)
         except OutOfSharedMemoryError:
-            if time.monotonic() >= patience_until:
+            if time.monotonic() >= retry_until:
                 raise
         time.sleep(0.01)
 
 
-def _farewell(error: BaseException) -> int:
-    """What a rank that leaves with this error tells those who have its segment."""
+def _reason_to_leave(error: BaseException) -> int:
+    """The value of ``attached`` for a rank that leaves with this error."""
     if isinstance(error, RendezvousTimeoutError):
-        return TIRED
-    return CRAMPED if isinstance(error, OutOfSharedMemoryError) else LEFT
+        return TIMED_OUT
+    return NO_MEMORY if isinstance(error, OutOfSharedMemoryError) else LEFT
 
 
 class _Rendezvous:
-    """One rank's view of one rendezvous: whom it has found."""
+    """One rank's view of one rendezvous: the segments that it has attached."""
 
     def __init__(
         self,
@@ -213,14 +212,14 @@ class _Rendezvous:
         self.disagreed_at: float | None = None
 
     def run(self) -> None:
-        """Look until everybody is there and has everybody, then take the names away."""
+        """Look until all ranks have attached all others, then unlink the names."""
         pause_s = FIRST_PAUSE_S
         while True:
             started = time.thread_time()
             self.look_for_missing()
             if self.is_complete():
                 break
-            if self.check is not None:  # before looking who has left: it may know the reason
+            if self.check is not None:  # before looking for ranks that left: it may know the reason
                 self.check(self.missing())
             self.look_after_present()
             self.check_clock(time.monotonic())
@@ -228,21 +227,21 @@ class _Rendezvous:
             time.sleep(max(pause_s, min(looking_s / LOOKING_SHARE, LONGEST_PAUSE_S)))
             pause_s = min(2 * pause_s, USUAL_PAUSE_S)
         self.check_agreement()
-        # From the own one on: ranks that do this at the same time do not queue for the same name.
+        # Starting with the own one, so that ranks that unlink at the same time do not wait for the same name's lock.
         for offset in range(self.size):
             self.present[(self.own.rank + offset) % self.size].unlink()
 
     def missing(self) -> list[int]:
-        """Ranks not found yet; of the largest group anybody speaks of, so that all see a disagreement about size."""
+        """Ranks not found yet, up to the largest size in any header, so that all see a disagreement about it."""
         most = max(segment.header.size for segment in self.present.values())
         return [r for r in range(max(self.size, min(most, MOST_BELIEVED))) if r not in self.present]
 
     def look_for_missing(self) -> None:
-        """Attach whoever has come; say so when nobody is missing."""
+        """Attach the ranks that have announced themselves; store the fingerprint when none is missing."""
         for r in self.missing():
             segment = try_attach(segment_name(self.session, f"r{r}"), rank=r, header_only=self.header_only)
             if segment is not None:
-                # Not beyond: even a read would give sparse pages their memory, or be a SIGBUS.
+                # Not the sparse end: even a read would allocate its pages, or raise SIGBUS.
                 segment.mapping.prefault(0, max(segment.nbytes - self.sparse_nbytes, 0), write=False)
                 self.present[r] = segment
                 if self.disagreed_at is None and self.disagreements():
@@ -251,35 +250,35 @@ class _Rendezvous:
             self.own.attached = self.fingerprint()
 
     def fingerprint(self) -> int:
-        """A number for the set of segments present, between `ABSENT` and `CRAMPED`."""
+        """A number for the set of segments present, between `ABSENT` and `NO_MEMORY`."""
         nonces = b"".join(self.present[r].header.nonce for r in sorted(self.present))
         return int.from_bytes(hashlib.blake2b(nonces, digest_size=8).digest(), "little") >> 1 or 1
 
     def is_complete(self) -> bool:
         """Whether all have attached the same segments."""
-        said = self.own.attached
-        return said != ABSENT and all(segment.attached == said for segment in self.present.values())
+        own = self.own.attached
+        return own != ABSENT and all(segment.attached == own for segment in self.present.values())
 
     def look_after_present(self) -> None:
-        """Raise if somebody found before is gone: until the rendezvous is complete, nobody may go."""
+        """Raise if a rank found before has died or left: until the rendezvous is complete, none may."""
         for r, segment in self.present.items():
             if segment is self.own or segment.attached in GONE or segment.is_live():
                 continue
-            # Looked at after the name: whoever completes the rendezvous takes names away at once, and who gives up says
-            # so before his own goes.
+            # Loaded after the name was tested: a rank that completes the rendezvous unlinks names at once, and a rank
+            # that gives up stores the reason before it unlinks its own.
             if self.is_complete():
                 return
             if segment.attached not in GONE:
-                segment.unlink()  # nobody else may come by to do it
+                segment.unlink()  # perhaps no other rank will
                 self.check_agreement()
                 pid = segment.header.pid
-                raise PeerLostError(f"rank {r} (pid {pid}) died while {self.session!r} was rendezvous", r, pid)
+                raise PeerLostError(f"rank {r} (pid {pid}) died during the rendezvous of {self.session!r}", r, pid)
         for r, segment in self.present.items():
             if segment.attached in GONE:
                 self.check_agreement()
-                if segment.attached == TIRED:
-                    raise self.timeout_error(f"rank {r} has run out of time")
-                if segment.attached == CRAMPED:  # the rank that could not come has left before this one saw its regrets
+                if segment.attached == TIMED_OUT:
+                    raise self.timeout_error(f"rank {r} reached its timeout")
+                if segment.attached == NO_MEMORY:  # the failing rank left before this one attached its failure notice
                     raise self.lack_of_memory(r)
                 missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
                 raise RendezvousError(
@@ -287,7 +286,7 @@ class _Rendezvous:
                 )
 
     def check_clock(self, now: float) -> None:
-        """Raise if there is nothing left to wait for."""
+        """Raise at the deadline, and when a disagreement has been visible for `LINGER_S`."""
         if self.disagreed_at is not None and now >= self.disagreed_at + LINGER_S:
             self.check_agreement()
         if self.deadline is not None and now >= self.deadline:
@@ -295,41 +294,43 @@ class _Rendezvous:
             raise self.timeout_error("the timeout is over")
 
     def timeout_error(self, occasion: str) -> RendezvousTimeoutError:
-        """Who is late, as an error."""
+        """The error that names the ranks that are late."""
         late, what = self.missing(), "never came"
         if not late:
             late = [r for r, segment in self.present.items() if segment.attached != self.own.attached]
-            what = "did not find everybody"
+            what = "did not find all ranks"
         return RendezvousTimeoutError(
             f"of {self.size} ranks of {self.session!r}, {_ranks(late)} {what} ({occasion})", tuple(late)
         )
 
     def disagreements(self) -> list[str]:
-        """What the ranks present do not agree about, and who says what."""
+        """The fields in which the headers present differ, with the ranks of each value."""
         found = []
         for field in ("size", "kind", "nbytes", "params"):
-            said: dict[object, list[int]] = {}
+            values: dict[object, list[int]] = {}
             for r in sorted(self.present):
                 value = getattr(self.present[r].header, field)
-                said.setdefault(KIND_NAMES[value] if field == "kind" else value, []).append(r)
-            if len(said) > 1:
-                found.append(f"{field} is " + ", ".join(f"{value} on {_ranks(who)}" for value, who in said.items()))
+                values.setdefault(KIND_NAMES[value] if field == "kind" else value, []).append(r)
+            if len(values) > 1:
+                found.append(f"{field} is " + ", ".join(f"{value} on {_ranks(on)}" for value, on in values.items()))
         return found
 
     def check_agreement(self) -> None:
-        """Raise if the ranks present disagree, or one of them cannot come."""
+        """Raise if the ranks present disagree, or one of them has created a failure notice."""
         if self.disagreed_at is not None:
-            self.check_regrets()
+            self.check_failure_notices()
             raise RendezvousError(f"the ranks of {self.session!r} disagree: {'; '.join(self.disagreements())}")
 
-    def check_regrets(self) -> None:
+    def check_failure_notices(self) -> None:
         """Raise if a rank could not make its segment."""
         for r, segment in sorted(self.present.items()):
             if segment.header.kind != REGRETS:
                 continue
             needed, available, *_ = segment.header.params
             if not needed:
-                raise RendezvousError(f"rank {r} could not make its segment of {self.session!r}; its own error says why")
+                raise RendezvousError(
+                    f"rank {r} could not make its segment of {self.session!r}; its own error says why"
+                )
             raise OutOfSharedMemoryError(
                 f"the ranks of {self.session!r} cannot meet: rank {r} cannot reserve {needed} bytes of shared memory; "
                 f"it has {available} bytes free",
@@ -347,12 +348,12 @@ class _Rendezvous:
             available,
         )
 
-    def say(self, word: int) -> None:
-        """Tell those who have this rank's segment mapped; before the name goes, see `look_after_present`."""
+    def store_reason(self, word: int) -> None:
+        """Store a reason for the ranks that have this segment mapped; before its name is unlinked."""
         self.own.attached = word
 
-    def be_seen(self) -> None:
-        """After `say`, stay until all who come have seen it, unless all know that somebody cannot come."""
+    def stay_attachable(self) -> None:
+        """After the reason is stored, stay until all ranks have attached, or one has created a failure notice."""
         self.header_only = True
         self.own.announce()
         latest = time.monotonic() + LINGER_S
@@ -364,9 +365,9 @@ class _Rendezvous:
                 time.sleep(USUAL_PAUSE_S)
 
     def leave(self) -> None:
-        """Take the own name away and unmap everything."""
+        """Unlink the own name and unmap everything."""
         for segment in self.present.values():
-            with suppress(BufferError):  # the caller looks at the memory still; it goes with his last view
+            with suppress(BufferError):  # the caller still has views of the memory; the last one unmaps it
                 segment.close()
 
 

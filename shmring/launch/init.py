@@ -27,7 +27,7 @@ def init(
         A key that the ranks of this job share and no other job of this user has at the same time; by default derived
         from what the launcher exported.
     rendezvous_timeout : float, optional
-        Seconds to wait for the other ranks to come; None for ever.
+        Seconds to wait for the other ranks; None: no limit.
     **settings
         Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must
         be equal on all ranks are compared.
@@ -41,15 +41,15 @@ def init(
     TypeError, ValueError
         An unknown or bad setting, or no rank and size to be found; the message says how to give them.
     RendezvousTimeoutError
-        Some ranks never came, or stood still as soon as they had; it names them.
+        Some ranks did not join, or stopped right after they had; it names them.
     RendezvousError
-        The ranks came with different settings.
+        The ranks have different settings.
     PeerLostError
-        A rank died when others had found it.
+        A rank died after others had attached its segment.
     OutOfSharedMemoryError
         /dev/shm is too small; the message says what is needed and how to get it.
     SegmentError
-        The session's names are taken by a living job, or not to be trusted.
+        The session's names are in use by a live job, or a file under one of them fails a check.
 
     Notes
     -----

@@ -25,7 +25,7 @@ RING = SHMRING_RING
 ARRAY = SHMRING_ARRAY
 CHANNEL = SHMRING_CHANNEL
 REGRETS = SHMRING_REGRETS
-KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", REGRETS: "regrets"}
+KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", REGRETS: "failure notice"}
 
 
 class Header(NamedTuple):

@@ -144,7 +144,7 @@ def test_who_waits_for_ever_hears_from_who_has_run_out_of_time(session):
     tired, patient = come(plans)
     assert tired.error.missing == patient.error.missing == (2,)
     assert "the timeout is over" in str(tired.error)
-    assert "rank 0 has run out of time" in str(patient.error)
+    assert "rank 0 reached its timeout" in str(patient.error)
 
 
 # -- somebody dies ----------------------------------------------------------------------------------------------------
