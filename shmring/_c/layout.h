@@ -25,7 +25,7 @@ enum shmring_kind {
     SHMRING_RING = 2,
     SHMRING_ARRAY = 3,
     SHMRING_CHANNEL = 4,
-    SHMRING_REGRETS = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
+    SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
 };
 
 /* A life, visible to all that map it (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
@@ -131,7 +131,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *
  *   [header page][shmring_outbox][eager slots: nslots x eager_stride][slots: nslots x slot_nbytes]
  *   [pair queue ends: one a peer][pair queues: one a peer, each without memory until it is used]
- *   [strands 1, 2, ...: without memory but for those of the team's threads]
+ *   [helper areas 1, 2, ...: without memory but for those of the team's threads]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
@@ -192,11 +192,11 @@ _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_
                "the count and its signatures share one line");
 _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
 
-/* ---- strands: what one thread of every rank's team says ------------------------------------------------------------
+/* ---- helper areas: the part of an outbox that one helper thread uses -----------------------------------------------
  *
- * Strand t has a control area and slots of its own in every outbox: rounds, counters and signatures as above, numbered
- * for themselves, and used by thread t of each rank alone. Strand 0 is the outbox. What is one for the rank, its life
- * and the abort record, is looked for in strand 0 only.
+ * Helper area t of every outbox has a control area and slots of its own: rounds, counters and signatures as above, with
+ * round numbers of their own, used by thread t of each rank only. Thread 0 uses the outbox itself; the liveness and the
+ * abort record are there only.
  *
  *   [shmring_outbox, one page][slots: nslots x the lesser of slot_nbytes and SHMRING_HELPER_SLOT_NBYTES]
  */

@@ -22,7 +22,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_RING
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
-    const uint32_t SHMRING_REGRETS
+    const uint32_t SHMRING_FAILURE_NOTICE
 
     ctypedef struct shmring_liveness:
         uint32_t word

@@ -1,15 +1,16 @@
-"""How ranks become one group: they meet, and each gets its engine. What `init` and groups of groups share."""
+"""How ranks become one group: rendezvous, engine, calibration, threads. Used by `init` and by groups of groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from shmring.bootstrap.rendezvous import meet
+from shmring.bootstrap.rendezvous import rendezvous
 from shmring.bootstrap.threads import form_team
-from shmring.bootstrap.tuning import survey
+from shmring.bootstrap.tuning import calibrate
 from shmring.config import Config
 from shmring.engine.engine import Engine
 from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.placement.locality import own_seat
@@ -17,7 +18,7 @@ from shmring.placement.numa_policy import place_by
 from shmring.placement.topology import second_level_nbytes, shmem_huge_pages
 
 
-def assemble(
+def connect(
     session: str,
     rank: int,
     size: int,
@@ -28,17 +29,19 @@ def assemble(
     started_as: tuple[int, int] | None = None,
     check: Callable[[list[int]], None] | None = None,
 ) -> Engine:
-    """Meet under ``session`` and return the engine of this rank.
+    """Connect the ranks of ``session`` and return the engine of this rank.
 
-    ``name`` is what messages call the group, ``session`` by default; ``started_as`` is rank and size in the first
-    group, this one by default; ``check`` is that of `shmring.bootstrap.rendezvous.meet`. Errors are those of it and of
-    `shmring.bootstrap.tuning.survey`; before anything is sent a ``ValueError`` for a topology or a placement that is not.
+    ``name`` is the group's name in error messages, ``session`` by default; ``started_as`` is rank and size in the first
+    group, this one by default; ``check`` is that of `shmring.bootstrap.rendezvous.rendezvous`. Raises what that and
+    `shmring.bootstrap.tuning.calibrate` raise, and a ``ValueError`` for too many ranks, or for a topology or a
+    placement that does not exist.
     """
+    check_size(size)
     started_as = started_as or (rank, size)
     seat = own_seat(*started_as)
     place = place_by(config.placement)
     config = config.settled(second_level_nbytes())
-    segments = meet(
+    segments = rendezvous(
         session=session,
         rank=rank,
         size=size,
@@ -55,10 +58,10 @@ def assemble(
     engine = Engine(segments, rank, config, session if name is None else name)
     engine.started_as = started_as
     try:
-        engine.apply_tuning(survey(engine, config, rendezvous_timeout, seat))
+        engine.apply_tuning(calibrate(engine, config, rendezvous_timeout, seat))
         form_team(engine, rendezvous_timeout)
     except BaseException as error:
-        # What no other rank can know of is told them; a disagreement all find by themselves.
+        # An abort for errors of this rank only; all ranks find disagreements and deaths by themselves.
         if not isinstance(error, (BrokenError, RendezvousError)) and not engine.is_broken:
             engine.abort(f"{type(error).__name__} right after the rendezvous")
         engine.close()

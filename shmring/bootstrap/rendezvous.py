@@ -11,7 +11,7 @@ Every rank passes the same steps, and waits for no rank before its own step 2:
 
 A rank that gives up before step 3 is complete stores the reason in ``attached``, for the ranks that have it mapped. A
 rank that cannot make its segment, mostly for lack of memory, creates a segment of a header alone instead, the *failure
-notice* (kind `REGRETS`), and stays until all others have attached it; likewise a rank that cannot map the others'
+notice* (kind `FAILURE_NOTICE`), and stays until all others have attached it; likewise a rank that cannot map the others'
 segments. From then on it maps only headers. So no rank waits for it until the timeout.
 """
 
@@ -31,19 +31,19 @@ from shmring.errors import (
     SegmentError,
     ShmringError,
 )
-from shmring.memory.header import HEADER_NBYTES, KIND_NAMES, REGRETS
+from shmring.memory.header import FAILURE_NOTICE, HEADER_NBYTES, KIND_NAMES
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
 from shmring.placement.numa_policy import Place
 
-__all__ = ["meet"]
+__all__ = ["rendezvous"]
 
 # Values of ``attached`` besides fingerprints, which lie between.
 ABSENT = 0  # has not attached all ranks yet
 TIMED_OUT = 2**64 - 1  # left: timeout
 LEFT = 2**64 - 2  # left: any other error
-NO_MEMORY = 2**64 - 3  # left: lack of memory, of this rank or of another one
-GONE = (TIMED_OUT, LEFT, NO_MEMORY)
+OUT_OF_MEMORY = 2**64 - 3  # left: lack of memory, of this rank or of another one
+GONE = (TIMED_OUT, LEFT, OUT_OF_MEMORY)
 
 # How long ranks that disagree, or have created a failure notice, stay attachable while ranks are missing.
 LINGER_S = 5.0
@@ -59,7 +59,7 @@ FIRST_PAUSE_S, USUAL_PAUSE_S, LONGEST_PAUSE_S, LOOKING_SHARE = 50e-6, 1e-3, 20e-
 MOST_BELIEVED = 4096
 
 
-def meet(
+def rendezvous(
     *,
     session: str,
     rank: int,
@@ -137,23 +137,23 @@ def meet(
     except (OutOfSharedMemoryError, SegmentError) as error:
         _announce_failure(session, rank, size, sparse_nbytes, deadline, error)
         raise
-    rendezvous = _Rendezvous(session, own, sparse_nbytes, deadline, check)
+    ranks = _Rendezvous(session, own, sparse_nbytes, deadline, check)
     undo = None
     try:
         undo = prepare(own) if prepare is not None else None
         own.announce()
-        rendezvous.run()
-        return [rendezvous.present[r] for r in range(size)]
+        ranks.run()
+        return [ranks.present[r] for r in range(size)]
     except BaseException as error:
-        if not rendezvous.is_complete():  # else it must stay complete for all: others see it so
-            rendezvous.store_reason(_reason_to_leave(error))
+        if not ranks.is_complete():  # else it must stay complete for all: others see it so
+            ranks.store_reason(_reason_to_leave(error))
         try:
             if undo is not None:
                 undo()
             if isinstance(error, OutOfSharedMemoryError):
-                rendezvous.stay_attachable()
+                ranks.stay_attachable()
         finally:
-            rendezvous.leave()
+            ranks.leave()
         raise
 
 
@@ -176,7 +176,7 @@ def _failure_notice(name: str, rank: int, size: int, error: ShmringError) -> Seg
     retry_until = time.monotonic() + NOTICE_RETRY_S
     while True:
         try:
-            return create(name, HEADER_NBYTES, kind=REGRETS, rank=rank, size=size, params=params)
+            return create(name, HEADER_NBYTES, kind=FAILURE_NOTICE, rank=rank, size=size, params=params)
         except OutOfSharedMemoryError:
             if time.monotonic() >= retry_until:
                 raise
@@ -187,7 +187,7 @@ def _reason_to_leave(error: BaseException) -> int:
     """The value of ``attached`` for a rank that leaves with this error."""
     if isinstance(error, RendezvousTimeoutError):
         return TIMED_OUT
-    return NO_MEMORY if isinstance(error, OutOfSharedMemoryError) else LEFT
+    return OUT_OF_MEMORY if isinstance(error, OutOfSharedMemoryError) else LEFT
 
 
 class _Rendezvous:
@@ -207,7 +207,7 @@ class _Rendezvous:
         self.size = own.header.size
         self.deadline = deadline
         self.check = check
-        self.header_only = own.header.kind == REGRETS
+        self.header_only = own.header.kind == FAILURE_NOTICE
         self.present = {own.rank: own}
         self.disagreed_at: float | None = None
 
@@ -250,7 +250,7 @@ class _Rendezvous:
             self.own.attached = self.fingerprint()
 
     def fingerprint(self) -> int:
-        """A number for the set of segments present, between `ABSENT` and `NO_MEMORY`."""
+        """A number for the set of segments present, between `ABSENT` and `OUT_OF_MEMORY`."""
         nonces = b"".join(self.present[r].header.nonce for r in sorted(self.present))
         return int.from_bytes(hashlib.blake2b(nonces, digest_size=8).digest(), "little") >> 1 or 1
 
@@ -278,7 +278,7 @@ class _Rendezvous:
                 self.check_agreement()
                 if segment.attached == TIMED_OUT:
                     raise self.timeout_error(f"rank {r} reached its timeout")
-                if segment.attached == NO_MEMORY:  # the failing rank left before this one attached its failure notice
+                if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one attached its failure notice
                     raise self.lack_of_memory(r)
                 missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
                 raise RendezvousError(
@@ -324,7 +324,7 @@ class _Rendezvous:
     def check_failure_notices(self) -> None:
         """Raise if a rank could not make its segment."""
         for r, segment in sorted(self.present.items()):
-            if segment.header.kind != REGRETS:
+            if segment.header.kind != FAILURE_NOTICE:
                 continue
             needed, available, *_ = segment.header.params
             if not needed:

@@ -1,22 +1,21 @@
-"""Thresholds: from which size on what is done otherwise, and why there.
+"""Tuning: the message sizes at which the algorithm changes, and where each of these numbers comes from.
 
-A number that is right on one machine is wrong on the next. So all that is not given as a setting is derived: from the
-caches, which the system tells, and from the distance between the ranks, which they measure when they have met
-(`shmring.bootstrap.calibrate`). What ranks must agree on follows from what all of them have heard from all, by the same arithmetic.
+They depend on the machine. So every number that is not given as a setting is derived: from the cache sizes, which the
+system knows, and from the latency between the ranks, which they measure (`shmring.bootstrap.calibrate`). Numbers that
+must be equal on all ranks are computed by each rank from the same exchanged data.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns
-from shmring.bootstrap.teamsize import Means, processors_each, team_size
+from shmring.bootstrap.calibrate import as_rendezvous_errors, barrier_ns, exchange, partners_ns, patient_ns
+from shmring.bootstrap.threads import Means, processors_each, team_size
 from shmring.config import Config
-from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, RendezvousError, RendezvousTimeoutError
+from shmring.errors import RendezvousError
 from shmring.placement.cpus import allowed_processors, processor_quota
 from shmring.placement.latency_clusters import domains_by_times
 from shmring.placement.locality import SEAT_NBYTES, Domains, Seat
@@ -30,24 +29,21 @@ from shmring.plan.thread_shares import split_limit
 if TYPE_CHECKING:
     from shmring.engine.engine import Engine
 
-# What a synchronisation of a plan takes beyond a barrier: its steps, the fence, the last stores on their way. Two ranks
-# near and far and four on two processors all come to about this (docs/benchmarks.md).
+# What a synchronisation of a plan costs beyond a barrier: its steps, the fence, the last stores. About the same for two
+# ranks near and far, and for four on two processors (docs/benchmarks.md).
 STEPS_S = 4e-7
 
-# A peer that has met and then stands still: how long the others wait for its part in the survey, at least.
-PATIENCE_S = 1.0
-
-# No two processors of a machine are farther apart. Where no ranks need to share one, a barrier that took longer met
-# ranks that did so for the moment; a communicator must not go by that for all its life.
+# No two processors of a machine are farther apart. If ranks need not share a processor, a barrier that took longer was
+# measured while some did for a moment, which must not determine the settings of a communicator.
 FARTHEST_S = 2e-6
 
-# A barrier of two ranks whose processors share a cache takes half of this, of others twice.
+# A barrier of two ranks takes half of this if their processors share a cache, else twice.
 NEAR_S = 2.5e-7
 
-MASK_NBYTES = 512  # bits of an affinity mask that are told
-MOST_TIMED = 512  # ranks of which each can tell all its times in one eager
+MASK_NBYTES = 512  # of an affinity mask that are exchanged
+MOST_TIMED = 512  # more ranks than these cannot exchange all their times in one eager message
 NO_LIMIT = 1 << 62
-SAID = (
+COMPARED = (
     "one_shot_nbytes",
     "flat_reduce_nbytes",
     "hierarchical_nbytes",
@@ -58,11 +54,11 @@ SAID = (
 )
 
 
-_FORM = struct.Struct(f"<d{len(SAID)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
+_FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
 
 
-class Account(NamedTuple):
-    """What a rank says of itself: where it may run, the settings that must be equal, and what it asks for in a team."""
+class RankInfo(NamedTuple):
+    """What each rank sends to all: where it may run, the settings that must be equal, and the threads it asks for."""
 
     quota: float
     settings: tuple[float, ...]
@@ -70,7 +66,7 @@ class Account(NamedTuple):
     threads: int = 1
     split_nbytes: int = -1
     seat: Seat = Seat()
-    node: int = -1  # where its memory is, as the kernel says, whatever topology is forced
+    node: int = -1  # of its memory according to the kernel, even if a topology is forced
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -86,9 +82,9 @@ class Account(NamedTuple):
         )
 
     @classmethod
-    def unpack(cls, words: bytes) -> Account:
-        """What `pack` made."""
-        quota, *settings, mask, threads, split_nbytes, seat, node = _FORM.unpack(words)
+    def unpack(cls, packed: bytes) -> RankInfo:
+        """From the bytes of `pack`."""
+        quota, *settings, mask, threads, split_nbytes, seat, node = _FORM.unpack(packed)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
         return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node)
@@ -96,38 +92,38 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What one communicator goes by.
+    """The settings of one communicator.
 
     Attributes
     ----------
     limits : Limits
-        For plans; every number is there.
+        For plans; no number is left open.
     costs : Costs
-        What the limits were derived from. Equal on all ranks, as the limits are.
+        From which the limits were derived. Equal on all ranks, as the limits are.
     processors : float
-        How many processors all ranks together can keep busy.
+        The number of processors that all ranks together can use.
     barrier_us : float
-        Microseconds of a barrier when the ranks met; 0 if there is one rank only.
+        Microseconds of a barrier in calibration; 0 if there is only one rank.
     past_cache_nbytes : int
         Outputs are stored past the cache if the arrays and outboxes of all ranks take half of this; in place, where
-        their lines have just been read, if each array has this size. Each rank's own affair.
+        their lines have just been read, if each array has this size. May differ between ranks.
     eager_nbytes : int
         Payloads up to this size travel as eager messages; equal on all ranks.
     why : dict of str to str
         For each setting where its value comes from.
     threads : int
-        How many each rank should have for large messages (`shmring.bootstrap.teamsize`); equal on all ranks.
+        The threads of each rank for large messages (`shmring.bootstrap.threads`); equal on all ranks.
     split_nbytes : float
         Messages from this size up are split among them; equal on all ranks.
     own_processors : float
-        How many processors fall to this rank.
+        The processors of this rank, shared ones divided.
     domains : Domains
-        Which ranks share caches, nodes and packages; equal on all ranks. None before the ranks have met.
+        Which ranks share caches, nodes and packages; equal on all ranks. None before calibration.
     levels : tuple of tuple of int
         The ways to divide the ranks, as in `Domains.levels`: by these domains, or by measured times; equal on all
         ranks.
     homes : tuple of int
-        The NUMA node on which each rank ran when they met; -1 where the kernel does not say.
+        The NUMA node on which each rank ran in calibration; -1 if the kernel does not provide it.
     """
 
     limits: Limits
@@ -171,30 +167,30 @@ class Thresholds:
         }
 
 
-def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) -> Thresholds:
-    """Measure, tell, and derive. Collective: part of the rendezvous, right after it.
+def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat) -> Thresholds:
+    """Measure, exchange the results, and derive the thresholds from them. Collective; right after the rendezvous.
 
     Parameters
     ----------
     engine : Engine
     config : Config
     timeout : float, optional
-        Seconds to wait for the others; None for ever.
+        Seconds to wait for the others; None: no limit.
     seat : Seat
-        Where this rank sits.
+        The place of this rank in the topology.
 
     Raises
     ------
     PeerLostError
         A rank died meanwhile.
     RendezvousTimeoutError
-        A rank came to the rendezvous and then stood still.
+        A rank did not answer after the rendezvous.
     RendezvousError
-        Ranks have different settings, or one left with an error of its own.
+        Ranks have different settings, or one failed.
     """
-    timeout_ns = -1 if timeout is None else int(max(timeout, PATIENCE_S) * 1e9)
-    settings = tuple(float(getattr(config, name)) for name in SAID)
-    own = Account(
+    timeout_ns = patient_ns(timeout)
+    settings = tuple(float(getattr(config, name)) for name in COMPARED)
+    own = RankInfo(
         processor_quota() or float("inf"),
         settings,
         frozenset(allowed_processors()),
@@ -203,64 +199,53 @@ def survey(engine: Engine, config: Config, timeout: float | None, seat: Seat) ->
         seat,
         current_node(),
     )
-    with right_after_rendezvous():
-        said = exchange(engine, own.pack(), timeout_ns)
-        accounts = [Account.unpack(words) for words in said]
-        _check_agreement(engine.name, accounts)
-        processors = _processors(accounts)
-        engine.spin_among(processors)  # before anything is measured
-        own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(accounts) > 1 else 0)
-        (most_ns,) = max(struct.unpack("<d", words) for words in exchange(engine, own_ns, timeout_ns))
+    with as_rendezvous_errors():
+        packed = exchange(engine, own.pack(), timeout_ns)
+        ranks = [RankInfo.unpack(p) for p in packed]
+        _check_agreement(engine.name, ranks)
+        processors = _processors(ranks)
+        engine.spin_among(processors)  # before the first measurement
+        own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(ranks) > 1 else 0)
+        (most_ns,) = max(struct.unpack("<d", p) for p in exchange(engine, own_ns, timeout_ns))
         times = None
-        if _measures_nearness(config, accounts, processors):
-            row = struct.Struct(f"<{len(accounts)}d")
+        if _measures_nearness(config, ranks, processors):
+            row = struct.Struct(f"<{len(ranks)}d")
             own_row = row.pack(*partners_ns(engine, timeout_ns))
-            times = [row.unpack(words) for words in exchange(engine, own_row, timeout_ns)]
-    found = derive(config, len(accounts), processors, most_ns / 1e3, last_level_nbytes())
-    domains = Domains.of([a.seat for a in accounts])
+            times = [row.unpack(p) for p in exchange(engine, own_row, timeout_ns)]
+    found = derive(config, len(ranks), processors, most_ns / 1e3, last_level_nbytes())
+    domains = Domains.of([info.seat for info in ranks])
     found = replace(
         found,
         domains=domains,
         levels=domains.levels if times is None else domains_by_times(times),
-        homes=tuple(a.node for a in accounts),
+        homes=tuple(info.node for info in ranks),
     )
     if times is not None:
-        found.why["domains"] = "measured: the times of words between the ranks"
-    return with_team(found, accounts, said.index(own.pack()))  # or of one that says the same
+        found.why["domains"] = "measured: round trips between the ranks"
+    return with_team(found, ranks, packed.index(own.pack()))  # the first of several ranks with equal data will do
 
 
-@contextmanager
-def right_after_rendezvous() -> Iterator[None]:
-    """Turn what eager exchanges raise into what a rendezvous raises: to the caller of `init` they are one."""
-    try:
-        yield
-    except CollectiveTimeoutError as error:
-        raise RendezvousTimeoutError(f"{error} (right after the ranks had met)", error.late) from None
-    except (AbortedError, MismatchError) as error:
-        raise RendezvousError(f"{error} (right after the ranks had met)") from None
-
-
-def with_team(found: Thresholds, accounts: Sequence[Account], rank: int) -> Thresholds:
-    """With the threads that each rank should have, and the largest size to split from that any rank asks for."""
-    ranks = [Means(a.threads, a.processors, a.quota) for a in accounts]
-    threads, each = team_size(ranks), processors_each(ranks)
+def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresholds:
+    """Add the threads of each rank, and the largest of the sizes from which the ranks ask to split."""
+    means = [Means(info.threads, info.processors, info.quota) for info in ranks]
+    threads, each = team_size(means), processors_each(means)
     limit = split_limit(threads, found.costs)
     why = dict(found.why)
-    if accounts[rank].threads < 1:
-        why["threads"] = f"derived: of the ranks that leave it open the poorest has {min(each):g} processors to itself"
-    if accounts[rank].split_nbytes < 0:
-        why["split_nbytes"] = "derived: what is saved pays for waking the helpers"
+    if ranks[rank].threads < 1:
+        why["threads"] = f"derived: of the ranks that leave it open, one has only {min(each):g} processors to itself"
+    if ranks[rank].split_nbytes < 0:
+        why["split_nbytes"] = "derived: from here on it saves more than waking the helpers costs"
     return replace(
         found,
         why=why,
         threads=threads,
-        split_nbytes=max(limit if a.split_nbytes < 0 else a.split_nbytes for a in accounts),
+        split_nbytes=max(limit if info.split_nbytes < 0 else info.split_nbytes for info in ranks),
         own_processors=each[rank],
     )
 
 
 def derive(config: Config, size: int, processors: float, barrier_us: float, cache_nbytes: int) -> Thresholds:
-    """The thresholds that follow from what was found; ``cache_nbytes``: of the last-level cache, 0 if not known."""
+    """The thresholds for these measurements; ``cache_nbytes``: size of the last-level cache, 0 if not known."""
     why = config.origins
     costs = _costs(config, size, processors, barrier_us, why)
 
@@ -283,9 +268,9 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
     )
     eager, is_far = config.eager_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
     if config.eager_nbytes < 0:
-        why["eager_nbytes"] = f"derived: everyone reads the words of all {size} ranks"
-        if is_far and size <= processors:  # else ranks take turns, which is no distance
-            # Every line of it has to be fetched from a far core before it can be written; rounds need not.
+        why["eager_nbytes"] = f"derived: every rank reads the messages of all {size} ranks"
+        if is_far and size <= processors:  # else the barrier was slow because ranks take turns on processors
+            # Each line has to be fetched from a far core before it can be written; slots of rounds need not.
             eager //= 2
             why["eager_nbytes"] += f", half of it where a barrier takes {barrier_us:.2f} us"
     if config.spin_us < 0:
@@ -302,35 +287,35 @@ def _costs(config: Config, size: int, processors: float, barrier_us: float, why:
     latency, touch = config.latency_us / 1e6, config.touch_gbs * 1e9
     if config.latency_us < 0:
         latency = (min(barrier_us / 1e6, FARTHEST_S) if size <= processors else barrier_us / 1e6) + STEPS_S
-        why["latency_us"] = f"measured: {barrier_us:.2f} us a barrier when the ranks met, and {STEPS_S * 1e6:.1f} us"
+        why["latency_us"] = f"measured: {barrier_us:.2f} us a barrier after the rendezvous, and {STEPS_S * 1e6:.1f} us"
     if config.touch_gbs < 0:
         touch = DEFAULT_COSTS.bytes_per_second * min(1.0, processors / size)
         why["touch_gbs"] = f"derived: {size} ranks on {processors:g} processors"
     return Costs(latency, touch)
 
 
-def _measures_nearness(config: Config, accounts: Sequence[Account], processors: float) -> bool:
-    """Whether ranks find out by themselves who is near whom: if that is asked for, or the system does not tell."""
-    size = len(accounts)
+def _measures_nearness(config: Config, ranks: Sequence[RankInfo], processors: float) -> bool:
+    """Whether to measure which ranks are near one another: if a setting asks for it, or the system does not know."""
+    size = len(ranks)
     if not 2 < size <= MOST_TIMED or config.nearness == 0:
         return False
-    silent = any(account.seat.cache < 0 for account in accounts)
-    return config.nearness == 1 or (silent and size <= processors)
+    unknown = any(info.seat.cache < 0 for info in ranks)
+    return config.nearness == 1 or (unknown and size <= processors)
 
 
-def _processors(accounts: Sequence[Account]) -> float:
-    """How many processors the ranks together can keep busy: each may be bound to some of them."""
-    together = frozenset[int]().union(*(account.processors for account in accounts))
-    return min(len(together), *(account.quota for account in accounts))
+def _processors(ranks: Sequence[RankInfo]) -> float:
+    """The number of processors that the ranks together can use: each may be bound to some of them."""
+    together = frozenset[int]().union(*(info.processors for info in ranks))
+    return min(len(together), *(info.quota for info in ranks))
 
 
-def _check_agreement(name: str, accounts: Sequence[Account]) -> None:
-    """Raise, on all ranks alike, if their settings differ."""
+def _check_agreement(name: str, ranks: Sequence[RankInfo]) -> None:
+    """Raise, alike on all ranks, if their settings differ."""
     found = []
-    for i, setting in enumerate(SAID):
-        said = [a.settings[i] for a in accounts]
-        if len(set(said)) > 1:
-            other = next(r for r, value in enumerate(said) if value != said[0])
-            found.append(f"{setting} is {said[0]:g} on rank 0, {said[other]:g} on rank {other}")
+    for i, setting in enumerate(COMPARED):
+        values = [info.settings[i] for info in ranks]
+        if len(set(values)) > 1:
+            other = next(r for r, value in enumerate(values) if value != values[0])
+            found.append(f"{setting} is {values[0]:g} on rank 0, {values[other]:g} on rank {other}")
     if found:
         raise RendezvousError(f"the ranks of {name!r} disagree: {'; '.join(found)}")

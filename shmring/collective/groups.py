@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shmring.bootstrap.connect import assemble
+from shmring.bootstrap.connect import connect
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.errors import BrokenError, PeerLostError, RendezvousError, RendezvousTimeoutError
 from shmring.memory.sweep import DEATH_GRACE_S, sweep_after
@@ -205,7 +205,7 @@ class GroupCalls(CommunicatorMixin):
             self.engine.check_usable()
             check = self._check_awaited
         try:
-            engine = assemble(
+            engine = connect(
                 f"{self.name.partition('/')[0]}/{self._key()}.{what}.{_listed(members)}",
                 members.index(self.rank),
                 len(members),

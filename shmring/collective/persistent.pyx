@@ -94,7 +94,7 @@ cdef class Prepared:
             return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
         group = &self.engine.c.group
         lines = [f"{self.name}, one round of eager messages: rank {group.rank} of {group.size}"]
-        if t.words != NULL:
+        if t.payload != NULL:
             lines.append(f"  send  {t.nbytes} bytes")
         if t.last > t.first:
             verb = "reduce" if t.kernel != NULL else "copy"

@@ -25,7 +25,7 @@ cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload,
     """An eager exchange in which this rank sends ``payload`` (NULL: nothing) and so far receives nothing."""
     memset(t, 0, sizeof(eager_t))
     t.signature = signature
-    t.words = payload
+    t.payload = payload
     t.nbytes = nbytes
 
 

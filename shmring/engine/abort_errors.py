@@ -1,4 +1,4 @@
-"""Diagnoses: the abort record that ranks share, turned into the error that each of them raises."""
+"""The abort record, which all ranks share, as the error that each of them raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, Mi
 
 
 class Record(NamedTuple):
-    """The abort record of ``_c/layout.h``, plus what this process knows of the rank it is about."""
+    """The abort record of ``_c/layout.h``, and the pid of the rank that it is about."""
 
     cause: str
     by: int

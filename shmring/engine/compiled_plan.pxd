@@ -1,4 +1,4 @@
-# Programs: plans compiled to structs that the engine executes without the interpreter.
+# Compiled plans: plans as structs, which the engine executes without the interpreter.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
 from shmring.arrays.store_tuning cimport stores_t
@@ -26,7 +26,7 @@ ctypedef struct operand_t:
 
 ctypedef struct step_t:
     int32_t code
-    int32_t whom
+    int32_t rank                   # of an AWAIT
     int32_t nsources
     int32_t nalso
     int8_t opens                   # a REDUCE: from operands only, or else the first source is a prefix
@@ -43,7 +43,7 @@ ctypedef struct loop_t:
     int nsteps
 
 
-# What an execution needs of a program: no objects, so that threads without an interpreter can execute, too.
+# What an execution needs of a program: no objects, as helper threads have no interpreter.
 ctypedef struct program_t:
     loop_t *loops
     int nloops
@@ -58,10 +58,10 @@ cdef class Program:
     cdef program_t code
     cdef readonly object plan
     cdef stores_t stores
-    cdef bint gathers_all                # who is through with it knows that all have begun it
-    cdef bint learns                     # how to store into outboxes: something is said in them
-    # Where it is a share (shmring.plan.thread_shares) of a collective that all threads of a team make: the last thread's
-    # program, and how far the threads' shares lie apart. None, 0: one thread makes it.
+    cdef bint gathers_all                # a rank that has ended it knows that all ranks have begun it
+    cdef bint learns                     # how to store into outboxes: it writes to them
+    # Of the program of one thread's share (shmring.plan.thread_shares) of a collective: the last thread's program, and
+    # the distance between the shares of two threads. None, 0: one thread executes the collective.
     cdef Program last
     cdef size_t share_nbytes
     cdef list blocks

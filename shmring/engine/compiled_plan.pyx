@@ -1,4 +1,4 @@
-"""Programs: plans compiled to structs.
+"""Compiled plans: plans as C structs.
 
 A plan is a few loops of steps with affine offsets, so a program is some hundred bytes a step, whatever the size of the
 message. Compiled once for each (collective, size), kept by the engine.
@@ -42,7 +42,7 @@ cdef class Program:
         else:
             s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
             s.round, s.round_step = step.round
-            s.whom = step.ranks if s.code == AWAIT else 0
+            s.rank = step.ranks if s.code == AWAIT else 0
         s.operands = <operand_t *> allocate(self.blocks, len(operands), sizeof(operand_t))
         for i, operand in enumerate(operands):
             s.operands[i].space = {Space.IN: IN, Space.OUT: OUT, Space.SLOT: SLOT}[operand.space]
@@ -67,11 +67,11 @@ cdef class Program:
 
 
 def places_in_slot(used_nbytes, slot_nbytes, size):
-    """How many places in a slot take turns to hold what is said in a round, a power of two, and their distance.
+    """How many places of a slot the rounds that use it take in turn, a power of two, and their distance.
 
-    To rewrite a line that another core's own cache still holds takes an exchange with that core. So small rounds, too,
-    go round much of the outboxes, which together are larger than a core's own caches: what is written again has left
-    them for the cache that the cores share. With more ranks each needs to go round less for that.
+    To rewrite a line that another core's private cache still holds takes an exchange with that core. So small rounds,
+    too, use most of the outboxes, which together are larger than a core's private caches: a line that is rewritten has
+    left them for the cache that the cores share. With more ranks, fewer places do.
     """
     used_nbytes = max(-(-used_nbytes // LINE), 1) * LINE
     places = 1
@@ -81,7 +81,7 @@ def places_in_slot(used_nbytes, slot_nbytes, size):
 
 
 def flatten(steps):
-    """Steps with each `Await` of several ranks as one a rank, and of all as one for EVERYONE (-1)."""
+    """The steps, with one `Await` per rank for an `Await` of several ranks, and rank -1 (EVERYONE) for all."""
     flat = []
     for step in steps:
         if not isinstance(step, Await):

@@ -1,34 +1,34 @@
-# Talks: small collectives, every one of them one round of eager messages.
+# Eager exchanges: small collectives, each in one round of eager messages.
 from libc.stdint cimport uint64_t
 
 from shmring.arrays.reduce cimport reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 
-# What is wanted of one rank's words, and where it goes.
+# The wanted part of one rank's message, and where it goes.
 ctypedef struct part_t:
     size_t offset
     size_t nbytes
     size_t place
 
-# One small collective, as data: what this rank says, whom it hears, which part of their words it takes, and whether
-# these are folded or placed side by side.
+# One small collective, as data: the message that this rank writes, the ranks whose messages it reads, the part of each
+# that it takes, and whether these parts are reduced or placed side by side.
 ctypedef struct eager_t:
     uint64_t signature
-    const char *words              # NULL: this rank says nothing
-    size_t nbytes                  # of words, at most SHMRING_EAGER_NBYTES
-    int first                      # hears ranks first .. last - 1; itself among them reads its own words
+    const char *payload            # NULL: this rank writes nothing
+    size_t nbytes                  # of the payload, at most SHMRING_EAGER_NBYTES
+    int first                      # reads the messages of ranks first .. last - 1; its own from `payload`
     int last
-    size_t offset                  # the part of each heard eager that is wanted
+    size_t offset                  # the part of each message that is wanted
     size_t part_nbytes
     reduce_kernel kernel           # NULL: place
-    size_t count                   # elements to fold
+    size_t count                   # elements to reduce
     char *out
     size_t stride                  # placing: distance between the parts of two ranks in out
-    part_t *parts                  # placing: by rank, where parts differ; NULL: as said above
+    part_t *parts                  # placing: by rank, where parts differ; NULL: `offset` and `part_nbytes`
     # progress
-    int heard
-    bint spoken
+    int next_rank                  # to be read
+    bint is_written                # this rank's own message
     uint64_t round
 
 

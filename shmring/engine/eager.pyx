@@ -5,8 +5,8 @@ Line format (NCCL: LL128; UCX: inline). The first line of a message holds the si
 the tag that marks it as complete. No counter is read. A slot is written again only after every rank has consumed its
 last round (`claim` in engine/rounds.pyx).
 
-In an exchange each rank writes at most one message; each reader reads the messages it needs in rank order, and folds or
-places their payloads. Reading more than the minimum costs less than a second synchronisation.
+In an exchange each rank writes at most one message; each reader reads the messages it needs in rank order, and reduces
+or places their payloads. Reading more than the minimum costs less than a second synchronisation.
 """
 
 from libc.string cimport memcpy
@@ -20,14 +20,14 @@ from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY
 from shmring.sync.wait cimport wait_until, wake_waiters
 
 
-# ---- the line format ---------------------------------------------------------------------------------------------------
+# ---- the line format -------------------------------------------------------------------------------------------------
 
 cdef inline void write_eager(shmring_eager_line *slot, uint64_t round, uint64_t signature, const char *data,
                       size_t nbytes) noexcept nogil:
     cdef shmring_rest_line *line = slot.rest
     slot.first.signature = signature
     memcpy(slot.first.payload, data, min(nbytes, <size_t> SHMRING_FIRST_NBYTES))
-    # SYNC eager (meets: has_arrived, read_eager). Line by line: whoever sees the tag has what is before it.
+    # SYNC eager (meets: has_arrived, read_eager). Line by line: the payload before the tag that marks it as complete.
     store_release_u64(&slot.first.tag, round + 1)
     if nbytes <= SHMRING_FIRST_NBYTES:
         return
@@ -45,16 +45,16 @@ cdef inline void write_eager(shmring_eager_line *slot, uint64_t round, uint64_t 
 
 
 cdef inline bint has_arrived(shmring_eager_line *slot, uint64_t round) noexcept nogil:
-    """Whether the first line is there; its signature may then be compared."""
+    """Whether the first line is complete; its signature may then be compared."""
     # SYNC eager (meets: write_eager).
     return load_acquire_u64(&slot.first.tag) == round + 1
 
 
 cdef const char *read_eager(shmring_eager_line *slot, uint64_t round, size_t offset, size_t nbytes,
                             char *scratch) noexcept nogil:
-    """Where bytes ``offset`` to ``offset + nbytes`` of an eager lie, NULL if one of their lines has not come yet.
+    """Where bytes ``offset`` to ``offset + nbytes`` of a message lie, NULL if one of their lines is not complete yet.
 
-    The first line must have arrived. What lies in it alone is read in place; more is gathered in ``scratch``.
+    The first line must be complete. A range within it is read in place; a longer one is gathered in ``scratch``.
     """
     cdef char *into = scratch
     cdef shmring_rest_line *line
@@ -62,7 +62,7 @@ cdef const char *read_eager(shmring_eager_line *slot, uint64_t round, size_t off
     if offset + nbytes <= SHMRING_FIRST_NBYTES:
         return <const char *> slot.first.payload + offset
     if nbytes == 0:
-        return scratch      # nothing, at the end of an eager: the line behind it never comes
+        return scratch      # nothing, at the end of a message: the line behind it is never written
     if offset < SHMRING_FIRST_NBYTES:
         n = SHMRING_FIRST_NBYTES - offset
         memcpy(into, slot.first.payload + offset, n)
@@ -91,52 +91,53 @@ cdef const char *read_eager(shmring_eager_line *slot, uint64_t round, size_t off
     return scratch
 
 
-# ---- the exchange ------------------------------------------------------------------------------------------------------
+# ---- the exchange ----------------------------------------------------------------------------------------------------
 
-cdef inline shmring_eager_line *slot_of(engine_t *e, int who, uint64_t round) noexcept nogil:
-    return e.eager[who] + (round & (e.nslots - 1))
+cdef inline shmring_eager_line *slot_of(engine_t *e, int rank, uint64_t round) noexcept nogil:
+    return e.eager[rank] + (round & (e.nslots - 1))
 
 
-cdef inline void speak(engine_t *e, eager_t *t) noexcept nogil:
-    fault_point("speak")
-    write_eager(slot_of(e, e.group.rank, t.round), t.round, t.signature ^ e.history, t.words, t.nbytes)
+cdef inline void write_own(engine_t *e, eager_t *t) noexcept nogil:
+    fault_point("write")
+    write_eager(slot_of(e, e.group.rank, t.round), t.round, t.signature ^ e.history, t.payload, t.nbytes)
     fault_point("eager")
     publish(e, t.round, t.signature)
-    t.spoken = True
+    t.is_written = True
 
 
-cdef inline int hear(engine_t *e, eager_t *t, int who) noexcept nogil:
-    """Look once. READY: the wanted part of that rank's words is in e.sources[who]."""
+cdef inline int try_read(engine_t *e, eager_t *t, int rank) noexcept nogil:
+    """Look once. READY: e.sources[rank] points to the wanted part of that rank's message."""
     cdef shmring_eager_line *slot
     cdef size_t offset = t.offset, nbytes = t.part_nbytes
     if t.parts != NULL:
-        offset, nbytes = t.parts[who].offset, t.parts[who].nbytes
-    if who == e.group.rank:
-        e.sources[who] = t.words + offset
+        offset, nbytes = t.parts[rank].offset, t.parts[rank].nbytes
+    if rank == e.group.rank:
+        e.sources[rank] = t.payload + offset
         return READY
-    slot = slot_of(e, who, t.round)
+    slot = slot_of(e, rank, t.round)
     if not has_arrived(slot, t.round):
         return UNREADY
     if slot.first.signature != t.signature ^ e.history:
-        # SYNC published (meets: publish in engine/rounds.pyx). A line may arrive before the word that tells what it is about.
-        if load_acquire_u64(&e.group.outbox[who].published) <= t.round:
+        # SYNC published (meets: publish in engine/rounds.pyx). The line is stored before the signature
+        # that explains it.
+        if load_acquire_u64(&e.group.outbox[rank].published) <= t.round:
             return UNREADY
-        disagree(e, who, t.round, t.signature)
+        disagree(e, rank, t.round, t.signature)
         return TROUBLE
-    e.sources[who] = read_eager(slot, t.round, offset, nbytes, e.scratch + who * SHMRING_EAGER_NBYTES)
-    return READY if e.sources[who] != NULL else UNREADY
+    e.sources[rank] = read_eager(slot, t.round, offset, nbytes, e.scratch + rank * SHMRING_EAGER_NBYTES)
+    return READY if e.sources[rank] != NULL else UNREADY
 
 
-cdef int listen(engine_t *e, eager_t *t, int looks) noexcept nogil:
-    """Hear the rest of those this rank needs; give up after ``looks`` looks at a silent one."""
+cdef int read_rest(engine_t *e, eager_t *t, int looks) noexcept nogil:
+    """Read the remaining messages; return UNREADY after ``looks`` looks at one that is not there."""
     cdef int outcome, look = 0
-    while t.heard < t.last:
-        outcome = hear(e, t, t.heard)
+    while t.next_rank < t.last:
+        outcome = try_read(e, t, t.next_rank)
         if outcome == TROUBLE:
             return TROUBLE
         if outcome == READY:
-            fault_point("heard")
-            t.heard += 1
+            fault_point("read")
+            t.next_rank += 1
             look = 0
             continue
         look += 1
@@ -161,13 +162,13 @@ cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
                 place, nbytes = t.out + t.parts[j].place, t.parts[j].nbytes
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
-    if not t.spoken or t.last - t.first < e.group.size:
+    if not t.is_written or t.last - t.first < e.group.size:
         finish(e, t.round + 1, t.signature)
         return
-    # We have heard everyone's word of this round, so everyone is through with all rounds before it: their slots are
-    # free. And hardly anybody sleeps for our count to pass this round: that takes having heard our word and being
-    # nslots - 1 rounds further, as a root that waits for nobody. So the count goes without a fence. Who sleeps for it
-    # all the same, since we were interrupted just here, looks up by itself after a tick.
+    # This rank has read the message of every rank in this round, so all ranks have consumed all rounds before it: those
+    # slots are free. A rank sleeps for this counter to pass this round only if it is nslots - 1 rounds ahead, as a root
+    # that waits for no other rank may be. That is rare, so the counter is stored without a fence and without a look for
+    # sleepers; a rank that sleeps for it all the same looks again after a tick.
     e.free_until = t.round + e.nslots
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in sync/wait.pyx
     fault_point("concluding")
@@ -178,46 +179,46 @@ cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
 
 
 cdef int start_eager(engine_t *e, eager_t *t) noexcept nogil:
-    """As far as one gets without waiting long; may be called with the GIL. UNREADY: advance_eager."""
+    """Exchange without a long wait; may be called with the GIL. After UNREADY call `advance_eager`."""
     t.round = e.next_round
-    t.heard = t.first
-    t.spoken = False
+    t.next_rank = t.first
+    t.is_written = False
     store_release_u64(&e.own.current, t.signature)       # SYNC current (meets: is_elsewhere in sync/wait.pyx)
     fault_point("start")
-    if t.words != NULL:
+    if t.payload != NULL:
         if t.round >= e.free_until:
             return UNREADY
-        speak(e, t)
-    if listen(e, t, e.brief_looks) != READY:
-        return UNREADY      # trouble, too, is met again where it can be waited for
+        write_own(e, t)
+    if read_rest(e, t, e.brief_looks) != READY:
+        return UNREADY      # after TROUBLE, too: advance_eager finds it again
     conclude(e, t)
     return READY
 
 
 cdef int advance_eager(engine_t *e, eager_t *t, patience_t *patience) noexcept nogil:
-    """The rest of a talk. Waits; call without the GIL, again and again while UNREADY."""
+    """The rest of an exchange. Waits; call without the GIL, again while UNREADY."""
     cdef int outcome
-    if t.words != NULL and not t.spoken:
+    if t.payload != NULL and not t.is_written:
         outcome = claim(e, t.round, patience)
         if outcome != READY:
             return outcome
-        speak(e, t)
-    while t.heard < t.last:
-        outcome = hear(e, t, t.heard)
+        write_own(e, t)
+    while t.next_rank < t.last:
+        outcome = try_read(e, t, t.next_rank)
         if outcome == TROUBLE:
             return TROUBLE
         if outcome == UNREADY:
-            # The counter is published after the lines: once it has passed this round, a line that is not there will
-            # never come, because that rank said something else.
-            outcome = wait_until(&e.group, PUBLISHED, t.heard, t.round + 1, patience)
+            # The counter is stored after the lines: once it has passed this round, a line that is not there will
+            # never be written, because that rank is in another call.
+            outcome = wait_until(&e.group, PUBLISHED, t.next_rank, t.round + 1, patience)
             if outcome != READY:
                 return outcome
-            if hear(e, t, t.heard) != READY:
-                disagree(e, t.heard, t.round, t.signature)
+            if try_read(e, t, t.next_rank) != READY:
+                disagree(e, t.next_rank, t.round, t.signature)
                 return TROUBLE
-        fault_point("heard")
-        t.heard += 1
+        fault_point("read")
+        t.next_rank += 1
     conclude(e, t)
-    # While we waited a root had time to run ahead and to fall asleep for the count that has just moved unannounced.
+    # While this rank waited, a root may have run ahead and gone to sleep for the counter stored without a fence.
     wake_waiters(&e.group)
     return READY

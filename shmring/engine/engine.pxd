@@ -22,7 +22,7 @@ cdef class Engine:
     cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
-    cdef public object sharing           # its shared arrays (shmring.collective.zero_copy.Sharing); None before the first
+    cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
     cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
     cdef bint learns_stores              # config.streaming leaves the way of storing to trials
     cdef object trouble                  # the error that every further call raises; None: not broken

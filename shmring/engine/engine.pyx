@@ -185,7 +185,7 @@ cdef class Engine:
             while not self.team.await_helpers():
                 self.handle_signals(x.signature)
         finally:
-            # The helpers use the caller's arrays. After an error they end as well: every wait looks at the abort record.
+            # The helpers use the caller's arrays. After an error they end as well: every wait checks the abort record.
             while not self.team.await_helpers():
                 pass
         if self.team.outcome() != READY:
@@ -338,8 +338,7 @@ cdef class Engine:
 
     def dead_pids(self):
         """The process ids of the ranks that died without having closed."""
-        left = self.left_ranks()
-        return [self.segments[j].header.pid for j in self.gone_ranks() if j not in left]
+        return [self.segments[j].header.pid for j in set(self.gone_ranks()).difference(self.left_ranks())]
 
     def check_usable(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
@@ -390,7 +389,7 @@ cdef class Engine:
             sweep_after(self.name.partition("/")[0], dead)
 
     def leave_at_exit(self):
-        """At exit: close, after an abort if an uncaught exception ended the interpreter (`shmring.engine.lifecycle`)."""
+        """At exit: close, after an abort if an uncaught exception ended the interpreter (engine/lifecycle.py)."""
         reason = exit_reason()
         if reason is not None and not self.is_closed and not self.is_broken:
             self.abort(reason)

@@ -1,4 +1,4 @@
-# Executions: the execution of a program, resumable at every wait.
+# The execution of a compiled plan, resumable at every wait.
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.engine.compiled_plan cimport program_t
@@ -15,9 +15,9 @@ ctypedef struct execution_t:
     int loop
     int step
     int64_t iteration
-    int kind                       # what the plan is for, which a signature need not say
+    int kind                       # of the plan; a signature need not have it
     int root
-    size_t nbytes                  # what the plan counts: a vector or one block of it
+    size_t nbytes                  # of the plan: of a vector, or of one block of it
     char *in_base
     char *out_base
     char **ins                     # by rank: the others' buffers as they lie here; read by zero-copy plans only
@@ -27,7 +27,7 @@ ctypedef struct execution_t:
     size_t itemsize
     bint out_streaming
     bint outbox_streaming
-    bint on_trial                  # then the time in copies and folds is added up
+    bint on_trial                  # then the time in copies and reductions is added up
     int64_t busy_ns
 
 

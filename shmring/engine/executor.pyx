@@ -1,7 +1,8 @@
-"""Executions: a compiled plan, executed step by step in one loop without the interpreter."""
+"""Executes a compiled plan, step by step in one loop, without the interpreter."""
 
 from shmring._c.faults cimport fault_point
-from shmring.engine.compiled_plan cimport AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t, step_t
+from shmring.engine.compiled_plan cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t,
+                                           step_t)
 from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
 from shmring.engine.rounds cimport await_round, claim, finish, publish, release
 from shmring.sync.backoff cimport now_ns
@@ -31,7 +32,7 @@ cdef inline bint streams(engine_t *e, execution_t *x, operand_t *o) noexcept nog
 cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
     cdef char *dst = address(e, x, &s.operands[0])
     cdef char *src = address(e, x, &s.operands[1])
-    if dst != src:      # in place, what an operation moves to its own place stays there
+    if dst != src:      # equal if an in-place operation copies a block to its own place
         copy_bytes(dst, src, s.nbytes, streams(e, x, &s.operands[0]))
 
 
@@ -91,15 +92,15 @@ cdef int take(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noex
     elif s.code == PUBLISH:
         publish(e, round, x.signature)
     elif s.code == AWAIT:
-        return await_round(e, s.whom, round, x.base, x.signature, patience)
+        return await_round(e, s.rank, round, x.base, x.signature, patience)
     else:
         release(e, round)
     return READY
 
 
 cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil:
-    """Execute ``program`` from where ``x`` stands. Waits; call again while UNREADY: a step that waits changes nothing
-    until it is READY, so it is simply taken again."""
+    """Execute ``program`` from the step that ``x`` has reached. Waits; call again while UNREADY: a step that waits
+    changes nothing until it is READY, so it is taken again."""
     cdef loop_t *loop
     cdef int outcome
     while x.loop < program.nloops:

@@ -58,7 +58,7 @@ def leave(last: Stage) -> None:
                 try:
                     thing.leave_at_exit()
                 except BaseException as error:  # the others are to leave all the same
-                    report_unraisable(error, thing)
+                    report_unraisable(error, thing.leave_at_exit)
 
 
 def exit_reason() -> str | None:

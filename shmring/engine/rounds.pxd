@@ -15,13 +15,13 @@ ctypedef struct engine_t:
     int nslots_bits                # of which one
     size_t slot_nbytes
     uint64_t next_round
-    uint64_t history               # of all collectives before this one, mixed into each signature: `remember_call`
+    uint64_t history               # of all collectives before this one, mixed into each signature (`remember_call`)
     uint64_t *ended                # by slot: the round with which a collective ended, plus one, ...
     uint64_t *did                  # ... and what it was; only to explain a mismatch
-    uint64_t free_until            # rounds below it may be written without a look at anyone's consumed counter
+    uint64_t free_until            # rounds below it may be written without loading any `consumed` counter
     uint64_t *agreed               # by rank: first round + 1 of the last collective whose signature was compared
-    char *scratch                  # by rank: an eager's worth, for gathering payloads
-    const void **sources           # room for one pointer a rank
+    char *scratch                  # by rank: room for one eager message, to gather payloads
+    const void **sources           # room for one pointer per rank
     int brief_looks                # polls before the GIL is let go
     bint outbox_streaming          # non-temporal stores into the own outbox: pays between far cores
     size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/schedule.pyx
@@ -29,7 +29,7 @@ ctypedef struct engine_t:
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
 cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil
-cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
+cdef int await_round(engine_t *e, int rank, uint64_t round, uint64_t base, uint64_t signature,
                      patience_t *patience) noexcept nogil
 cdef void release(engine_t *e, uint64_t round) noexcept nogil
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil

@@ -1,8 +1,8 @@
 """Rounds: how a slot of an outbox is claimed, published, awaited and released.
 
-Round r lives in slot r % nslots of every rank's outbox. There are no states and no flags to reset: two counters a rank,
-which only grow, say all. A rank writes its slot once all others have consumed what was in it (claim), says so
-(publish), the others wait for that (await_round), read, and say so in turn (release). In order, always.
+Round r uses slot r % nslots of every rank's outbox. There are no states and no flags to reset: each rank has two
+counters, which only grow. A rank writes its slot once all others have consumed what was in it (claim), then stores
+`published` (publish); the others wait for that (await_round), read, and store `consumed` (release). In order, always.
 """
 
 from libc.stdint cimport UINT64_MAX
@@ -24,7 +24,7 @@ cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil
         return READY
     outcome = wait_until(&e.group, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
     if outcome == READY:
-        # Often they are further than we need: then the next claims look at nothing.
+        # Often the others are further than needed: then the next claims load no counter.
         e.free_until = least_consumed(e) + e.nslots
     return outcome
 
@@ -43,7 +43,7 @@ cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogi
     e.own.before[slot] = e.history
     e.own.signature[slot] = short_signature(signature ^ e.history, round)
     fault_point("publish")
-    # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the count that announces them.
+    # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the counter.
     store_release_u64(&e.own.published, round + 1)
     fault_point("published")
     wake_waiters(&e.group)
@@ -51,22 +51,22 @@ cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogi
 
 cdef void release(engine_t *e, uint64_t round) noexcept nogil:
     fault_point("release")
-    # SYNC consumed (meets: has_reached in sync/wait.pyx). Our reads before the count that allows overwriting.
+    # SYNC consumed (meets: has_reached in sync/wait.pyx). This rank's loads before the counter that allows overwriting.
     store_release_u64(&e.own.consumed, round + 1)
     fault_point("released")
     wake_waiters(&e.group)
 
 
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
-    """End a collective, whose rounds are all below ``end``: each published and released, said or unsaid.
+    """End a collective, whose rounds are all below ``end``: all are published and released, written or not.
 
-    A rank that said nothing passes its rounds all the same, so that a peer that waits for one of them, being in another
-    collective, finds the signature of an older round there and not silence.
+    A rank that wrote nothing publishes its rounds all the same, so that a peer that waits for one of them, being in
+    another collective, finds the signature of an older round there instead of waiting until its timeout.
     """
     fault_point("finish")
     if load_relaxed_u64(&e.own.published) < end:
         store_release_u64(&e.own.published, end)      # SYNC published (meets: has_reached in sync/wait.pyx)
-    store_relaxed_u64(&e.own.current, 0)              # before the count: is_elsewhere in sync/wait.pyx
+    store_relaxed_u64(&e.own.current, 0)              # before the counter: is_elsewhere in sync/wait.pyx
     fault_point("finishing")
     store_release_u64(&e.own.consumed, end)           # SYNC consumed (meets: has_reached in sync/wait.pyx)
     fault_point("finished")
@@ -75,61 +75,61 @@ cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     remember_call(e, signature)
 
 
-cdef int await_round(engine_t *e, int whom, uint64_t round, uint64_t base, uint64_t signature,
+cdef int await_round(engine_t *e, int rank, uint64_t round, uint64_t base, uint64_t signature,
                      patience_t *patience) noexcept nogil:
-    """Wait until ``whom`` has published ``round`` of the collective that began at round ``base``."""
+    """Wait until ``rank`` (or EVERYONE) has published ``round`` of the collective that began at round ``base``."""
     cdef int outcome, j
     fault_point("await")
-    outcome = wait_until(&e.group, PUBLISHED, whom, round + 1, patience)
+    outcome = wait_until(&e.group, PUBLISHED, rank, round + 1, patience)
     if outcome != READY:
         return outcome
     for j in range(e.group.size):
-        if (whom != EVERYONE and whom != j) or j == e.group.rank or e.agreed[j] == base + 1:
+        if (rank != EVERYONE and rank != j) or j == e.group.rank or e.agreed[j] == base + 1:
             continue
-        # Once a collective and peer: all later rounds follow from the same signature. The word shares the line of
-        # the count we just read.
+        # Once per collective and peer: all later rounds follow from the same signature, which shares the cache line of
+        # the counter just loaded.
         if e.group.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
             disagree(e, j, round, signature)
             return TROUBLE
         e.agreed[j] = base + 1
-    if whom == EVERYONE and e.free_until < base + e.nslots:
-        # Everyone is in this collective, hence through with all before it: no need to read a consumed counter.
+    if rank == EVERYONE and e.free_until < base + e.nslots:
+        # All ranks are in this collective, hence have consumed all rounds before it: no need to load a counter.
         e.free_until = base + e.nslots
     fault_point("awaited")
     return READY
 
 
-cdef uint64_t word_of(engine_t *e, int who, uint64_t round) noexcept nogil:
-    """What that rank did in ``round``, in one word; 0 if it passed it in silence, or has overwritten it by now."""
+cdef uint64_t signature_of(engine_t *e, int rank, uint64_t round) noexcept nogil:
+    """The signature of that rank's ``round``; 0 if it wrote nothing then, or has overwritten it by now."""
     cdef int slot = round & (e.nslots - 1)
-    cdef shmring_outbox *box = e.group.outbox[who]
-    cdef uint64_t word = box.said[slot]
-    return word if box.signature[slot] == short_signature(word ^ box.before[slot], round) else 0
+    cdef shmring_outbox *box = e.group.outbox[rank]
+    cdef uint64_t signature = box.said[slot]
+    return signature if box.signature[slot] == short_signature(signature ^ box.before[slot], round) else 0
 
 
-cdef uint64_t own_word(engine_t *e, uint64_t round) noexcept nogil:
-    """What this rank did in ``round``, also where it had nothing to say; 0 if that is forgotten."""
+cdef uint64_t own_signature(engine_t *e, uint64_t round) noexcept nogil:
+    """The signature of this rank's ``round``, also where it wrote nothing; 0 if it is not kept any more."""
     cdef int slot = round & (e.nslots - 1)
-    return e.did[slot] if e.ended[slot] == round + 1 else word_of(e, e.group.rank, round)
+    return e.did[slot] if e.ended[slot] == round + 1 else signature_of(e, e.group.rank, round)
 
 
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil:
-    """Report that ``peer`` did something else in ``round``, which stays readable as we have not consumed it; or before.
+    """Report that ``peer`` made another call in ``round``, which this rank has not consumed, or in an earlier round.
 
-    Two roots wait for nobody, so it may come out later, by the histories, that each took itself for the only one; and
-    to a rank that had no part in it. So what all ranks said then is compared with what this one did.
+    A root does not wait for other ranks. So two ranks that both believe they are the root go on, and the mismatch is
+    found later by the histories, possibly by a third rank. So the rounds that are kept are compared with all ranks'.
     """
-    cdef uint64_t theirs = word_of(e, peer, round), ours, at = round
+    cdef uint64_t theirs = signature_of(e, peer, round), ours, at = round
     cdef int j
     if theirs != mine:
         report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
         return
     while at > 0 and round - at < <uint64_t> e.nslots - 1:
         at -= 1
-        ours = own_word(e, at)
+        ours = own_signature(e, at)
         for j in range(e.group.size):
-            theirs = word_of(e, j, at)
+            theirs = signature_of(e, j, at)
             if ours != 0 and theirs != 0 and ours != theirs:
                 report_trouble(&e.group, SHMRING_MISMATCH, j, at, ours, theirs, b"")
                 return
-    report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but one before it")
+    report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but an earlier one")

@@ -1,21 +1,21 @@
-# What a rank is doing, in one word that peers compare: two ranks agree about a collective when the words are equal.
+# Signatures: a call of a rank as 64 bits. Two ranks agree about a collective when their signatures are equal.
 #
 #   bits  0..35  count + 0      elements (bytes for objects)
-#   bits 36..49  root + 1       0 where there is no root
+#   bits 36..49  root + 1       0 where there is no root; so a communicator has at most MAX_RANKS ranks
 #   bits 50..53  dtype          position in dtypes.DTYPES; 15: opaque bytes
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
-#   bits 58..63  kind           position in KINDS, never 0: a word that was never written agrees with nothing
+#   bits 58..63  kind           position in KINDS, never 0: memory that was never written agrees with nothing
 #
 # The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts.
 #
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
 #
-# What ranks compare is this word mixed with the history of all collectives before (`remember_call` in engine/rounds.pxd): two
-# that take themselves for the root do not hear each other, so it is the next call in which that shows.
+# Ranks compare the signature mixed with the history of all collectives before (`remember_call` in engine/rounds.pxd):
+# two ranks that both believe they are the root read no message of each other, so the next call finds the mismatch.
 #
-# The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so the
-# word is also the explanation: `explain` turns it back into text.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+# The packing is exact but for these digests (two ranks whose counts differ pass for equal once in 2^36 times), so
+# `explain` turns a signature back into text.
+from libc.stdint cimport uint32_t, uint64_t
 
 cdef enum:
     KIND_NONE = 0
@@ -32,7 +32,7 @@ cdef enum:
     KIND_EXSCAN = 11
     KIND_ALL_REDUCE_MANY = 12
     KIND_BROADCAST_MANY = 13
-    KIND_SEND = 14     # messages are told, not compared: the root is the other rank, the count the tag + 1
+    KIND_SEND = 14     # calls for messages are not compared: the root is the other rank, the count the tag + 1
     KIND_RECV = 15
     KIND_PROBE = 16
 
@@ -43,7 +43,7 @@ cdef enum:
     NO_OP = 15
     OPAQUE = 15
     NO_ROOT = -1
-    MAX_RANKS = 16382
+    MAX_RANKS = (1 << 14) - 1
 
 
 cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint64_t count) noexcept nogil:
@@ -57,7 +57,7 @@ cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t
 
 
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
-    # For the line that has room for 32 bits only. The round is mixed in, so that the word a slot held nslots rounds
-    # ago, for the same call, does not pass for the one awaited now.
+    # For the line that has room for 32 bits only. The round is mixed in, so that the signature that a slot held nslots
+    # rounds ago, for the same call, does not pass for the one awaited now.
     cdef uint64_t mixed = (signature ^ round * <uint64_t> 0x9e3779b97f4a7c15) * <uint64_t> 0xd6e8feb86659fd93
     return <uint32_t> (mixed >> 32)

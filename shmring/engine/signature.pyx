@@ -1,4 +1,4 @@
-"""Signatures in words: the text that a `MismatchError` or a `CollectiveTimeoutError` shows."""
+"""Signatures as text, for a `MismatchError` or a `CollectiveTimeoutError`; and the largest group they allow."""
 
 from shmring.dtypes import DTYPES, OPS
 
@@ -8,6 +8,12 @@ KINDS = (
 )
 
 MAX_COUNT = (1 << 36) - 1
+
+
+def check_size(int size):
+    """Raise ``ValueError`` for more ranks than a signature can tell apart."""
+    if size > MAX_RANKS:
+        raise ValueError(f"size={size}: a communicator has at most {MAX_RANKS} ranks")
 
 
 def explain(signature: int) -> str:

@@ -1,4 +1,4 @@
-# Teams: the threads of one rank that make a large collective together. Thread 0 is the caller, the others its helpers.
+# Teams: the threads of one rank that share a large collective. Thread 0 is the caller, the others are its helpers.
 from libc.stdint cimport int64_t, uint32_t
 
 from shmring.engine.executor cimport execution_t
@@ -12,8 +12,8 @@ cdef extern from "team.h" nogil:
         int nhelpers
         int64_t spin_ns
 
-# What one helper works with: its thread's view of the strand, and its part of the call under way.
-ctypedef struct strand_t:
+# What one helper works with: its thread's areas in the outboxes, and its share of the current call.
+ctypedef struct helper_t:
     engine_t engine
     program_t *program
     execution_t execution
@@ -23,16 +23,16 @@ ctypedef struct strand_t:
 
 cdef class Team:
     cdef shmring_team *threads
-    cdef strand_t **strands             # by thread; the first is NULL: the caller's is its communicator's engine
-    cdef readonly unsigned long ncalls  # made together
-    cdef readonly object limits         # what the plans of shares have to fit into
-    cdef readonly double split_nbytes   # messages from this size up are made together
+    cdef helper_t **helpers             # by thread; the first is NULL: the caller uses its communicator's engine
+    cdef readonly unsigned long ncalls  # calls shared among the threads
+    cdef readonly object limits         # for the plans of shares
+    cdef readonly double split_nbytes   # messages from this size up are shared among the threads
     cdef list blocks
     cdef patience_t patience           # of the caller, until all helpers have done
     cdef uint32_t generation           # of the process that has the threads
 
     cdef int nthreads(self) noexcept
-    cdef int settle(self, engine_t *caller, char **areas, size_t helper_area_nbytes, size_t slot_nbytes) except -1
+    cdef int settle(self, engine_t *caller, char **areas, size_t area_nbytes, size_t slot_nbytes) except -1
     cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept
     cdef bint await_helpers(self) noexcept
     cdef int outcome(self) noexcept

@@ -1,19 +1,19 @@
-"""Teams: the threads of one rank that make a large collective together.
+"""Teams: the threads of one rank that share a large collective.
 
-Thread t of a rank takes a share of every block of the message (shmring.plan.thread_shares) and does what its rank would do
-alone, with the threads t of the other ranks: over slots and counters of its own in each outbox, a *strand*, and by the
-same rounds and waits. So a thread needs nothing of the other threads of its rank but to be called and awaited, once a
-collective, and what is true of a rank alone is true of each thread: it hears of death, delay, disagreement and abortion
-wherever it waits, and reports what it notices. The caller, thread 0, works on the outbox itself.
+Thread t of a rank takes a share of every block of the message (shmring.plan.thread_shares) and executes its plan with
+the threads t of the other ranks, over slots and counters of its own in each outbox, a *helper area*, and by the same
+rounds and waits. So the threads of a rank synchronise only at the call and at its end, and each of them notices and
+reports death, delay, disagreement and aborts wherever it waits, as a rank does. The caller, thread 0, uses the outbox itself.
 """
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
 from shmring._c.atomics cimport store_release_u64
 from shmring._runtime cimport allocate
 from shmring.engine.executor cimport execute
+from shmring.engine.outbox cimport PAGE
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
 from shmring.sync.liveness cimport fork_generation
 from shmring.sync.backoff cimport be_patient
@@ -28,17 +28,17 @@ cdef extern from "team.h" nogil:
     bint c_await_helpers "await_helpers"(shmring_team *team, patience_t *patience, int64_t tick_ns)
 
 cdef enum:
-    PAGE = 4096             # a strand's control area, before its slots
     TICK_NS = 20000000      # longest sleep of the caller without a look at signals
 
 
 cdef void take_part(void *what, int number) noexcept nogil:
-    """One helper's part of a call."""
-    cdef strand_t *s = (<strand_t **> what)[number]
+    """One helper's share of a call."""
+    cdef helper_t *s = (<helper_t **> what)[number]
     s.execution.base = s.engine.next_round
-    store_release_u64(&s.engine.own.current, s.execution.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+    # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+    store_release_u64(&s.engine.own.current, s.execution.signature)
     s.outcome = UNREADY
-    while s.outcome == UNREADY:      # signals are the caller's to look after
+    while s.outcome == UNREADY:      # signals are handled by the caller
         s.outcome = execute(&s.engine, s.program, &s.execution, &s.patience)
 
 
@@ -48,13 +48,13 @@ cdef class Team:
     Parameters
     ----------
     nthreads : int
-        How many there are to be, the caller counted. There are fewer if the system gives no more.
+        How many to start, the caller included. There are fewer if the system allows no more.
     spin_ns : int
-        How long a helper looks out for the next call, and the caller for its helpers, before they sleep.
+        How long a helper spins for the next call, and the caller for its helpers, before they sleep.
     limits : Limits
-        What the plans of shares have to fit into.
+        For the plans of shares.
     split_nbytes : float
-        Messages from this size up are made together.
+        Messages from this size up are shared among the threads.
     """
 
     def __cinit__(self, int nthreads, int64_t spin_ns, limits, double split_nbytes):
@@ -62,9 +62,9 @@ cdef class Team:
         self.split_nbytes = split_nbytes
         self.generation = fork_generation()
         self.blocks = []
-        self.strands = <strand_t **> PyMem_Calloc(SHMRING_THREADS_MAX, sizeof(strand_t *))
-        if self.strands != NULL:
-            self.threads = make_team(take_part, self.strands, spin_ns)
+        self.helpers = <helper_t **> PyMem_Calloc(SHMRING_THREADS_MAX, sizeof(helper_t *))
+        if self.helpers != NULL:
+            self.threads = make_team(take_part, self.helpers, spin_ns)
         if self.threads == NULL:
             raise MemoryError("no memory for a team of threads")
         start_helpers(self.threads, nthreads - 1)
@@ -73,30 +73,30 @@ cdef class Team:
         if self.threads != NULL:
             self.keep(1)
             free(self.threads)
-        PyMem_Free(self.strands)
+        PyMem_Free(self.helpers)
 
     cdef int nthreads(self) noexcept:
         return 1 + self.threads.nhelpers
 
-    cdef int settle(self, engine_t *caller, char **areas, size_t helper_area_nbytes, size_t slot_nbytes) except -1:
-        """Give every helper its strand; ``areas`` has where the strands of each rank begin."""
+    cdef int settle(self, engine_t *caller, char **areas, size_t area_nbytes, size_t slot_nbytes) except -1:
+        """Give every helper its area; ``areas`` has the first helper area of each rank."""
         cdef int t, j, rank = caller.group.rank, size = caller.group.size
-        cdef strand_t *s
+        cdef helper_t *s
         cdef engine_t *e
         cdef engine_t *before = caller
         cdef char *room
         cdef char *area
-        # A thread's own counts and caches in one piece, apart from those of the other threads.
-        cdef size_t nbytes = (sizeof(strand_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
+        # A thread's own counters and caches in one piece, apart from those of the other threads.
+        cdef size_t nbytes = (sizeof(helper_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
                               + caller.nslots * 2 * sizeof(uint64_t))
         for t in range(1, self.nthreads()):
             room = <char *> allocate(self.blocks, 1, nbytes + 2 * SHMRING_FALSE_SHARING)
             room += -<uintptr_t> room & (SHMRING_FALSE_SHARING - 1)
-            s = <strand_t *> room
+            s = <helper_t *> room
             e = &s.engine
-            e.group = caller.group                 # life, record and patience are the rank's
+            e.group = caller.group                 # liveness, abort record and patience are the rank's
             e.group.next = NULL
-            e.group.outbox = <shmring_outbox **> (room + sizeof(strand_t))
+            e.group.outbox = <shmring_outbox **> (room + sizeof(helper_t))
             e.slots = <char **> (e.group.outbox + size)
             e.sources = <const void **> (e.slots + size)
             e.group.seen[PUBLISHED] = <uint64_t *> (e.sources + size)
@@ -105,9 +105,9 @@ cdef class Team:
             e.ended = e.agreed + size
             e.did = e.ended + caller.nslots
             for j in range(size):
-                area = areas[j] + (t - 1) * helper_area_nbytes
+                area = areas[j] + (t - 1) * area_nbytes
                 e.group.outbox[j] = <shmring_outbox *> area
-                e.slots[j] = area + PAGE
+                e.slots[j] = area + PAGE      # after the control area
             e.own = e.group.outbox[rank]
             e.group.seen[PUBLISHED][rank] = e.group.seen[CONSUMED][rank] = UINT64_MAX
             e.group.spin_ns = self.threads.spin_ns
@@ -115,19 +115,19 @@ cdef class Team:
             e.nslots_bits = caller.nslots_bits
             e.slot_nbytes = slot_nbytes
             e.free_until = e.nslots
-            self.strands[t] = s
-            before.group.next = &e.group           # from here on wake_all wakes it, too
+            self.helpers[t] = s
+            before.group.next = &e.group           # from here on it is woken with the others
             before = e
         return 0
 
     cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept:
-        """Call the helpers to the execution that the caller is about to make; ``await_helpers`` must follow."""
+        """Start the helpers on their shares of the execution that the caller begins; ``await_helpers`` must follow."""
         cdef int t, nthreads = self.nthreads()
-        cdef strand_t *s
+        cdef helper_t *s
         for t in range(1, nthreads):
-            s = self.strands[t]
+            s = self.helpers[t]
             s.execution = j[0]
-            s.execution.on_trial = False               # the caller's times tell
+            s.execution.on_trial = False               # only the caller's times are used
             s.execution.in_base += t * program.share_nbytes
             s.execution.out_base += t * program.share_nbytes
             s.program = &(program.last if t == nthreads - 1 else program).code
@@ -138,22 +138,22 @@ cdef class Team:
         call_helpers(self.threads)
 
     cdef bint await_helpers(self) noexcept:
-        """Whether all helpers are through with the call; waits for that, but no longer than a tick."""
+        """Whether all helpers have ended their shares; waits for that, but no longer than a tick."""
         cdef bint done
         with nogil:
             done = c_await_helpers(self.threads, &self.patience, TICK_NS)
         return done
 
     cdef int outcome(self) noexcept:
-        """What the helpers' executions have ended with: READY, or TROUBLE, which is in the abort record."""
+        """How the helpers' executions have ended: READY, or TROUBLE, which is in the abort record."""
         cdef int t
         for t in range(1, self.nthreads()):
-            if self.strands[t].outcome != READY:
+            if self.helpers[t].outcome != READY:
                 return TROUBLE
         return READY
 
     cdef void keep(self, int nthreads) noexcept:
-        """Dismiss the helpers beyond so many threads and wait for their ends. In a forked child there are none."""
+        """Dismiss the helpers beyond ``nthreads`` threads and wait for them to end. A forked child has none."""
         if self.generation == fork_generation():
             with nogil:
                 dismiss_helpers(self.threads, nthreads - 1)

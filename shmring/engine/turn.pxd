@@ -1,8 +1,8 @@
 # The turn that the threads of one process take: one thread at a time is in a call.
 #
-# All fields are loaded and stored with the GIL held, so there are no atomics. A thread that waits for the turn sleeps in
-# `SimpleQueue.get`, which is C code: a lock of `threading` is Python code, in which a signal handler may raise and leave
-# the lock taken for ever.
+# All fields are loaded and stored with the GIL held, so there are no atomics. A thread that waits for the turn sleeps
+# in `SimpleQueue.get`, which is C code: a lock of `threading` is Python code, in which a signal handler may raise and
+# leave the lock taken for ever.
 from cpython.pythread cimport PyThread_get_thread_ident
 
 ctypedef struct turn_t:

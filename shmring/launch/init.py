@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmring.bootstrap.connect import assemble
+from shmring.bootstrap.connect import connect
 from shmring.bootstrap.environment import discover
 from shmring.communicator import Communicator
 from shmring.config import configure
@@ -58,4 +58,4 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    return Communicator(assemble(job.session, job.rank, job.size, config, rendezvous_timeout))
+    return Communicator(connect(job.session, job.rank, job.size, config, rendezvous_timeout))

@@ -10,7 +10,7 @@ OUTBOX: int
 RING: int
 ARRAY: int
 CHANNEL: int
-REGRETS: int
+FAILURE_NOTICE: int
 KIND_NAMES: dict[int, str]
 
 class Header(NamedTuple):

@@ -12,7 +12,7 @@ from libc.string cimport memcpy, memset
 
 from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
 from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_LAYOUT_VERSION,
-                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_REGRETS, SHMRING_RING, shmring_header)
+                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_FAILURE_NOTICE, SHMRING_RING, shmring_header)
 from shmring.memory.mapping cimport Mapping
 
 from shmring.errors import ClosedError
@@ -24,8 +24,8 @@ OUTBOX = SHMRING_OUTBOX
 RING = SHMRING_RING
 ARRAY = SHMRING_ARRAY
 CHANNEL = SHMRING_CHANNEL
-REGRETS = SHMRING_REGRETS
-KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", REGRETS: "failure notice"}
+FAILURE_NOTICE = SHMRING_FAILURE_NOTICE
+KIND_NAMES = {OUTBOX: "outbox", RING: "ring", ARRAY: "array", CHANNEL: "channel", FAILURE_NOTICE: "failure notice"}
 
 
 class Header(NamedTuple):

@@ -59,7 +59,7 @@ def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call
 
 # Where each point is passed for certain, by a rank other than 0 of 4.
 WHERE = {
-    "all_reduce small": "start speak eager heard conclude concluding concluded",
+    "all_reduce small": "start write eager read conclude concluding concluded",
     "all_reduce large": "execute claim copy publish published await awaited fold release released",
     "all_gather large": "finish finishing finished",
     "sendrecv large": "open push lay laid pull taken",

@@ -184,11 +184,11 @@ cdef class Group:
                 t.nbytes = t.part_nbytes = t.stride = sizeof(words)
                 t.out = <char *> heard
                 t.last = self.size
-                t.words = <const char *> words
+                t.payload = <const char *> words
                 if has_root and n & 1:
                     t.last = rank != 0
                     if rank != 0:
-                        t.words = NULL
+                        t.payload = NULL
                 outcome = start_eager(e, &t)
                 be_patient(&patience, -1)
                 while outcome == UNREADY:

@@ -8,9 +8,9 @@ import pytest
 from support.harness import run_processes, run_ranks, say, start_processes
 
 import shmring
-from shmring.bootstrap import connect as assembly
+from shmring.bootstrap import connect
 from shmring.bootstrap.tuning import NO_LIMIT
-from shmring.errors import RendezvousError, RendezvousTimeoutError, PeerLostError
+from shmring.errors import PeerLostError, RendezvousError, RendezvousTimeoutError
 
 COMMON = (
     "slot_nbytes", "nslots", "eager_nbytes", "one_shot_nbytes", "flat_reduce_nbytes", "round_nbytes", "latency_us",
@@ -102,15 +102,15 @@ def test_ranks_bound_to_a_processor_each_are_not_crowded():
 
 def go_no_further(rank, session, number):
     if rank == 1:
-        meet = assembly.meet
+        meet = connect.rendezvous
 
-        def meet_and_stand_still(**kwargs):
+        def rendezvous_and_stop(**kwargs):
             segments = meet(**kwargs)
             say("met")
             os.kill(os.getpid(), number)
             return segments
 
-        assembly.meet = meet_and_stand_still
+        connect.rendezvous = rendezvous_and_stop
     try:
         shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=1.0)
     finally:

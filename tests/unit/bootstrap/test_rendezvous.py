@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from support.harness import run_processes, say, start_processes
 
-from shmring.bootstrap import rendezvous as rendezvous
-from shmring.bootstrap.rendezvous import meet
-from shmring.errors import RendezvousError, RendezvousTimeoutError, OutOfSharedMemoryError, PeerLostError, SegmentError
-from shmring.memory import names
-from shmring.memory import syscalls
+from shmring.bootstrap import rendezvous as rendezvous_module
+from shmring.bootstrap.rendezvous import rendezvous
+from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
+from shmring.memory import names, syscalls
 from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name
 from shmring.memory.sweep import sweep
 
@@ -35,7 +34,7 @@ def attend(rank, session, size, late_s=0.0, **changes):
         memoryview(segment.mapping)[4096:4100] = bytes([rank]) * 4
 
     arguments = {"session": session, "rank": rank, "size": size, "nbytes": NBYTES, "timeout": 30.0, "prepare": prepare}
-    segments = meet(**arguments | changes)
+    segments = rendezvous(**arguments | changes)
     left = standing(session)
     seen = [bytes(memoryview(segment.mapping)[4096:4100]) for segment in segments]
     nonces = [segment.header.nonce for segment in segments]
@@ -90,7 +89,7 @@ def test_one_session_can_meet_again_and_again_without_pause(session):
 
 
 def test_segments_are_returned_by_rank_and_close_to_nothing(session):
-    (segment,) = meet(session=session, rank=0, size=1, nbytes=NBYTES, kind=ARRAY, params=(1, 2))
+    (segment,) = rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, kind=ARRAY, params=(1, 2))
     assert (segment.rank, segment.nbytes, segment.header.kind) == (0, NBYTES, ARRAY)
     assert segment.header.params == (1, 2, 0, 0)
     assert standing(session) == []
@@ -101,7 +100,7 @@ def test_segments_are_returned_by_rank_and_close_to_nothing(session):
 @pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])
 def test_a_rank_outside_its_group_is_a_value_error(session, rank, size):
     with pytest.raises(ValueError, match=f"rank={rank}"):
-        meet(session=session, rank=rank, size=size, nbytes=NBYTES)
+        rendezvous(session=session, rank=rank, size=size, nbytes=NBYTES)
 
 
 # -- somebody does not come -------------------------------------------------------------------------------------------
@@ -119,8 +118,8 @@ def test_who_never_comes_is_named_by_everybody_and_nothing_is_left(session):
 
 def test_timeout_zero_looks_once(session):
     with pytest.raises(RendezvousTimeoutError, match="rank 1 never came"):
-        meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0)
-    meet(session=session, rank=0, size=1, nbytes=NBYTES, timeout=0)[0].close()
+        rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0)
+    rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, timeout=0)[0].close()
 
 
 def give_up_then_meet(rank, session):
@@ -153,7 +152,7 @@ def test_who_waits_for_ever_hears_from_who_has_run_out_of_time(session):
 def wait_for_ever(rank, session, size, invisible=()):
     """Meet without a timeout, telling the test whom this rank has found; some ranks it never finds."""
     invisible = [segment_name(session, f"r{r}") for who, r in invisible if who == rank]
-    really_attach = rendezvous.try_attach
+    really_attach = rendezvous_module.try_attach
 
     def try_attach(name, **expected):
         segment = None if name in invisible else really_attach(name, **expected)
@@ -161,11 +160,11 @@ def wait_for_ever(rank, session, size, invisible=()):
             say(f"found {segment.rank}")
         return segment
 
-    rendezvous.try_attach = try_attach
+    rendezvous_module.try_attach = try_attach
     try:
         return attend(rank, session, size, timeout=None)
     finally:
-        rendezvous.try_attach = really_attach
+        rendezvous_module.try_attach = really_attach
 
 
 def test_a_rank_that_dies_once_found_is_named_without_any_timeout(session):
@@ -222,7 +221,7 @@ def test_a_rank_that_died_unseen_may_be_started_anew(session):
 
 
 def meet_and_wait(rank, session, size):
-    segments = meet(session=session, rank=rank, size=size, nbytes=NBYTES)
+    segments = rendezvous(session=session, rank=rank, size=size, nbytes=NBYTES)
     say("met")
     time.sleep(60)
     del segments
@@ -269,12 +268,12 @@ def stop_while_unlinking(rank, session, count):
             time.sleep(0.001)
         return complete
 
-    really_complete = rendezvous._Rendezvous.is_complete
+    really_complete = rendezvous_module._Rendezvous.is_complete
     if rank == 2:
         syscalls.fault = fault
     else:
-        rendezvous._Rendezvous.is_complete = is_complete
-    segments = meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+        rendezvous_module._Rendezvous.is_complete = is_complete
+    segments = rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES)
     say("met")
     while rank != 2 and is_stopped(segments[2].header.pid):
         time.sleep(0.001)
@@ -309,12 +308,12 @@ def fail_while_unlinking(rank, session):
             time.sleep(0.001)
         return complete and (rank == 0 or really_complete(self))
 
-    really_complete = rendezvous._Rendezvous.is_complete
+    really_complete = rendezvous_module._Rendezvous.is_complete
     if rank == 2:
         syscalls.fault = fault
     else:
-        rendezvous._Rendezvous.is_complete = is_complete
-    meet(session=session, rank=rank, size=3, nbytes=NBYTES)
+        rendezvous_module._Rendezvous.is_complete = is_complete
+    rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES)
 
 
 def test_who_fails_when_all_have_met_does_not_undo_the_rendezvous(session):
@@ -392,7 +391,7 @@ def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
 
 
 def disagree_impatiently(rank, session):
-    rendezvous.LINGER_S = 2.0
+    rendezvous_module.LINGER_S = 2.0
     return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
 
 
@@ -405,7 +404,7 @@ def test_a_size_that_cannot_be_meant_is_not_searched_through(session):
     with create(segment_name(session, "r1"), NBYTES, kind=OUTBOX, rank=1, size=2**31 - 1) as liar:
         liar.announce()
         with pytest.raises(RendezvousError, match="size is 2 on rank 0, 2147483647 on rank 1"):
-            meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0.2)
+            rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=0.2)
 
 
 def test_what_is_not_to_be_trusted_under_a_peers_name_is_an_error_at_once(session):
@@ -415,7 +414,7 @@ def test_what_is_not_to_be_trusted_under_a_peers_name_is_an_error_at_once(sessio
     os.close(descriptor)
     try:
         with pytest.raises(SegmentError, match="mode 0666"):
-            meet(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
+            rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, timeout=None)
     finally:
         os.unlink(path)
 
@@ -428,7 +427,7 @@ def test_an_error_of_prepare_comes_out_and_nothing_is_left(session):
         raise LookupError("not today")
 
     with pytest.raises(LookupError, match="not today"):
-        meet(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
+        rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
     assert standing(session) == []
 
 
@@ -439,18 +438,18 @@ def test_what_prepare_returns_undoes_it_before_the_memory_goes_and_only_after_a_
         memoryview(segment.mapping)[5000] = 9
         return lambda: undone.append(memoryview(segment.mapping)[5000])
 
-    segments = meet(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
+    segments = rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, prepare=prepare)
     segments[0].close()
     assert undone == []
     with pytest.raises(RendezvousTimeoutError):
-        meet(session=session, rank=0, size=2, nbytes=NBYTES, prepare=prepare, timeout=0)
+        rendezvous(session=session, rank=0, size=2, nbytes=NBYTES, prepare=prepare, timeout=0)
     assert undone == [9]
 
 
 def test_memory_that_somebody_looks_at_survives_a_failed_rendezvous_until_he_looks_away(session):
     views = []
     with pytest.raises(RendezvousTimeoutError):
-        meet(
+        rendezvous(
             session=session,
             rank=0,
             size=2,
@@ -502,7 +501,7 @@ def test_whichever_system_call_of_a_rank_fails_all_end_and_nothing_is_left(sessi
 
 
 def test_kinds_are_told_by_name(session):
-    (segment,) = meet(session=session, rank=0, size=1, nbytes=NBYTES, kind=OUTBOX)
+    (segment,) = rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, kind=OUTBOX)
     assert "outbox of 16384 bytes" in repr(segment)
     segment.close()
 
@@ -519,7 +518,7 @@ def test_check_hears_who_is_missing_and_what_it_raises_ends_the_rendezvous(sessi
             raise LookupError("will never come")
 
     with pytest.raises(LookupError, match="will never come"):
-        meet(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
+        rendezvous(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
     assert heard == [[0, 2]] * 3
     assert standing(session) == []
 
@@ -529,7 +528,7 @@ def lack_memory_once_found(rank, session):
         if 0 not in missing:
             raise OutOfSharedMemoryError("no room, says the test", 1, 0)
 
-    meet(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
+    rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
 
 
 def test_who_has_found_a_rank_that_leaves_for_lack_of_memory_leaves_for_the_same_reason(session):

@@ -1,8 +1,7 @@
 """How many threads each rank gets: the rule, for machines of every kind."""
 
 import pytest
-
-from shmring.bootstrap.teamsize import MOST_BY_DEFAULT, Means, processors_each, team_size
+from shmring.bootstrap.threads import MOST_BY_DEFAULT, Means, processors_each, team_size
 
 
 def ranks(*masks, threads=-1, quota=float("inf")):
@@ -35,7 +34,7 @@ def test_a_quota_is_divided_among_all():
         ([range(64)], 1),
     ],
 )
-def test_half_of_what_falls_to_the_poorest_rank_from_four_processors_up(masks, size):
+def test_half_of_what_the_rank_with_the_fewest_processors_has_from_four_processors_up(masks, size):
     assert team_size(ranks(*masks), 32) == size
 
 

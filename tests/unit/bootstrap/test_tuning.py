@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.bootstrap.tuning import NO_LIMIT, SAID, STEPS_S, Account, derive
+from shmring.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
 from shmring.config import configure
 
 MIB = 1 << 20
@@ -60,7 +60,7 @@ def test_what_is_given_is_taken_and_named_as_given():
     assert (found.limits.one_shot_nbytes, found.limits.flat_reduce_nbytes, found.limits.round_nbytes) == (5, 6, 128)
     assert (found.costs.latency, found.costs.bytes_per_second, found.past_cache_nbytes) == (2e-6, 3e9, 7)
     assert found.limits.hierarchical_nbytes == 8
-    for name in (*SAID, "past_cache_nbytes"):
+    for name in (*COMPARED, "past_cache_nbytes"):
         assert found.why[name] == "argument"
     derived = thresholds(size=4, latency_us=2.0, touch_gbs=3).limits
     assert (derived.one_shot_nbytes, derived.flat_reduce_nbytes) == (2400, 6000)
@@ -68,7 +68,7 @@ def test_what_is_given_is_taken_and_named_as_given():
 
 def test_everything_derived_tells_from_what():
     why = thresholds().why
-    assert why["latency_us"] == f"measured: 0.60 us a barrier when the ranks met, and {STEPS_S * 1e6:.1f} us"
+    assert why["latency_us"] == f"measured: 0.60 us a barrier after the rendezvous, and {STEPS_S * 1e6:.1f} us"
     assert why["one_shot_nbytes"] == "derived: 1.00 us a synchronisation, 120 GB/s a rank"
     assert why["touch_gbs"] == "derived: 2 ranks on 2 processors"
     assert why["slot_nbytes"] == "a quarter of 1024 KiB of second-level cache, from 128 to 512 KiB"
@@ -84,13 +84,13 @@ def test_outputs_are_never_stored_past_a_cache_that_is_not_known():
 
 @given(st.floats(0.1, 1e3) | st.just(float("inf")), st.frozensets(st.integers(0, 4095)))
 def test_an_account_arrives_as_it_was_said(quota, processors):
-    account = Account(quota, tuple(k / 2 - 1 for k in range(len(SAID))), processors)
-    assert Account.unpack(account.pack()) == account
+    account = RankInfo(quota, tuple(k / 2 - 1 for k in range(len(COMPARED))), processors)
+    assert RankInfo.unpack(account.pack()) == account
 
 
 def test_processors_past_the_mask_are_left_out():
-    account = Account(1.0, (0.0,) * len(SAID), frozenset({1, 4096, 10**6}))
-    assert Account.unpack(account.pack()).processors == {1}
+    account = RankInfo(1.0, (0.0,) * len(COMPARED), frozenset({1, 4096, 10**6}))
+    assert RankInfo.unpack(account.pack()).processors == {1}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import support
 
 import shmring
-import support
 
 SOURCE = Path(support.__file__).parent / "team_calls.c"
 
