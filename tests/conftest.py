@@ -8,7 +8,7 @@ from multiprocessing import resource_tracker
 
 import hypothesis
 import pytest
-from support import harness, installed
+from support import harness, installed, sampling
 
 # No test asserts a maximum time; a watchdog ends what hangs.
 hypothesis.settings.register_profile("shmring", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("shmring")
 def pytest_addoption(parser):
     """Add the options of randomized tests."""
     parser.addoption("--seed", type=int, help="seed of randomized tests (default: SHMRING_SEED, else a fresh one)")
-    parser.addoption("--long", action="store_true", help="run randomized tests for long (minutes instead of moments)")
+    parser.addoption("--long", action="store_true", help="run all cases of every test, and randomized tests for minutes")
 
 
 def pytest_configure(config):
@@ -39,6 +39,15 @@ def pytest_configure(config):
 def pytest_report_header(config):
     """Print the seed at the head of every run."""
     return f"shmring: seed {config.shmring_seed} (repeat with --seed {config.shmring_seed})"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without ``--long``, keep some cases of each test that is marked `sample`, and none of those marked `long`."""
+    if config.getoption("--long"):
+        return
+    kept = sampling.keep(items, config.shmring_seed)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def pytest_collection_finish(session):

@@ -54,6 +54,7 @@ def play(size, seed, run, indices):
     run_ranks(size, take_part, seed, run, indices, init=settings(seed, run, size))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.stress
 @pytest.mark.parametrize("size", SIZES)
 def test_operations_of_all_kinds_in_any_order_give_exact_answers(size, seed, long_run):
@@ -69,6 +70,7 @@ def test_operations_of_all_kinds_in_any_order_give_exact_answers(size, seed, lon
     print(f"{run} runs of {OPERATIONS} operations")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_every_kind_of_operation_goes_through_all_settings(name):
     for size in (1, 3):

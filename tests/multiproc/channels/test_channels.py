@@ -446,6 +446,7 @@ def listen(receiver, seed):
         return got
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("capacity", [64, 128, 1 << 10, 1 << 16])
 def test_two_processes_see_the_exact_sequence(capacity, seed):
     sender, receiver = shmring.channel(capacity)

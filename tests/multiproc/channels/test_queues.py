@@ -151,6 +151,7 @@ def consume(q, results):
     results.put(got)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
@@ -192,6 +193,7 @@ def test_threads_of_one_process_may_share_it():
 # ---- death ----
 
 
+@pytest.mark.sample(1)
 @needs_marks
 @pytest.mark.parametrize("nbytes", [100, 50_000])
 def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):

@@ -80,6 +80,7 @@ def all_sizes(comm):
         comm.barrier()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", RANKS)
 def test_every_collective_gives_exact_answers_at_every_size(n):
     run_ranks(n, all_sizes)
@@ -91,6 +92,7 @@ def tiny_slots(comm):
         check_movements(comm, np.dtype("uint8"), 4 * count, key)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("nslots", [4, 8])
 def test_pipelines_through_tiny_slots_go_round_the_ring_many_times(n, nslots):

@@ -38,6 +38,7 @@ def staircase(comm, scale):
             assert same_bits(comm.all_to_all(all_rows[rank], counts=np.array(counts)), got)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("scale", [1, 700, 30_000])
 @pytest.mark.parametrize("n", RANKS)
 def test_rows_of_all_ranks_come_together_whatever_their_numbers(n, scale):
@@ -116,6 +117,7 @@ def disagree(comm, way):
     return None
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize(
     "way", ["all_gather more", "all_gather swap", "gather more", "reduce_scatter more", "scatter more", "uniform",

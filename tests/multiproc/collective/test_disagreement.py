@@ -125,6 +125,7 @@ def call_something_else(comm, pair, n, odd):
     return str(caught.value), caught.value.ranks
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 @pytest.mark.parametrize("pair", PAIRS)

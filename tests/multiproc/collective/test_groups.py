@@ -387,6 +387,7 @@ def make_many(comm, times, closing):
         assert resident - resident_before < 4 << 20, resident - resident_before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_hundreds_of_groups_leave_nothing_behind(n, closing):

@@ -58,6 +58,7 @@ def calls(comm):
     return [None if x is None else hashlib.blake2b(x.tobytes()).digest() for x in results], made
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
 def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name):
     nested = run_ranks(size, calls, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})

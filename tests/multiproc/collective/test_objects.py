@@ -70,6 +70,7 @@ def send_all_sizes(comm):
         send_things(comm, [SIZES[key], 5, SIZES[-key], 0], 50 + key)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", RANKS)
 def test_objects_of_all_sizes_arrive_alike_and_unlike(n):
     run_ranks(n, send_all_sizes)
@@ -80,6 +81,7 @@ def send_large(comm):
     send_things(comm, [3, 20_000_001], 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3])
 def test_arrays_of_50_mb_inside_dicts_arrive(n):
     run_ranks(n, send_large)

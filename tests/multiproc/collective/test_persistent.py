@@ -56,6 +56,7 @@ def plan_every_collective(comm, count):
         assert f"<shmring.Prepared {name}(" in repr(plan)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("count", [0, 1, 500, 30_000])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_plan_of_every_collective_does_what_its_method_does(n, count):

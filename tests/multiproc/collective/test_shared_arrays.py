@@ -152,11 +152,13 @@ def at_every_size(comm, shifts):
         comm.barrier()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", RANKS)
 def test_every_collective_on_shared_arrays_gives_the_bits_of_private_ones_at_every_size(n):
     run_ranks(n, at_every_size, 0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", GROUPS)
 def test_the_pieces_of_different_ranks_may_lie_at_different_offsets(n):
     run_ranks(n, at_every_size, 3)
@@ -172,6 +174,7 @@ def every_dtype(comm):
         assert nmapped(comm) > before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [2, 3])
 def test_every_dtype_is_reduced_in_shared_arrays(n):
     run_ranks(n, every_dtype)
@@ -191,6 +194,7 @@ def mixed(comm):
     return counts
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", GROUPS)
 def test_some_ranks_may_use_private_arrays_and_all_take_the_same_way(n):
     counts = run_ranks(n, mixed)
@@ -361,6 +365,7 @@ def into_results(comm, dtype, count):
     return result.ctypes.data != gathered.ctypes.data, nmapped(comm)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("count", "mapped"), [(5, 0), (4096 // 4 + 1, 32), (100_003, 32)])
 @pytest.mark.parametrize("n", GROUPS)
 def test_one_result_serves_all_ranks(n, count, mapped):
@@ -503,6 +508,7 @@ def drop_and_make_again(comm, times):
     return before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_hundreds_of_arrays_made_and_dropped_leak_nothing(n):
     run_ranks(n, drop_and_make_again, 200)

@@ -52,6 +52,7 @@ def survive(comm, counts):
     return type(error), ranks
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("counts", [[4], [300_000], [1, 100_000, 3]], ids=["small", "large", "mixed"])
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
@@ -70,6 +71,7 @@ def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
                 assert outcome.result == (PeerLostError, [r for r in range(n) if r != victim])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("gap_s", [0.0, 0.0005, 0.003, 0.01])
 @pytest.mark.parametrize("n", [3, 4])
 def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, seed):
@@ -146,6 +148,7 @@ def stay_away(comm):
     return True
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_a_living_rank_that_never_shrinks_is_named(n):
     assert run_ranks(n, stay_away)[:-1] == [True] * (n - 1)

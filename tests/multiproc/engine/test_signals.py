@@ -83,6 +83,7 @@ def be_interrupted(comm, wait):
     assert (x == 2).all()
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_every_kind_of_wait(wait):
     gang = start_ranks(2, be_interrupted, wait)

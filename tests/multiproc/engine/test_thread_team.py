@@ -107,12 +107,14 @@ def compare_with_one_thread(comm, dtypes, count, ops):
     return comm.stats()["threads"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("n", "threads"), GRID)
 def test_every_large_collective_has_the_bits_of_one_thread(n, threads):
     told = run_ranks(n, compare_with_one_thread, ["float32", "bfloat16"], 50_021, ["sum"], init=of(threads))
     assert told == [threads] * n
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
 def test_every_dtype_has_the_bits_of_one_thread(name):
     ops = ["lor", "max"] if name == "bool" else ["prod"] if name.startswith("complex") else ["max", "sum"]
@@ -154,6 +156,7 @@ def mix(comm, seed):
     return comm.stats()["split_calls"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("n", "threads"), [(2, 3), (4, 2)])
 def test_split_calls_small_ones_and_unsplit_ones_follow_one_another(n, threads, seed):
     told = run_ranks(n, mix, seed, init=of(threads, split_nbytes=100_000))

@@ -56,6 +56,7 @@ def every_pair_every_size(comm):
                     assert same_bits(x, expected), (nbytes, src, dst)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("init", [{}, TINY, SHORT, {"streaming": 1}], ids=["default", "tiny", "short", "streaming"])
 @pytest.mark.parametrize("n", RANKS)
 def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
@@ -136,6 +137,7 @@ def stays_exact_while_trying(comm, streaming):
         assert lane["trial_us"] is None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("streaming", [-1, 0, 1])
 def test_messages_stay_exact_while_a_lane_tries_how_to_store(streaming):
     run_ranks(2, stays_exact_while_trying, streaming, init=TINY | {"streaming": streaming})
@@ -282,6 +284,7 @@ def everyone_sends_first(comm, nbytes, times):
             assert (x == src).all()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (LANE, 1), (PIECE, 8), (1000, 256)])
 @pytest.mark.parametrize("n", GROUPS)
 def test_everyone_may_send_first_up_to_what_a_lane_holds(n, nbytes, times):
@@ -809,8 +812,8 @@ def many_communicators(comm, times):
     assert "-many" not in Path("/proc/self/maps").read_text()
 
 
-def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings():
-    run_ranks(2, many_communicators, 200)
+def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings(long_run):
+    run_ranks(2, many_communicators, 200 if long_run else 30)
 
 
 def memory_of(comm):
@@ -907,6 +910,7 @@ def traffic(comm, seed, count):
     assert comm.iprobe() is None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("init", [{}, TINY], ids=["default", "tiny"])
 @pytest.mark.parametrize("n", RANKS)
 def test_random_traffic_arrives_as_the_model_says(n, init, seed, long_run):

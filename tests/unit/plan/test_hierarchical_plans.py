@@ -69,6 +69,7 @@ def item(wide):
     return 8 // wide
 
 
+@pytest.mark.sample(14)
 @each_way
 @pytest.mark.parametrize("name", HIERARCHIES)
 def test_every_hierarchical_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
@@ -218,6 +219,7 @@ def test_an_all_reduce_sends_2q_minus_2_vectors_across_links_and_a_flat_one_2p_o
     assert {c.crossed_nbytes * size for c in crossed} == {2 * (size - size // domains) * flat_nbytes}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("size", "domains"), MANY)
 def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
     p, q = size, domains
@@ -236,6 +238,7 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
         assert c.touched_nbytes == pytest.approx(touched * s, rel=1e-12), kind
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("size", "domains"), MANY)
 def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_nothing_else_does(size, domains):
     p, q = size, domains

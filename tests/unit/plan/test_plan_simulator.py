@@ -33,6 +33,7 @@ def without(*types):
     return lambda step: [] if isinstance(step, types) else [step]
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("kind", "algorithm"), ALL_BUILDERS)
 @pytest.mark.parametrize("missing", [Claim, Publish, Await, Copy, Reduce])
 def test_no_step_is_superfluous(kind, algorithm, missing):

@@ -58,6 +58,7 @@ def run_shares(call, threads, limits, seed, only=None):
     return buffers, expected
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("kind", "place"), FORMS)
 def test_the_shares_of_all_threads_make_the_whole(kind, place, seed):
     rng = random.Random(f"{seed} {kind} {place}")

@@ -43,6 +43,7 @@ def after_exchange(plan):
     return plan._replace(rounds=2, loops=(Loop(1, (*exchange, *moved)),))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("kind", "algorithm", "place"), ZERO_COPY_FORMS)
 def test_after_an_exchange_no_plan_needs_its_entry_round(kind, algorithm, place, seed):
     rng = random.Random(f"{seed} {kind} {place}")

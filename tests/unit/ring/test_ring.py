@@ -729,6 +729,7 @@ def check_sequence(memory, count, seed):
     assert got == count
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("nslots", "count"), [(1, 6_000), (2, 12_000), (8, 50_000)])
 @pytest.mark.parametrize("start", [0, LAST - 3_000])
 def test_two_processes_see_the_exact_sequence(nslots, count, start):
