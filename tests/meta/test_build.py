@@ -42,7 +42,7 @@ def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_pa
         f"'build', '-b', {str(tmp_path / 'build')!r}, 'egg_info', '-e', {str(tmp_path)!r}, "
         f"'bdist_wheel', '-d', {str(tmp_path / 'wheels')!r}, '-b', {str(tmp_path / 'tree')!r}])"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # in the checkout, by the fixture
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert set(NEEDED) <= names
