@@ -116,7 +116,7 @@ def rendezvous(
 
     Notes
     -----
-    After any error, Ctrl-C included, this rank leaves nothing behind and `meet` may be called again. Blocks, sleeping.
+    After any error, Ctrl-C included, this rank leaves nothing behind and `rendezvous` may be called again. Blocks, sleeping.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
