@@ -1,4 +1,4 @@
-"""Binding: which processors each rank may use, so that neighbours by rank are neighbours by cache and node."""
+"""CPU affinity masks for ranks, such that consecutive ranks share caches and nodes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ UNITS = ("core", "l3", "numa", "none")
 
 
 def masks(topology: Topology, size: int, unit: str) -> list[tuple[int, ...]]:
-    """The processors of each of ``size`` ranks.
+    """The affinity masks of ``size`` ranks.
 
     Parameters
     ----------
     topology : Topology
-        The machine; only its allowed processors are dealt.
+        The machine; only its allowed processors are used.
     size : int
-        How many ranks there are.
+        The number of ranks.
     unit : {"core", "l3", "numa", "none"}
-        What a rank may move about in: the hardware threads of one core, the processors of one last-level cache, or of
-        one NUMA node, or all.
+        The processors in a mask: the hardware threads of one core, the processors of one last-level cache, or of one
+        NUMA node, or all.
 
     Returns
     -------

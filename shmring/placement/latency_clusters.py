@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 Level = tuple[int, ...]
 
-# A shorter latency is within a cluster of cores or a socket; borders inside (two threads of one core) do not matter.
+# Shorter latencies occur within a cluster of cores or a socket; borders inside (two threads of one core) are ignored.
 FAR_NS = 200.0
 # Across a border latencies are this many times as long.
 STEP = 1.4
@@ -23,7 +23,7 @@ def partner(rank: int, stage: int, size: int) -> int | None:
     The circle method of round-robin tournaments: one rank is fixed, the others rotate.
     """
     n = stages(size)
-    if rank == n:  # the fixed one: its partner is the rank that would be paired with itself
+    if rank == n:  # the fixed rank: its partner is the one that would be paired with itself
         return stage * (n + 1) // 2 % n
     other = (stage - rank) % n
     if other == rank:
@@ -32,7 +32,7 @@ def partner(rank: int, stage: int, size: int) -> int | None:
 
 
 def stages(size: int) -> int:
-    """The number of stages for all pairs: odd."""
+    """The number of stages that cover all pairs: odd."""
     return size - 1 if size % 2 == 0 else size
 
 

@@ -1,6 +1,6 @@
 """Locality domains: which ranks share a last-level cache, a NUMA node, a package, and the distances of their nodes.
 
-Each rank publishes its location (`Seat`), in the numbers of the machine; all derive the same `Domains` from them. The
+Each rank publishes its location (`Seat`), as the machine numbers it; all derive the same `Domains` from them. The
 location is the processor on which a rank runs during the rendezvous; a rank that is not bound may move later.
 """
 
@@ -52,12 +52,12 @@ class Seat(NamedTuple):
 
     @classmethod
     def unpack(cls, words: bytes) -> Seat:
-        """What `pack` made."""
+        """The inverse of `pack`."""
         processor, cache, node, package, distances = _FORM.unpack(words)
         return cls(processor, cache, node, package, distances.rstrip(b"\0"))
 
     def distance(self, node: int) -> int:
-        """To another seat's node."""
+        """The distance to the node of another rank."""
         if 0 <= node < len(self.distances) and self.distances[node]:
             return self.distances[node]
         return LOCAL_DISTANCE if node == self.node else REMOTE_DISTANCE
@@ -81,9 +81,9 @@ class Domains(NamedTuple):
 
     @classmethod
     def of(cls, seats: Sequence[Seat]) -> Domains:
-        """The domains that follow from where the ranks sit."""
+        """The domains that follow from the locations of the ranks."""
         nodes = _numbered([seat.node for seat in seats])
-        # Of a node the first rank that sits there speaks.
+        # The distances of a node are those of the first rank there.
         first = [seats[nodes.index(n)] for n in range(max(nodes) + 1)]
         return cls(
             _numbered([(seat.package, seat.cache) for seat in seats]),
@@ -94,11 +94,11 @@ class Domains(NamedTuple):
 
     @property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Ways to divide the ranks, each inside the next: of each rank the number of its part, finest way first.
+        """Nested partitions of the ranks, finest first: the number of each rank's part.
 
-        A node may hold several caches (chiplets) or a cache several nodes (clusters of a package); what is inside of
-        what is read from the ranks themselves. Ways that leave all together or all alone divide nothing and are left
-        out, and so is one that divides as another does.
+        A node may hold several caches (chiplets) or a cache several nodes (clusters of a package); the order of
+        nesting is read from the ranks themselves. Partitions with one part, or with one rank in each part, are omitted,
+        and so are duplicates.
         """
         inner, outer = self.caches, self.nodes
         if max(inner) < max(outer):
@@ -112,7 +112,7 @@ class Domains(NamedTuple):
         return tuple(found)
 
     def distance(self, rank: int, other: int) -> int:
-        """From the node of one rank to that of another."""
+        """The distance from the node of one rank to that of another."""
         return self.distances[self.nodes[rank]][self.nodes[other]]
 
 
@@ -122,17 +122,17 @@ def members(way: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def own_seat(rank: int, size: int, sysfs: str = "/sys", procfs: str = "/proc") -> Seat:
-    """Where the calling thread sits now; ``SHMRING_TOPOLOGY`` decides instead if it names a file.
+    """The location of the calling thread now; if ``SHMRING_TOPOLOGY`` names a file, that of its rank in this topology.
 
     Parameters
     ----------
     rank, size : int
-        Of this process among all that were started together: by these the processors of a forced topology are dealt.
+        Of this process among all that were started together; they select the processor in a forced topology.
 
     Raises
     ------
     ValueError
-        The file is none, or describes no topology.
+        The file cannot be read, or describes no topology.
     """
     if path := os.environ.get(ENVIRON):
         return dealt_seat(load(path), rank, size)
@@ -140,20 +140,20 @@ def own_seat(rank: int, size: int, sysfs: str = "/sys", procfs: str = "/proc") -
 
 
 def dealt_seat(topology: Topology, rank: int, size: int) -> Seat:
-    """The seat of a rank if ranks are dealt over all processors in blocks, neighbours next to each other."""
+    """The location of a rank if ranks are assigned to all processors in blocks, consecutive ranks side by side."""
     order = packed_order(topology)
     return topology_seat(topology, order[rank * len(order) // size if size <= len(order) else rank % len(order)])
 
 
 def packed_order(topology: Topology) -> tuple[int, ...]:
-    """All processors, those of a package together, within it those of a node, of a last-level cache, of a core."""
+    """All processors, sorted by package, then node, last-level cache and core."""
     ways = (topology.packages, [node.processors for node in topology.nodes], topology.last_level_groups, topology.cores)
     places = [{number: i for i, group in enumerate(way) for number in group} for way in ways]
     return tuple(sorted(topology.processors, key=lambda number: [*(place.get(number, -1) for place in places), number]))
 
 
 def topology_seat(topology: Topology, processor: int) -> Seat:
-    """A processor's seat by a description of the machine."""
+    """The location of a processor in a topology."""
     package = _index(topology.packages, processor)
     node = next((node for node in topology.nodes if processor in node.processors), topology.nodes[0])
     reach = {other.number: d for other, d in zip(topology.nodes, node.distances, strict=False)}
@@ -180,7 +180,7 @@ def seat_at(processor: int, sysfs: str = "/sys") -> Seat:
 
 
 def _last_level_sharers(caches: Path) -> tuple[int, ...]:
-    """The processors that share the highest data cache in a processor's folder of caches; none if unknown."""
+    """The processors that share the highest data cache in a processor's cache directory; none if unknown."""
     kinds = [caches / entry for entry in entries(caches) if read(caches / entry / "type") != "Instruction"]
     last = max(kinds, key=lambda at: number_in(read(at / "level")), default=None)
     return parse_list(read(last / "shared_cpu_list")) if last else ()

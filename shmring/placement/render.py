@@ -1,4 +1,4 @@
-"""A machine as a drawing in text: what lies in what, and how far nodes are from each other."""
+"""A topology as text: a tree of packages, nodes and caches, and the table of node distances."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from shmring.placement.topology import Topology
 
 Group = tuple[int, ...]
-# One way to divide processors: the groups, and what to write beside one.
+# One partition of the processors: the groups, and the function that labels one.
 Way = tuple[Sequence[Group], Callable[[Group], str]]
 
 
 def draw(topology: Topology) -> str:
-    """Some lines: packages, in them nodes and last-level caches, whichever holds the other; then distances."""
+    """The tree: packages, in them nodes and last-level caches, whichever contains the other; then the distances."""
     count = len(topology.processors)
     cores = f" on {len(topology.cores)} cores" if len(topology.cores) < count else ""
     lines = [
@@ -56,7 +56,7 @@ def draw(topology: Topology) -> str:
 
 
 def _branches(within: Group, ways: Sequence[Way]) -> list[str]:
-    """What a group holds, as the branches of a tree."""
+    """The lines of the groups inside a group, as branches of the tree."""
     if not ways:
         return []
     groups, text = ways[0]

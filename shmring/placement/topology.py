@@ -1,8 +1,8 @@
-"""What the machine looks like to this process: processors, caches, NUMA nodes, quotas, shared memory.
+"""Discovery of the hardware topology that this process may use: processors, caches, NUMA nodes, quotas, shared memory.
 
-Pure functions over the roots of sysfs and procfs, given as arguments so that a test (or a question about another
-machine) can hand in a tree of files. Containers, virtual machines and other architectures leave out what they like; a
-missing or odd file means "not known" and is never an error.
+Pure functions over the roots of sysfs and procfs, given as arguments so that a test, or a query about another
+machine, can pass a tree of files. Containers, virtual machines and other architectures omit any of these files; a
+missing or malformed file means "not known" and is never an error.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Topology:
     caches : tuple of Cache
         Data and unified caches of the allowed processors, level 1 first.
     last_level_groups : tuple of tuple of int
-        The allowed processors by last-level cache: within a group ranks are near, between groups far. As reported by
-        the machine; hypervisors may report it wrongly.
+        The allowed processors by last-level cache: ranks of a group share a cache, ranks of different groups do not. As
+        reported by the machine; hypervisors may report it wrongly.
     shmem_huge_pages : str
         The setting for huge pages in shared memory: ``never``, ``advise``, ``always``, ...
     shm_nbytes, shm_free_nbytes : int
@@ -94,7 +94,7 @@ class Topology:
     shm_free_nbytes: int
 
     def describe(self) -> str:
-        """A drawing in text, some lines long."""
+        """The topology as text, several lines."""
         return draw(self)
 
 
@@ -104,12 +104,12 @@ def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") 
     Parameters
     ----------
     sysfs, procfs, shm : str
-        Where these file systems are mounted, or trees that look like them.
+        Where these file systems are mounted, or copies of their trees.
 
     Returns
     -------
     Topology
-        What could be read; nothing is raised for what could not.
+        All that could be read; nothing is raised for the rest.
     """
     processors = allowed_processors(procfs)
     caches = _caches(Path(sysfs), processors)
@@ -140,7 +140,7 @@ def last_level_nbytes(sysfs: str = "/sys", procfs: str = "/proc") -> int:
 def second_level_nbytes(sysfs: str = "/sys") -> int:
     """Bytes of the second-level cache of processor 0, 0 if not known.
 
-    Of processor 0 whichever are allowed: where there are two kinds of cores all processes must get one answer.
+    Of processor 0, whatever the affinity mask: with two kinds of cores all processes must get the same value.
     """
     return next((cache.nbytes for cache in _caches(Path(sysfs), (0,)) if cache.level == 2), 0)
 
@@ -177,7 +177,7 @@ def _meminfo(text: str, field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-@functools.cache  # some twenty files a processor, and they never change
+@functools.cache  # about twenty files for each processor, which never change
 def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
     """All caches, each once, though each of its processors lists it."""
     found = set()
@@ -193,7 +193,7 @@ def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
 
 
 def _last_level_groups(processors: tuple[int, ...], caches: tuple[Cache, ...]) -> tuple[tuple[int, ...], ...]:
-    """Groups by the highest cache of each processor; one with unknown caches is alone. Empty if all are unknown."""
+    """Groups by the highest cache of each processor; one without known caches is alone. Empty if none is known."""
     last = {number: cache for cache in caches for number in cache.processors}  # sorted by level: the last one stays
     return _groups(processors, lambda number: last.get(number, number)) if last else ()
 
@@ -217,7 +217,7 @@ def _package(sysfs: Path, number: int) -> int:
     return number_in(read(sysfs / f"devices/system/cpu/cpu{number}/topology/physical_package_id"))
 
 
-# Makers of arm64 cores, by the number in their MIDR register.
+# Vendors of arm64 cores, by the number in their MIDR register.
 _ARM_MAKERS = {0x41: "Arm", 0x42: "Broadcom", 0x43: "Cavium", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x50: "Ampere"}
 _ARM_MAKERS |= {0x51: "Qualcomm", 0x61: "Apple", 0xC0: "Ampere"}
 

@@ -1,4 +1,4 @@
-"""Too few descriptors, and any other refusal: at each of them, rendezvous and makings end alike on all ranks."""
+"""Too few descriptors, and every other refused system call: a rendezvous or a creation has one outcome on all ranks."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ REFUSED = (SegmentError, OutOfSharedMemoryError, RendezvousError)
 
 
 class Descriptors:
-    """For the length of a block this process may open so many descriptors more than it has."""
+    """Within a block this process may open only so many further descriptors."""
 
     def __init__(self, more):
         self.more = more
@@ -34,7 +34,7 @@ class Descriptors:
 
 
 def fill_gaps():
-    """Descriptors in all the numbers below the highest in use: the limit is one of numbers, not of how many."""
+    """Open descriptors for all unused numbers below the highest: the limit is on the number, not on the count."""
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     taken = []
     while not taken or taken[-1] <= highest:
@@ -43,7 +43,7 @@ def fill_gaps():
 
 
 class Refusal:
-    """For the length of a block the ``at``-th system call of names and segments fails; ``hit`` says whether it came."""
+    """Within a block the ``at``-th system call of names and segments fails; ``hit`` is whether it was reached."""
 
     def __init__(self, at):
         self.left = at
@@ -67,7 +67,7 @@ class Refusal:
 
 
 def init_with_few(rank, session, more):
-    """How it went: True if the communicator works, else the error's name."""
+    """The outcome: True if the communicator works, else the error's name."""
     try:
         if rank == 1:
             with Descriptors(more):
@@ -80,7 +80,7 @@ def init_with_few(rank, session, more):
         return works(comm)
 
 
-def test_init_with_any_number_of_descriptors_works_for_both_or_ends_for_both(seed):
+def test_init_with_any_number_of_descriptors_succeeds_on_both_ranks_or_fails_on_both(seed):
     told = [run_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]
     assert told[0] == ["RendezvousTimeoutError", "SegmentError"]
     assert told[-1] == [True, True]
@@ -116,7 +116,7 @@ def shared_result(comm):
 
 
 MAKERS = {make.__name__: make for make in (split, dup, empty, shared_result)}
-ALL_OR_NONE = ("empty", "shared_result")  # for groups a rank may be left alone in what it takes for complete
+ALL_OR_NONE = ("empty", "shared_result")  # a group may be complete for one rank alone
 
 
 def outcome_of(make, comm):
@@ -141,7 +141,7 @@ def make_with_few(comm, what, most):
 
 
 @pytest.mark.parametrize("what", MAKERS)
-def test_makings_with_any_number_of_descriptors_leave_the_parent_usable(what):
+def test_creating_with_any_number_of_descriptors_leaves_the_parent_usable(what):
     spared, struck = run_ranks(2, make_with_few, what, 6, init=SMALL)
     print(spared, struck)
     assert struck[0] == "SegmentError"
@@ -150,7 +150,7 @@ def test_makings_with_any_number_of_descriptors_leave_the_parent_usable(what):
 
 
 def make_with_refusals(comm, what, victim):
-    """Fail at the first system call, at the second, ... until a making needs no more of them."""
+    """Fail at the first system call, at the second, ... until the creation needs no more of them."""
     told = []
     while True:
         with Refusal(len(told) + 1 if comm.rank == victim else 0) as refusal:
@@ -162,7 +162,7 @@ def make_with_refusals(comm, what, victim):
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("what", MAKERS)
-def test_whichever_system_call_of_a_making_fails_the_parent_stays_usable_and_the_next_making_succeeds(what, victim):
+def test_whichever_system_call_fails_the_parent_stays_usable_and_the_next_creation_succeeds(what, victim):
     told = run_ranks(2, make_with_refusals, what, victim, init=SMALL)
     print(*told, sep="\n")
     assert [t[-1] for t in told] == ["made", "made"]

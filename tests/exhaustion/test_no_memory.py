@@ -1,4 +1,4 @@
-"""Too little memory: wherever the kernel refuses it, an error says so on every rank, and nothing else is lost.
+"""Too little memory: wherever the kernel refuses it, all ranks raise an error that names it; nothing else is lost.
 
 Refusals come from `shmring.memory.syscalls.fault` (any of them, at will), from a small /dev/shm, and from RLIMIT_AS.
 """
@@ -67,7 +67,7 @@ def test_a_rank_without_memory_for_its_outbox_is_named_by_all_at_once(size, numb
         assert (f"rank {victim}" in text) == (rank != victim), text
 
 
-def meet_without_room_for_a_word(rank, session):
+def meet_without_room_for_a_notice(rank, session):
     if rank == 1:
         syscalls.fault = lambda call: refuse_all(call)
     with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5, **SMALL):
@@ -79,8 +79,8 @@ def refuse_all(call):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_where_there_is_no_room_for_one_page_either_the_others_wait_no_longer_than_their_timeout(seed):
-    spared, struck = start_processes(2, meet_without_room_for_a_word, f"no-page-{seed}").outcomes()
+def test_without_room_for_a_failure_notice_the_others_wait_no_longer_than_their_timeout(seed):
+    spared, struck = start_processes(2, meet_without_room_for_a_notice, f"no-page-{seed}").outcomes()
     assert kind_of(struck.error) == "OutOfSharedMemoryError"
     assert kind_of(spared.error) == "RendezvousTimeoutError"
     assert spared.error.missing == (1,)
@@ -131,7 +131,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("what", MAKERS)
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_refused_memory_for_a_group_or_an_array_is_one_error_on_all_and_the_parent_works_on(n, what):
+def test_refused_memory_for_a_group_or_an_array_is_one_error_on_all_and_the_parent_stays_usable(n, what):
     victim = n - 1
     for rank, (outcome, works_now) in enumerate(run_ranks(n, make_with_a_refusal, what, victim, init=SMALL)):
         assert "cannot reserve" in outcome, outcome
@@ -151,7 +151,7 @@ def make_result_with_a_refusal(comm, root):
 
 
 @pytest.mark.parametrize("root", [0, 1])
-def test_refused_memory_for_a_shared_result_is_told_by_its_root_to_all(root):
+def test_refused_memory_for_a_shared_result_at_the_root_is_an_error_on_all(root):
     assert run_ranks(2, make_result_with_a_refusal, root, init=SMALL) == [2000.0, 2000.0]
 
 
@@ -159,7 +159,7 @@ def send_with_a_refusal(comm, count, call):
     x = np.arange(count, dtype=np.int32)
     if comm.rank == 0:
         refuse("posix_fallocate", errno.ENOSPC)
-        for _ in range(2):  # refused again, asked again
+        for _ in range(2):  # refused again at the second request
             with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
                 getattr(comm, call)(x, 1)
             assert caught.value.needed > 0
@@ -179,7 +179,7 @@ def send_with_a_refusal(comm, count, call):
 
 @pytest.mark.parametrize("call", ["send", "isend"])
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_refused_memory_for_a_lane_sends_nothing_and_the_message_can_be_sent_later(count, call):
+def test_refused_memory_for_a_pair_queue_sends_nothing_and_the_message_can_be_sent_later(count, call):
     assert run_ranks(2, send_with_a_refusal, count, call) == [True, True]
 
 
@@ -198,7 +198,7 @@ def work_in_a_small_shm(rank, size, session, settings):
             with pytest.raises(OutOfSharedMemoryError, match="cannot reserve") as caught:
                 comm.empty(80 << 20, np.uint8)
             assert works(comm)
-            # Lanes take memory when they are first used: as many as there is room for.
+            # Pair queues reserve memory at their first use: as many as there is room for.
             sent = 0
             try:
                 for peer in range(size):
@@ -221,7 +221,7 @@ def work_in_a_small_shm(rank, size, session, settings):
 
 @needs_mount
 @pytest.mark.parametrize("size", [2, 8])
-def test_docker_s_64_mib_of_shared_memory_serve_eight_ranks_and_what_does_not_fit_is_refused(size, seed):
+def test_docker_s_64_mib_of_shared_memory_suffice_for_eight_ranks_and_more_is_refused(size, seed):
     with room("64m") as place:
         told = run_processes(size, in_room, place.pid, work_in_a_small_shm, size, f"docker-{seed}", {})
         assert place.names() == []
@@ -231,12 +231,12 @@ def test_docker_s_64_mib_of_shared_memory_serve_eight_ranks_and_what_does_not_fi
 
 
 @needs_mount
-def test_more_ranks_than_fit_into_64_mib_are_all_told(seed):
+def test_more_ranks_than_fit_into_64_mib_all_get_the_error(seed):
     large = {"slot_nbytes": 1 << 18}  # where caches are small, 32 ranks' outboxes would fit
     with room("64m") as place:
         told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", large)
         assert place.names() == []
-    # A rank that came when the first had gone has it from others.
+    # A rank that joined after the first had left has the error from others.
     assert all("cannot reserve" in text or "left for lack of memory" in text for _, text in told)
 
 
@@ -260,7 +260,7 @@ def address_space_nbytes():
 
 
 class Limited:
-    """For the length of a block this process may map so many bytes more than it has."""
+    """Within a block this process may map only so many further bytes."""
 
     def __init__(self, more):
         self.more = more
@@ -288,14 +288,14 @@ def grow_within_a_limit(comm, what):
 
 @needs_address_limit
 @pytest.mark.parametrize("what", ["split", "dup", "big array"])
-def test_an_address_space_limit_is_one_error_on_all_and_the_parent_works_on(what):
+def test_an_address_space_limit_is_one_error_on_all_and_the_parent_stays_usable(what):
     first, second = run_ranks(2, grow_within_a_limit, what)
     assert "cannot map" in second
     assert "RLIMIT_AS" in second
     assert "rank 1" in first
 
 
-def come_late_to_one_without_room(comm, more):
+def join_late_a_rank_without_room(comm, more):
     with pytest.raises((OutOfSharedMemoryError, shmring.RendezvousError)) as caught:
         if comm.rank == 1:
             with Limited(more):
@@ -310,8 +310,8 @@ def come_late_to_one_without_room(comm, more):
 
 @needs_address_limit
 @pytest.mark.parametrize("more", [1 << 20, 7 << 20])
-def test_who_cannot_map_the_own_or_the_others_memory_waits_for_who_comes_late_to_tell_him(more):
-    first, second = run_ranks(2, come_late_to_one_without_room, more, init={"slot_nbytes": 1 << 20})
+def test_a_rank_that_cannot_map_a_segment_stays_until_a_late_rank_has_seen_its_failure(more):
+    first, second = run_ranks(2, join_late_a_rank_without_room, more, init={"slot_nbytes": 1 << 20})
     assert "cannot map" in second
     assert "rank 1" in first
 
@@ -333,7 +333,7 @@ def init_within_a_limit(rank, session, more):
 
 
 @needs_address_limit
-def test_wherever_the_address_space_ends_during_init_both_ranks_end_and_nothing_is_left(seed):
+def test_at_any_address_space_limit_during_init_both_ranks_return_and_nothing_is_left(seed):
     seen = set()
     for more in [*range(0, 8 << 20, 1 << 20), 1 << 30]:
         spared, struck = run_processes(2, init_within_a_limit, f"space-{seed}-{more}", more)

@@ -1,4 +1,4 @@
-"""What a peer says of its shared arrays is looked up in what this process has mapped, and is not followed out of it."""
+"""The offsets of shared arrays that a peer publishes are checked against the mappings of this process."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ N = 200_000
 
 
 def place_beyond_the_end(comm):
-    """An array on each rank. Rank 1's lies where, to rank 0, there is nothing: it takes the allocation for longer."""
+    """An array on each rank; that of rank 1 is beyond rank 0's mapping, as it assumes a longer allocation."""
     memory = comm.empty(4 * N, np.int64)
     sharing = comm.engine.sharing
     allocation, *_ = sharing.registry.locate(memory.ctypes.data)
@@ -29,7 +29,7 @@ def reduce_it(comm):
     del forged
 
 
-def test_a_place_outside_of_an_allocation_is_an_error_on_all_ranks():
+def test_an_offset_outside_of_an_allocation_is_an_error_on_all_ranks():
     run_ranks(2, reduce_it)
 
 
@@ -41,5 +41,5 @@ def broadcast_it(comm):
     del forged
 
 
-def test_where_a_root_alone_speaks_such_a_place_is_not_used():
+def test_such_an_offset_from_a_root_alone_is_not_used():
     run_ranks(2, broadcast_it)

@@ -1,4 +1,4 @@
-"""Bytes that a peer never wrote: headers, counters, slots and rings are overwritten at random, and nobody follows them.
+"""Bytes that no peer wrote: headers, counters, slots and rings are overwritten at random; no access leaves a segment.
 
 What is allowed: a right or a wrong result, an error of ours, a wait until its timeout. What is not: a crash, a wait
 without end, an access outside of the segments (run these under ``tests/sanitizers/run.sh``, too).
@@ -41,7 +41,7 @@ def strange_word(rng, old):
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_header_however_wrong_is_more_than_refused(seed):
+def test_a_random_header_is_refused_and_does_nothing_else(seed):
     rng = random.Random(seed)
     name = segment_name(f"fuzz-{seed}-{os.getpid()}", "r1")
     good = page()
@@ -78,34 +78,34 @@ def test_no_header_however_wrong_is_more_than_refused(seed):
 # -- a communicator's memory ------------------------------------------------------------------------------------------
 
 
-def areas(comm, whose):
+def areas(comm, owner):
     """The words of an outbox segment that are in use, by what they are: ranges of bytes."""
     size, config = comm.size, comm.config
-    lanes = outbox_nbytes(config, size) - sparse_nbytes(config, size)  # where they begin; their ends lie before
-    other = lanes + (1 - whose) * (256 * 64 + config.pair_queue_limit(size))
+    queues = outbox_nbytes(config, size) - sparse_nbytes(config, size)  # where they begin; the counters are before them
+    other = queues + (1 - owner) * (256 * 64 + config.pair_queue_limit(size))
     return {
         "header": [(0, 136), (256, 264), (384, 424)],
         "counters": [(4096, 4160), (4224, 4232)],
-        # Of the semaphores only the count: over what else is in them libc itself aborts.
+        # Of the semaphores only the count: libc itself aborts if their other fields are changed.
         "sleepers": [(4352, 4360), (4480, 4488), (4608, 4616), (4736, 4744)],
         "trouble": [(4864, 4872), (5096, 5120), (5120, 5176)],
         "eager messages": [(8192, 8192 + 16 * 64)],
-        "lanes": [(lanes - 4096, lanes - 4096 + 176), (other, other + 64 * 16)],
+        "queues": [(queues - 4096, queues - 4096 + 176), (other, other + 64 * 16)],
     }
 
 
 def overwrite(comm, rng, area):
-    """Some words of one rank's segment become others."""
-    whose = rng.randrange(2)
-    memory = np.frombuffer(comm.engine.segments[whose].mapping, np.uint64)
+    """Overwrite some words of one rank's segment."""
+    owner = rng.randrange(2)
+    memory = np.frombuffer(comm.engine.segments[owner].mapping, np.uint64)
     for _ in range(rng.choice([1, 1, 2, 5])):
-        start, end = rng.choice(areas(comm, whose)[area])
+        start, end = rng.choice(areas(comm, owner)[area])
         at = rng.randrange(start // 8, end // 8)
         memory[at] = np.uint64(strange_word(rng, int(memory[at])))
 
 
 class Attacker:
-    """A child that goes on overwriting while its parent works."""
+    """A child that keeps overwriting while its parent works."""
 
     def __init__(self, comm, rng, area):
         self.pid = os.fork()
@@ -154,7 +154,7 @@ def live_through(rank, session, seed, area, cases):
         attacker = random.Random(f"{seed}-{area}-{case}-{rank}")
         comm = shmring.init(rank=rank, size=2, session=f"{session}-{case}", rendezvous_timeout=20, **SETTINGS)
         try:
-            for peer in (0, 1):  # both lanes get their memory
+            for peer in (0, 1):  # both pair queues get their memory
                 if rank == peer:
                     comm.send(np.zeros(1), 1 - peer)
                 else:
@@ -173,7 +173,7 @@ def live_through(rank, session, seed, area, cases):
     return kinds
 
 
-@pytest.mark.parametrize("area", ["header", "counters", "sleepers", "trouble", "eager messages", "lanes"])
+@pytest.mark.parametrize("area", ["header", "counters", "sleepers", "trouble", "eager messages", "queues"])
 def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, seed):
     cases = CASES or 25
     gang = start_processes(2, live_through, f"fuzz-{seed}-{area.replace(' ', '-')}", seed, area, cases)
@@ -202,7 +202,7 @@ def use_ring(producer, consumer, rng):
         repr((producer.peer, consumer.peer, consumer.finished))
 
 
-def test_a_ring_whose_words_change_at_random_leads_nobody_outside_of_it(seed):
+def test_a_ring_with_random_words_leads_no_access_outside_of_it(seed):
     rng = random.Random(seed)
     refused = 0
     for _ in range(CASES or 300):

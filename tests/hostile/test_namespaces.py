@@ -1,4 +1,4 @@
-"""Ranks in other namespaces, and what other users and dead jobs leave in our way."""
+"""Ranks in other namespaces, and files of other users and of dead jobs under our names."""
 
 import errno
 import os
@@ -49,8 +49,8 @@ def in_pid_namespace(rank, fn, *args):
 @needs_pids
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_in_different_pid_namespaces_work_together(n, seed):
-    told = run_processes(n, in_pid_namespace, add_up, n, f"pids-{seed}-{n}")
-    assert told == [(1, n + sum(range(n)), [float(r) for r in range(n)])] * n  # each is process 1 of its namespace
+    results = run_processes(n, in_pid_namespace, add_up, n, f"pids-{seed}-{n}")
+    assert results == [(1, n + sum(range(n)), [float(r) for r in range(n)])] * n  # each is process 1 of its namespace
 
 
 def lose_one(rank, size, session, sleeps):
@@ -78,7 +78,7 @@ def test_a_death_in_another_pid_namespace_is_noticed_and_survived(sleeps, seed):
     assert isinstance(outcomes[1].error, ChildProcessError)
 
 
-def meet_from_elsewhere(rank, pid, session):
+def meet_from_another_mount_namespace(rank, pid, session):
     if rank == 1:
         enter(pid)
     shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=0.5).close()
@@ -87,7 +87,7 @@ def meet_from_elsewhere(rank, pid, session):
 @needs_mount
 def test_ranks_that_share_no_shm_time_out_and_name_each_other(seed):
     with room("16m") as place:
-        outcomes = start_processes(2, meet_from_elsewhere, place.pid, f"apart-{seed}").outcomes()
+        outcomes = start_processes(2, meet_from_another_mount_namespace, place.pid, f"apart-{seed}").outcomes()
         assert place.names() == []
     for outcome in outcomes:
         assert type(outcome.error) is RendezvousTimeoutError, outcome
@@ -108,7 +108,7 @@ def test_another_ipc_namespace_makes_no_difference_where_dev_shm_is_shared(seed)
 # -- others' files under our names ------------------------------------------------------------------------------------
 
 
-def become_stranger(rank, session):
+def become_another_user(rank, session):
     if rank == 1:
         os.setgid(STRANGER)
         os.setuid(STRANGER)
@@ -116,8 +116,8 @@ def become_stranger(rank, session):
 
 
 @needs_stranger
-def test_ranks_of_two_users_never_meet_and_each_says_so(seed):
-    for outcome in start_processes(2, become_stranger, f"users-{seed}").outcomes():
+def test_ranks_of_two_users_never_meet_and_each_times_out(seed):
+    for outcome in start_processes(2, become_another_user, f"users-{seed}").outcomes():
         assert type(outcome.error) is RendezvousTimeoutError, outcome
         assert outcome.error.missing == (1 - outcome.rank,)
 
@@ -136,7 +136,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
+def test_a_foreign_file_under_a_peers_name_is_refused_at_once(what, seed):
     if what == "another user" and no_stranger:
         pytest.skip(no_stranger)
     session = f"squat-{seed}-{secrets.token_hex(4)}"
@@ -147,7 +147,7 @@ def test_what_squats_on_a_peers_name_is_refused_at_once(what, seed):
 
 
 @pytest.mark.parametrize("what", ["wrong mode", "another user", "symlink"])
-def test_what_is_not_ours_is_not_replaced_under_our_own_name_either(what, seed):
+def test_a_foreign_file_under_our_own_name_is_not_replaced(what, seed):
     if what == "another user" and no_stranger:
         pytest.skip(no_stranger)
     session = f"own-{seed}-{secrets.token_hex(4)}"
@@ -158,7 +158,7 @@ def test_what_is_not_ours_is_not_replaced_under_our_own_name_either(what, seed):
 
 
 @pytest.mark.parametrize("contents", [b"", b"x", page()[:100], page(), page(nbytes=1 << 40), b"ready" * 1000])
-def test_a_stale_name_is_replaced_whatever_it_holds(contents, seed):
+def test_a_stale_name_is_replaced_whatever_the_file_contains(contents, seed):
     session = f"stale-{seed}-{secrets.token_hex(4)}"
     with Squatter(segment_name(session, "r0"), contents, locked=False):
         with shmring.init(rank=0, size=1, session=session) as comm:

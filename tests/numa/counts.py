@@ -1,4 +1,4 @@
-"""Print on which nodes the pages of a small group lie, by policy: the table of ``docs/placement.md``."""
+"""Print the nodes of the pages of a small group, by policy: the table of ``docs/placement.md``."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ PAGE = os.sysconf("SC_PAGESIZE")
 
 def look(comm):
     os.sched_setaffinity(0, HOMES[comm.rank].processors)
-    with comm.dup() as here:  # made by ranks that are where they stay
+    with comm.dup() as here:  # made after the ranks are bound to their nodes
         x = np.ones(1 << 18, np.float32)
         array = here.array(x)
         result = here.shared_result(x.shape, np.float32)
@@ -34,7 +34,7 @@ def main():
         assert all(rows[0].nodes for rows in found), "the kernel does not say"
         print(f"placement={policy}, {len(HOMES)} ranks, one on each node; pages on node " + " ".join(map(str, nodes)))
         for i in range(len(found[0])):
-            row = found[found[0][i].rank][i]  # as its writer sees it, who has touched all of it
+            row = found[found[0][i].rank][i]  # as its writer reports it, which has touched all of it
             counts = " ".join(f"{row.nodes.get(node, 0) // PAGE:6}" for node in nodes)
             print(f"  {row.kind:7} {row.number} of rank {row.rank}, on node {row.home}: {counts}")
         sys.stdout.flush()

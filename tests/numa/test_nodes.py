@@ -1,4 +1,4 @@
-"""On a machine with several NUMA nodes: the kernel confirms where each page lies. ``tests/numa/run.sh`` makes one.
+"""On a machine with several NUMA nodes the kernel reports the node of each page. ``tests/numa/run.sh`` starts one.
 
 One rank on each node, bound there before it meets the others.
 """
@@ -20,11 +20,11 @@ NODES = [node for node in memory_nodes() if node in HOMES]
 
 pytestmark = pytest.mark.skipif(len(NODES) < 2, reason="one NUMA node only; see tests/numa/run.sh")
 
-N = 1_000_003  # no multiple of a page
+N = 1_000_003  # not a multiple of a page
 
 
 def on_nodes(rank, session, fn, init=None):
-    """Be a rank on the node of its number, and call ``fn(comm)``."""
+    """Run a rank on the node of its number, and call ``fn(comm)``."""
     import shmring
 
     os.sched_setaffinity(0, HOMES[NODES[rank]])
@@ -47,7 +47,7 @@ def rows(comm, kind):
 
 
 def messages_and_outboxes(comm):
-    """Use everything an outbox holds, sparse parts too, and tell where it lies."""
+    """Use all parts of an outbox, the sparse ones too, and return where they are placed."""
     x = np.full(N, comm.rank, np.float32)
     comm.all_reduce(x)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -56,7 +56,7 @@ def messages_and_outboxes(comm):
     return rows(comm, "outbox"), comm.engine.config.pair_queue_limit(comm.size)
 
 
-def test_outboxes_with_their_lanes_lie_on_the_nodes_of_their_ranks(ranks):
+def test_outboxes_with_their_pair_queues_are_on_the_nodes_of_their_ranks(ranks):
     for found, pair_queue_nbytes in ranks(messages_and_outboxes):
         assert [row.home for row in found] == NODES
         for row in found:
@@ -67,15 +67,15 @@ def test_outboxes_with_their_lanes_lie_on_the_nodes_of_their_ranks(ranks):
 
 
 def unprivileged(comm):
-    """Everything once more, as nobody: the communicator that is made then has segments of that user."""
+    """The same without privilege, as user ``nobody``: a communicator made then has segments of that user."""
     os.setgid(65534)
     os.setuid(65534)
     with comm.dup() as anew:
         return messages_and_outboxes(anew)[0]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="is nobody in particular already")
-def test_it_takes_no_privilege(ranks):
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs without privilege already")
+def test_placement_needs_no_privilege(ranks):
     for found in ranks(unprivileged):
         assert [(row.home, set(row.nodes)) for row in found] == [(node, {node}) for node in NODES]
 
@@ -90,12 +90,12 @@ def arrays_and_results(comm):
     return rows(comm, "array"), rows(comm, "result")
 
 
-def test_arrays_lie_with_their_owners_and_slices_of_results_with_those_who_write_them(ranks):
+def test_arrays_are_on_their_owners_nodes_and_slices_of_results_on_their_writers(ranks):
     for arrays, slices in ranks(arrays_and_results):
         assert [(row.rank, row.home, set(row.nodes)) for row in arrays] == [(r, n, {n}) for r, n in enumerate(NODES)]
         assert [(row.rank, row.home) for row in slices] == list(enumerate(NODES))
         for row in slices:
-            # Slices end at a line, memory at a page: what a slice's first page holds of the one before.
+            # Slices end at a cache line, placement at a page: a slice's first page may begin with the one before.
             assert row.away_nbytes <= os.sysconf("SC_PAGESIZE")
             assert row.nodes[row.home] >= 4 * N // len(NODES) - 2 * os.sysconf("SC_PAGESIZE")
         assert sum(sum(row.nodes.values()) for row in slices) >= 4 * N
@@ -113,20 +113,20 @@ def test_interleaved_memory_is_spread_evenly(ranks):
 
 
 @pytest.mark.parametrize("node", [NODES[0], NODES[-1]])
-def test_memory_bound_to_a_node_lies_there_but_for_the_header(ranks, node):
+def test_memory_bound_to_a_node_is_there_except_the_header(ranks, node):
     for found in ranks(outboxes, placement=f"bind:{node}"):
         for row in found:
             assert set(row.nodes) <= {node, row.home}
             assert sum(nbytes for n, nbytes in row.nodes.items() if n != node) <= os.sysconf("SC_PAGESIZE")
 
 
-def test_local_memory_lies_where_it_was_touched(ranks):
+def test_local_memory_is_where_it_was_touched_first(ranks):
     for found in ranks(outboxes, placement="local"):
         assert [set(row.nodes) for row in found] == [{node} for node in NODES]
 
 
 def move_and_look(comm):
-    """The first rank goes to the last one's node; all look, then it makes new memory."""
+    """The first rank moves to the last one's node; all inspect the placement, then it makes new memory."""
     comm.barrier()
     before = rows(comm, "outbox")
     if comm.rank == 0:
@@ -140,7 +140,7 @@ def move_and_look(comm):
     return before, after, rows(comm, "array"), new, float(array.sum())
 
 
-def test_a_rank_that_moves_is_noticed_by_all_and_its_new_memory_goes_with_it(ranks):
+def test_all_ranks_notice_a_rank_that_moves_and_its_new_memory_is_on_its_new_node(ranks):
     last = NODES[-1]
     for before, after, arrays, new, _ in ranks(move_and_look):
         assert before[0].home == NODES[0]
@@ -165,7 +165,7 @@ def test_ranks_know_their_nodes_and_distances(ranks):
 
 
 def two_on_a_node(rank, session, hierarchical_nbytes):
-    """Two ranks on each node, neighbours by number; sums of three sizes, how they were made, and their digest."""
+    """Two consecutive ranks on each node; sums of three sizes, the plans they took, and their digest."""
     import shmring
 
     size = 2 * len(NODES)
@@ -186,7 +186,7 @@ def two_on_a_node(rank, session, hierarchical_nbytes):
         return digest.hexdigest(), ways, comm.engine.thresholds.levels
 
 
-def test_plans_by_domains_and_flat_ones_give_the_same_bits(run_processes):
+def test_hierarchical_and_flat_plans_give_the_same_bits(run_processes):
     def run(hierarchical_nbytes):
         session = f"numa-{os.getpid()}-bits-{hierarchical_nbytes}"
         return run_processes(2 * len(NODES), two_on_a_node, session, hierarchical_nbytes, timeout=200)
@@ -225,7 +225,7 @@ with shmring.init(nearness=0) as comm:
 """
 
 
-def test_ranks_bound_by_shmring_run_fill_the_nodes_in_order_and_their_memory_lies_there(tmp_path):
+def test_ranks_bound_by_shmring_run_fill_the_nodes_in_order_and_their_memory_is_there(tmp_path):
     (tmp_path / "bound.py").write_text(BOUND)
     size = 2 * len(HOMES)
     command = [sys.executable, "-m", "shmring", "run", "-n", str(size), "--bind", "numa", str(tmp_path / "bound.py")]
