@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("shmring")
 def pytest_addoption(parser):
     """Add the options of randomized tests."""
     parser.addoption("--seed", type=int, help="seed of randomized tests (default: SHMRING_SEED, else a fresh one)")
-    parser.addoption("--long", action="store_true", help="run all cases of every test, and randomized tests for minutes")
+    parser.addoption("--long", action="store_true", help="all cases of every test; randomized ones for minutes")
 
 
 def pytest_configure(config):

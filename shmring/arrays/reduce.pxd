@@ -37,7 +37,7 @@ cdef inline fold_t whole_fold(reduce_kernel kernel, size_t itemsize) noexcept no
     f.itemsize = f.first_itemsize = f.dst_itemsize = itemsize
     return f
 
-# Reduce into dst and copy each block to also (NULL: no copy) while it is in the cache. Either may be one of the sources.
+# Reduce into dst and copy each block to also (NULL: no copy) while it is in the cache. Either may be a source.
 cdef void reduce_into(
     const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
     bint dst_streaming, bint also_streaming,

@@ -11,8 +11,8 @@ Every rank passes the same steps, and waits for no rank before its own step 2:
 
 A rank that gives up before step 3 is complete stores the reason in ``attached``, for the ranks that have it mapped. A
 rank that cannot make its segment, mostly for lack of memory, creates a segment of a header alone instead, the *failure
-notice* (kind `FAILURE_NOTICE`), and stays until all others have attached it; likewise a rank that cannot map the others'
-segments. From then on it maps only headers. So no rank waits for it until the timeout.
+notice* (kind `FAILURE_NOTICE`), and stays until all others have attached it; likewise a rank that cannot map the
+others' segments. From then on it maps only headers. So no rank waits for it until the timeout.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def rendezvous(
 
     Notes
     -----
-    After any error, Ctrl-C included, this rank leaves nothing behind and `rendezvous` may be called again. Blocks, sleeping.
+    After any error, Ctrl-C included, this rank leaves nothing behind and `rendezvous` may be called again. Blocks,
+    sleeping.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
@@ -278,7 +279,7 @@ class _Rendezvous:
                 self.check_agreement()
                 if segment.attached == TIMED_OUT:
                     raise self.timeout_error(f"rank {r} reached its timeout")
-                if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one attached its failure notice
+                if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one saw its failure notice
                     raise self.lack_of_memory(r)
                 missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
                 raise RendezvousError(

@@ -3,7 +3,8 @@
 Thread t of a rank takes a share of every block of the message (shmring.plan.thread_shares) and executes its plan with
 the threads t of the other ranks, over slots and counters of its own in each outbox, a *helper area*, and by the same
 rounds and waits. So the threads of a rank synchronise only at the call and at its end, and each of them notices and
-reports death, delay, disagreement and aborts wherever it waits, as a rank does. The caller, thread 0, uses the outbox itself.
+reports death, delay, disagreement and aborts wherever it waits, as a rank does. The caller, thread 0, uses the outbox
+itself.
 """
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free

@@ -1,7 +1,7 @@
 """Collectives on tensors without `torch.distributed`: straight from the call into the engine.
 
-Address, dtype, strides and device of a tensor come from DLPack's exchange table in one call of some 50 ns. These are the
-calls of a communicator, except that the communicator may be omitted or given by name. The custom operators
+Address, dtype, strides and device of a tensor come from DLPack's exchange table in one call of some 50 ns. These are
+the calls of a communicator, except that the communicator may be omitted or given by name. The custom operators
 (`shmring.torch.ops`) use names, since a graph cannot hold a communicator.
 """
 

@@ -17,7 +17,7 @@ from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
 from support.harness import say
 
 import shmring
-from shmring.errors import BrokenError, RendezvousError, MessageTimeoutError
+from shmring.errors import BrokenError, MessageTimeoutError, RendezvousError
 from shmring.memory import syscalls
 
 WAITS = {"spinning": 300.0, "sleeping": 0.0}  # microseconds before a waiter yields and sleeps

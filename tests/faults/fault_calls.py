@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, RendezvousError, PeerLostError
+from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, PeerLostError, RendezvousError
 
 SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "pair_queue_nbytes": 16_384}
 SMALL, LARGE = 3, 40_000
@@ -273,7 +273,7 @@ def shrink(comm):
         try:
             group = comm.shrink(rendezvous_timeout=comm.config.timeout)
             break
-        except RendezvousError as error:  # one gave it up, or did not come. All try again, or the next call meets this one
+        except RendezvousError as error:  # one gave up, or did not come: all try again, or the next call does
             yield error
     with group:
         use(group)

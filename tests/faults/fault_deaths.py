@@ -11,9 +11,9 @@ from shmring.errors import (
     AbortedError,
     BrokenError,
     CollectiveTimeoutError,
+    PeerLostError,
     RendezvousError,
     RendezvousTimeoutError,
-    PeerLostError,
 )
 
 

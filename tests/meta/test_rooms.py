@@ -141,7 +141,11 @@ def test_every_room_has_files():
         ("a.py", "def f():\n    import shmring.launch.spawn", {"shmring.launch.spawn"}),
         ("a.py", "from . import config\nfrom .errors import x", {"shmring.config", "shmring.errors"}),
         ("cli/a.py", "from ..errors import x\nfrom .demo import x", {"shmring.errors", "shmring.cli.demo"}),
-        ("a.pyx", "from shmring.sync.wait cimport (a,\n    b)  # c\ncimport shmring.ring.spsc", {"shmring.sync.wait", "shmring.ring.spsc"}),
+        (
+            "a.pyx",
+            "from shmring.sync.wait cimport (a,\n    b)  # c\ncimport shmring.ring.spsc",
+            {"shmring.sync.wait", "shmring.ring.spsc"},
+        ),
         ("a.pxd", "    from shmring.engine.engine cimport Engine", {"shmring.engine.engine"}),
     ],
 )

@@ -5,11 +5,11 @@
 
 A job is a group of 2 to 4 processes with random settings that make random calls of all kinds (tests/stress/mixed.py),
 each checked against a model, while one of them, or two, or all are killed at some instant of the first milliseconds of
-their rendezvous, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results until
-it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the rendezvous. Some
-then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names left in /dev/shm by
-jobs that had met and lose one rank, names that `shmring.sweep` does not take away, wrong results, and every
-other error.
+their rendezvous, or, mostly, of what comes after it. One thing only may come of it: each survivor has right results
+until it raises `PeerLostError` about one of the dead; or, if a rank died before it had come, an error of the
+rendezvous. Some then shrink, and must have right results again. Counted as failures are hangs (a watchdog), names
+left in /dev/shm by jobs that had met and lose one rank, names that `shmring.sweep` does not take away,
+wrong results, and every other error.
 
 Ranks are forked from this process, which has everything loaded, so a job takes some ten milliseconds.
 """
@@ -38,8 +38,8 @@ from support import harness  # noqa: E402, F401  sets the environment of numeric
 from support.inputs import NUMPY_DTYPES  # noqa: E402
 
 import shmring  # noqa: E402
-from shmring.errors import RendezvousError, PeerLostError  # noqa: E402
 from shmring import leftovers, sweep  # noqa: E402
+from shmring.errors import PeerLostError, RendezvousError  # noqa: E402
 
 OPERATIONS = 40
 WATCHDOG_S = 30.0
@@ -73,7 +73,8 @@ def live(job: Job, rank: int, tell) -> None:
     """A rank's whole life. ``tell`` takes one word: met, done, lost, apart (the rendezvous failed), wrong, and why."""
     config = settings(job.seed, job.number, job.size)
     try:
-        comm = shmring.init(rank=rank, size=job.size, session=job.session, rendezvous_timeout=RENDEZVOUS_TIMEOUT_S, **config)
+        config["rendezvous_timeout"] = RENDEZVOUS_TIMEOUT_S
+        comm = shmring.init(rank=rank, size=job.size, session=job.session, **config)
     except (RendezvousError, PeerLostError) as error:
         tell(f"apart {type(error).__name__}: {error}")
         return

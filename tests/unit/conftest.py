@@ -6,8 +6,7 @@ import secrets
 
 import pytest
 
-from shmring.memory import names
-from shmring.memory import syscalls
+from shmring.memory import names, syscalls
 
 
 @pytest.fixture

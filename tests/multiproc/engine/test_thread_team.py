@@ -21,7 +21,6 @@ from support.numpy_model import reduce_model
 import shmring
 from shmring.bootstrap import threads as teamwork
 from shmring.bootstrap import tuning as thresholds
-from shmring.engine import thread_team as team
 from shmring.errors import (
     AbortedError,
     ClosedError,

@@ -16,9 +16,9 @@ from shmring.errors import (
     AbortedError,
     ClosedError,
     CollectiveTimeoutError,
-    RendezvousTimeoutError,
     MismatchError,
     PeerLostError,
+    RendezvousTimeoutError,
 )
 
 GROUPS = [n for n in RANKS if n > 1]

@@ -3,7 +3,6 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
 from support import compiled
 
 from shmring.arrays.reduce import kernels, reduce_arrays
