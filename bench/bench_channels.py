@@ -1,4 +1,4 @@
-"""Channels, fans and queues, Python to Python: round trips, messages per second, bandwidth of arrays.
+"""Channels, fan-ins, broadcasts and queues, Python to Python: round trips, messages per second, bandwidth of arrays.
 
     python -m pytest bench/bench_channels.py
     python -m pytest bench/bench_channels.py --benchmark-disable     once each, to see that it runs

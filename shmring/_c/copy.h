@@ -14,7 +14,7 @@
 #include <emmintrin.h>
 #endif
 
-/* Copy with streaming stores; whoever is told of the data must be told after stream_fence. Only whole lines stream:
+/* Copy with streaming stores; the store that announces the data must follow stream_fence. Only whole lines stream:
  * what is left at either end goes the ordinary way. Where the compiler offers no such stores it is a memcpy. */
 static inline void copy_streaming(void *dst, const void *src, size_t nbytes) {
 #if defined(__x86_64__)

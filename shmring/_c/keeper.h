@@ -2,7 +2,7 @@
  *
  * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies,
  * by whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is
- * what lies under a robust mutex; we use it bare because nobody ever wants to lock a life. An observer then only
+ * what lies under a robust mutex; it is used bare because no thread ever locks a life. An observer then only
  * *loads* a word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A
  * trylock is, and killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat,
  * it can even mark a life it does not hold.) It also works the same on every libc, and says so where it does not work:
@@ -59,7 +59,7 @@ static struct {
     bool is_started, is_atfork_set, is_forced_to_ask;
     uint32_t generation;              /* forks between here and the first process that held a life */
     void (*work)(shmring_liveness *); /* what is asked */
-    shmring_liveness *life;           /* of whom */
+    shmring_liveness *life;           /* the life that is probed */
     int method;
     uint32_t tid;
     size_t held_count, held_room, marked_count;
@@ -172,7 +172,7 @@ static void part_from(shmring_liveness *life, uint32_t last_word) {
         unlink_entry(at);
         in_order();
     }
-    /* SYNC leave (meets: probe_life). What the owner did before it left is visible to whoever sees that it left. */
+    /* SYNC leave (meets: probe_life). What the owner did before it left is visible to a process that loads the mark. */
     store_release_u32(&life->word, last_word);
     in_order();
     keeper.list.list_op_pending = NULL;
@@ -304,7 +304,7 @@ static void drop_life(shmring_liveness *life) {
     pthread_mutex_unlock(&keeper.desk);
 }
 
-/* Before memory is unmapped: no link of the kernel's list may lead there. Whoever still holds a life in it will not come
+/* Before memory is unmapped: no link of the kernel's list may lead there. A holder of a life in it will not come
  * back to it, so its peers are to take it for dead. */
 static void end_lives_in(const void *base, size_t nbytes) {
     pthread_mutex_lock(&keeper.desk);

@@ -197,7 +197,7 @@ SHARE(avg_c128, avg_f64, 2)
 FOLD(prod_c64, uint64_t, VU64, (VU64), ISA(multiply_c64), CANONICAL_C64)
 FOLD(prod_c128, uint64_t[2], VU64, (VU64), ISA(multiply_c128), CANONICAL_C128)
 
-/* A prefix of an average is a sum; who closes it divides. */
+/* A prefix of an average is a sum; the rank that closes it divides. */
 #define MEAN_16(NAME, OF)                                                                                              \
     static void ISA(NAME##_closes)(void *dst, const void *const *src, int nsrc, size_t count, int total) {             \
         ISA(OF##_part)(dst, (const char *const *)src, nsrc, 2 * count, 0, 1, (float)total);                            \

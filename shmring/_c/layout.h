@@ -28,10 +28,10 @@ enum shmring_kind {
     SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
 };
 
-/* A life, visible to all that map it (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 nobody, else the
+/* A life, visible to all that map it (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 no holder, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
  * sets FUTEX_OWNER_DIED. `method` says whether that mark will come (1) or pid and start time must be asked instead
- * (2: no robust list here, e.g. emulators). Zeroed memory is a life that nobody ever held. */
+ * (2: no robust list here, e.g. emulators). Zeroed memory is a life that was never held. */
 typedef struct {
     uint32_t word;
     uint32_t method;
@@ -49,7 +49,7 @@ typedef struct {
     sem_t wake;
 } shmring_waiter;
 
-/* Who has one end of a ring. */
+/* The holder of one end of a ring. */
 typedef struct {
     uint32_t taken;  /* 1 once somebody has it (compare-and-swap) */
     uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 cut the other off; once set, no count of his changes */
@@ -59,7 +59,7 @@ typedef struct {
     shmring_waiter waiter;
 } shmring_ring_role;
 
-/* What one end did so far, for whoever looks on; beside its counter, on a line that it has to write anyway. */
+/* What one end did so far, for observers; beside its counter, on a line that it has to write anyway. */
 typedef struct {
     uint64_t messages;
     uint64_t dropped;   /* producer: that did not fit and never went in */
@@ -90,7 +90,7 @@ _Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SH
                "the two counters have two writers");
 _Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
 
-/* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to whoever holds its lock. */
+/* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to the holder of its lock. */
 typedef struct {
     SHMRING_APART pthread_mutex_t sending;
     uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring, */
@@ -137,7 +137,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
 
 #define SHMRING_LATE_NBYTES 200u
 
-/* First to notice trouble writes it here, once; only rank 0's is used. Everyone who waits sees `state`. */
+/* First to notice trouble writes it here, once; only rank 0's is used. Every waiting rank loads `state`. */
 typedef struct {
     uint32_t state; /* 0 nothing, 1 being written, 2 written (release) */
     uint32_t cause; /* SHMRING_LOST ... below */
@@ -168,7 +168,7 @@ typedef struct {
 } shmring_costs;
 
 typedef struct {
-    /* One line: the count of rounds published, and what each of the last nslots of them was, so that whoever fetches
+    /* One line: the count of rounds published, and what each of the last nslots of them was, so that a rank that fetches
      * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
     SHMRING_APART uint64_t published;
     uint32_t signature[SHMRING_NSLOTS_MAX];
@@ -183,7 +183,7 @@ typedef struct {
     uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
     uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
-    uint64_t wants; /* what its last wait of some length was for (sync/wait_graph.pxd), for the same; void once that has come */
+    uint64_t last_wait; /* what its last wait of some length was for (sync/wait_graph.pxd), for the same; void once that has come */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
@@ -205,7 +205,7 @@ _Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control a
 
 /* ---- eager messages: small payloads in the same lines as their sequence number ------------------------------------------
  *
- * Each line ends in its tag, round + 1, stored after the rest of the line (release), so whoever sees the tag has the
+ * Each line ends in its tag, round + 1, stored after the rest of the line (release), so a reader that loads the tag has the
  * payload: one miss brings both. The first line also carries the signature. A tag is 64 bits wide: a stale line can
  * never be taken for a new one. */
 #define SHMRING_EAGER_NBYTES 4096u

@@ -132,7 +132,7 @@ cdef extern from "layout.h" nogil:
         uint64_t before[14]
         uint64_t current
         uint64_t awaiting
-        uint64_t wants
+        uint64_t last_wait
         shmring_costs costs[8]
         shmring_abort abort
 

@@ -24,7 +24,7 @@ class Job(NamedTuple):
     """The place of this process in its job.
 
     ``session`` is equal on all ranks of a job and differs between two jobs that are alive at the same time on one
-    machine. ``launcher`` is ``"arguments"`` where nobody had to be asked.
+    machine. ``launcher`` is ``"arguments"`` where no variable was read.
     """
 
     rank: int
@@ -103,7 +103,7 @@ def discover(
 
 
 def detected(environ: Mapping[str, str]) -> str | None:
-    """The launcher whose variables are set, or None; says nothing about whether they are complete."""
+    """The launcher whose variables are set, or None. They may be incomplete."""
     try:
         return _recognise(environ)[0]
     except ValueError:
@@ -213,7 +213,7 @@ def _session_of_arguments(environ: Mapping[str, str], size: int) -> str:
 
 
 def _launching_process(descriptor: int) -> str | None:
-    """Who made the socket at ``descriptor``: the kernel remembers, through any number of shells in between."""
+    """The process that made the socket at ``descriptor``, as the kernel knows it, whatever shells are in between."""
     try:
         end = socket.socket(fileno=descriptor)
         try:

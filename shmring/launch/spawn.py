@@ -189,11 +189,11 @@ class _Rank:
 
     def _silent_end(self, status: int) -> Exception:
         # 0 is for a rank that called os._exit(0): it has no result either.
-        who = f"rank {self.number} (pid {self.process.pid})"
+        name = f"rank {self.number} (pid {self.process.pid})"
         if status < 0:
-            return PeerLostError(f"{who} was killed by {describe_signal(-status)}", self.number, self.process.pid or 0)
+            return PeerLostError(f"{name} was killed by {describe_signal(-status)}", self.number, self.process.pid or 0)
         return RankFailedError(
-            f"{who} exited with status {status} without a result; what it had to say is on standard error "
+            f"{name} exited with status {status} without a result; its messages are on standard error "
             "(a function that is not importable by name needs start_method='fork')",
             self.number,
             status,

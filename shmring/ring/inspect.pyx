@@ -69,7 +69,7 @@ def look(buffer):
     Parameters
     ----------
     buffer : writable buffer
-        On a multiple of 128 bytes, as `shmring.ring.format_ring` wants it.
+        On a multiple of 128 bytes, as `shmring.ring.format_ring` requires.
 
     Returns
     -------

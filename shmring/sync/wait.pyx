@@ -131,7 +131,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
                         spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns)
     while True:
         if step >= CHECK:
-            store_relaxed_u64(&own.wants, sleeper.what)
+            store_relaxed_u64(&own.last_wait, sleeper.what)
             if check_ranks(g, counter, rank, need):
                 break
             if is_past_deadline(patience):

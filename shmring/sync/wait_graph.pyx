@@ -19,7 +19,7 @@ cdef inline void put_in(uint8_t *ranks, int j) noexcept nogil:
 
 cdef bint add_awaited(group_t *g, int rank, uint8_t *suspects, int nranks) noexcept nogil:
     """Add the ranks that ``rank`` waits for; whether there are any."""
-    cdef uint64_t word = load_relaxed_u64(&g.outbox[rank].wants)
+    cdef uint64_t word = load_relaxed_u64(&g.outbox[rank].last_wait)
     cdef bint waits = False
     cdef int j
     for j in range(nranks if word else 0):

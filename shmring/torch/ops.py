@@ -52,7 +52,7 @@ def all_reduce(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor
     Raises
     ------
     TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.all_reduce`; `KeyError` for a name that nobody was given.
+        As in `shmring.Communicator.all_reduce`; `KeyError` for an unknown name.
 
     Notes
     -----
@@ -221,7 +221,7 @@ def _reduce_scatter_into(x, out, op="sum", comm=""):
     tensor_calls.reduce_scatter(x, out, op, comm=comm)
 
 
-# ---- shapes, for those who trace -------------------------------------------------------------------------------------
+# ---- shapes, for tracing -----------------------------------------------------------------------------------------
 
 
 def _nothing(*args: Any) -> None:

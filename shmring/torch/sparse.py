@@ -6,7 +6,7 @@ import torch
 
 
 def all_reduce_sparse(comm, x: torch.Tensor, timeout_s: float | None) -> None:
-    """Sum the sparse COO tensors of all ranks, in place; whose entries and numbers of entries may differ.
+    """Sum the sparse COO tensors of all ranks, in place; their entries and numbers of entries may differ.
 
     Parameters
     ----------

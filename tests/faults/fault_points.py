@@ -20,7 +20,7 @@ MESSAGE = ("open@1", "push@1", "lay@1", "laid@1", "pull@1", "taken@1", "p2p_slee
 LEAVING = ("leave@1", "left@1", "dropped@1")
 ALLOCATING = ("start@1", "start@2", "published@1", "published@2", "concluded@1", "concluded@2", "line@1", "line@2")
 
-# Those of channels, fans and queues, which know no ranks: test_fault_channels.py.
+# Those of channels, fan-ins, broadcasts and queues, which know no ranks: test_fault_channels.py.
 IN_CHANNELS = {
     "sender": "announce announced ring_sleep ring_wake",
     "receiver": "give given ring_sleep ring_wake",

@@ -1,5 +1,6 @@
-"""Ends of channels, fans and queues killed at every step, in the build with injection points: nothing is torn, whoever
-is left knows and goes on.
+"""Ends of channels, fan-ins, broadcasts and queues killed at every step, in the build with injection points.
+
+Nothing is torn, and each end that is left notices and continues.
 
 All of one kind run in one process of that build, which forks those that die.
 """
@@ -194,7 +195,7 @@ def count_to_fifty(sender):
             sender.send_object(number)
 
 
-def senders_of_fans_die(_rank):
+def senders_of_fan_ins_die(_rank):
     for moment in moments("sender"):
         senders, receiver = shmring.fan_in(2, 1 << 12)
         healthy = in_child(count_to_fifty, senders[1])
@@ -217,7 +218,7 @@ def senders_of_fans_die(_rank):
 
 
 def test_one_sender_of_a_fan_in_killed_at_any_step_takes_nothing_from_the_others():
-    in_that_build(senders_of_fans_die)
+    in_that_build(senders_of_fan_ins_die)
 
 
 def broadcast_senders_die(_rank):

@@ -86,14 +86,14 @@ def test_a_stopped_rank_is_ended_by_the_watchdog_too():
     assert gang.outcomes(timeout=0.2)[1].stuck
 
 
-def talk_again(rank):
+def report_again(rank):
     say("a")
     say("b")
     say("a")
 
 
 def test_words_are_heard_once_each_time_they_are_said():
-    gang = start_processes(2, talk_again)
+    gang = start_processes(2, report_again)
     for word in "aba":
         gang.heard(word)
     assert all(outcome.ok for outcome in gang.outcomes())
@@ -101,7 +101,7 @@ def test_words_are_heard_once_each_time_they_are_said():
 
 def test_a_word_that_is_never_said_fails_the_wait_when_the_rank_ends():
     with pytest.raises(RankError, match="never said 'c'"):
-        start_processes(1, talk_again).heard("c")
+        start_processes(1, report_again).heard("c")
 
 
 def leave(rank, status):

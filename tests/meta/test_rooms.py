@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
+from support.installed import ROOT
 
-import shmring
-
-PACKAGE = Path(shmring.__file__).parent
+PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 
 # From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
 ROOMS = [

@@ -7,11 +7,10 @@ columns *release* and *acquire* carry it.
 """
 
 import re
-from pathlib import Path
 
-import shmring
+from support.installed import ROOT
 
-PACKAGE = Path(shmring.__file__).parent
+PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 PAGE = PACKAGE.parent / "docs" / "memory-model.md"
 SUFFIXES = (".pyx", ".pxd", ".py", ".h")
 

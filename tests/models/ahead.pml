@@ -1,15 +1,15 @@
-/* A root that runs ahead after a talk (conclude in engine/eager.pyx), and the wake-up that is left out on purpose. In the talk
+/* A root that runs ahead after a eager exchange (conclude in engine/eager.pyx), and the wake-up that is left out on purpose. In the eager exchange
  * everyone hears everyone. Who did not have to wait in it moves its count without a fence and without a look at the
  * sleepers; who had to, looks. Then the peers compute and call nothing for ever, while the root, rank 0, waits for
  * nobody, has filled its slots, and sleeps until all have counted.
  *
- * The root's sleep ends by a post, or by a tick, but by a tick only if a peer has ended the talk without a look: so
+ * The root's sleep ends by a post, or by a tick, but by a tick only if a peer has ended the eager exchange without a look: so
  * where all have looked, a lost wake-up is a deadlock, which spin reports. A tick at which all counts have arrived is
  * time lost, and there is no second one.
  *
  * To be found faulty: MUTATION =
  *   1  there are no ticks
- *   2  who had to wait in the talk does not look for sleepers either
+ *   2  who had to wait in the eager exchange does not look for sleepers either
  *   3  the root trusts posts alone: after a tick it does not look at the counts
  */
 #ifndef MUTATION
@@ -27,7 +27,7 @@
 
 #include "memory.pml"
 
-byte tokens, unlooked, lost;    /* posts; peers that have ended the talk without a look; ticks that came too late */
+byte tokens, unlooked, lost;    /* posts; peers that have ended the eager exchange without a look; ticks that came too late */
 
 /* Whether the counters of all peers but oneself have moved. */
 inline all_moved(counters, have) {
@@ -87,7 +87,7 @@ proctype root(byte me) {
     byte j, seen;
     bit have, is_tick;
     store_release(PUBLISHED(me), 1);
-    do                                                  /* the talk */
+    do                                                  /* the eager exchange */
     :: all_moved(PUBLISHED(0), have);
         if :: have -> break :: else fi
     od;
@@ -100,7 +100,7 @@ proctype root(byte me) {
         if
         :: have -> is_tick = 0
         :: else ->
-doze:
+sleep:
             if
             :: tokens > 0 -> tokens--; is_tick = 0
 #if MUTATION != 1
@@ -118,7 +118,7 @@ doze:
             lost = lost + (j == NPROCS);
             assert(lost <= 1);
 #if MUTATION == 3
-            goto doze
+            goto sleep
 #endif
         :: else
         fi;

@@ -83,7 +83,7 @@ cdef class Ring:
         return got, wrong
 
 
-# ---- rounds, talks, waits --------------------------------------------------------------------------------------------
+# ---- rounds, eager exchanges, waits --------------------------------------------------------------------------------------------
 
 cdef class Group:
     """Outboxes of some ranks, each of which is a thread here."""
@@ -167,15 +167,15 @@ cdef class Group:
         assert outcome == READY
         return wrong
 
-    def converse(self, int rank, uint64_t ntalks, bint has_root):
-        """So many talks of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
+    def converse(self, int rank, uint64_t nexchanges, bint has_root):
+        """So many eager exchanges of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
         cdef engine_t *e = &self.engines[rank]
         cdef patience_t patience
         cdef eager_t t
         cdef uint64_t n, k, wrong = 0, words[20], heard[20 * 8]
         cdef int j, outcome = READY
         with nogil:
-            for n in range(ntalks):
+            for n in range(nexchanges):
                 for k in range(20):
                     words[k] = n * 1000 + rank * 100 + k
                 memset(&t, 0, sizeof(t))

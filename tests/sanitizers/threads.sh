@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# threads.sh - rings, rounds, talks and waits between threads, under the thread sanitizer
+# threads.sh - rings, rounds, eager exchanges and waits between threads, under the thread sanitizer
 #
 #   tests/sanitizers/threads.sh [-t TREE] [COUNT]
 #

@@ -612,7 +612,7 @@ class Burst:
 
 @kind
 class Shift:
-    """All ranks at once send so many places on and receive from as many before, longer than the lane or not."""
+    """All ranks at once send so many places on and receive from as many before, longer than the pair queue or not."""
 
     @staticmethod
     def draw(dice):

@@ -68,14 +68,14 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write everything there")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf); needs matplotlib")
     args = parser.parse_args()
-    wanted, who = args.scenes.split(","), args.peers.split(",")
-    for asked, known in ((wanted, list(SCENES)), (who, list(PEERS))):
+    wanted, peers = args.scenes.split(","), args.peers.split(",")
+    for asked, known in ((wanted, list(SCENES)), (peers, list(PEERS))):
         for name in asked:
             if name not in known:
                 parser.error(f"no {name!r}; there are {', '.join(known)}")
     allowed = sorted(os.sched_getaffinity(0))
     processors = (allowed[0], allowed[-1])
-    there, missing = find(who)
+    there, missing = find(peers)
     for name, why in missing.items():
         print(f"{name}: cannot take part: {why}")
     print(f"processors {processors[0]} and {processors[1]} of {len(os.sched_getaffinity(0))}, {platform.platform()}")

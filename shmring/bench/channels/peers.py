@@ -299,7 +299,7 @@ PEERS: dict[str, type[Peer]] = {
 
 
 def find(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Who of these can take part, with the version, and why the others cannot."""
+    """The peers that can take part, with their versions, and why the others cannot."""
     there, missing = {}, {}
     for name in names:
         needs = PEERS[name].needs

@@ -25,7 +25,7 @@ DEATH_S = 2.0
 
 
 class Field:
-    """Who takes part, where, and for how long.
+    """The peers that take part, where, and for how long.
 
     Parameters
     ----------

@@ -183,7 +183,7 @@ def look_at_huge_pages(comm, wanted):
     assert (y == sum(range(1, comm.size + 1))).all()
     comm.all_reduce(x, op="max")
     assert (x == comm.size - 1).all()
-    comm.send(np.arange(1 << 18), (comm.rank + 1) % comm.size)  # the lanes' memory came later, and is not huge
+    comm.send(np.arange(1 << 18), (comm.rank + 1) % comm.size)  # the pair queues' memory came later, and is not huge
     z = np.empty(1 << 18, np.int64)
     comm.recv(z, (comm.rank - 1) % comm.size)
     assert (z == np.arange(1 << 18)).all()

@@ -198,7 +198,7 @@ def test_a_fan_in_lends_and_polls():
 
 @pytest.mark.leaks  # multiprocessing keeps its fork server, and a thread that hands over descriptors
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_ends_of_fans_pass_to_processes_of_every_start_method(method, seed):
+def test_ends_of_fan_in_and_broadcast_pass_to_processes_of_every_start_method(method, seed):
     senders, receiver = shmring.fan_in(2, 1 << 14)
     broadcast, receivers = shmring.broadcast_channel(2, 1 << 14)
     context = get_context(method)
@@ -252,7 +252,7 @@ def gather_and_say(receiver, broadcast):
         broadcast.send_object(sum(receiver))
 
 
-def test_used_fans_do_not_pickle_and_closed_ones_say_so():
+def test_used_multi_rings_do_not_pickle_and_closed_ones_say_so():
     senders, receiver = shmring.fan_in(2)
     broadcast, _receivers = shmring.broadcast_channel(2)
     for end in (receiver.take(), broadcast.take()):
@@ -526,7 +526,7 @@ def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
     "bad",
     [(0,), (-1,), (1.5,), (True,), (2000,), (2, 10), (2, 1 << 12, "explode")],
 )
-def test_bad_arguments_of_fans_are_refused(bad):
+def test_bad_arguments_of_fan_in_and_broadcast_are_refused(bad):
     options = {} if len(bad) < 3 else {"when_slow": bad[2]}
     with pytest.raises((TypeError, ValueError)):
         shmring.broadcast_channel(*bad[:2], **options)
@@ -535,7 +535,7 @@ def test_bad_arguments_of_fans_are_refused(bad):
         shmring.fan_in(*bad[:2], **options)
 
 
-def test_fans_let_go_of_their_memory():
+def test_fan_in_and_broadcast_release_their_memory():
     maps = Path("/proc/self/maps")
     before = maps.read_text().count("shmring-")
     for _ in range(20):

@@ -45,7 +45,7 @@ def test_rows_of_all_ranks_come_together_whatever_their_numbers(n, scale):
     run_ranks(n, staircase, scale)
 
 
-def one_talk(comm):
+def one_eager_exchange(comm):
     counts = list(range(comm.size))
     assert 8 * sum(counts) <= comm.stats()["eager_nbytes"]
     for _ in range(100):
@@ -55,7 +55,7 @@ def one_talk(comm):
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_small_blocks_go_round_the_ring_for_ever(n):
-    run_ranks(n, one_talk)
+    run_ranks(n, one_eager_exchange)
 
 
 def nothing_at_the_end(comm):

@@ -405,7 +405,7 @@ def drop_last_reference(comm):
         comm.barrier()
         return
     comm.barrier()
-    # The liveness was let go and the goodbye said: nobody waits for the one who dropped it.
+    # The liveness word was released and the rank marked as left: no rank waits for the one that dropped it.
     assert group.engine.gone_ranks() == [0]
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed"):
         group.barrier()
@@ -413,7 +413,7 @@ def drop_last_reference(comm):
 
 
 @pytest.mark.parametrize("n", GROUPS)
-def test_dropping_the_last_reference_says_goodbye_and_unmaps(n):
+def test_dropping_the_last_reference_marks_it_as_left_and_unmaps(n):
     run_ranks(n, drop_last_reference)
 
 

@@ -22,7 +22,7 @@ def overwrite_the_reader(comm):
         comm.broadcast(np.ones(LARGE), root=comm.rank)
 
 
-def fill_the_lane(comm):
+def fill_the_pair_queue(comm):
     while True:
         comm.send(np.ones(LARGE), 1)
 
@@ -44,7 +44,7 @@ WAITS = {
     "split": (lambda comm: comm.split(0), True),
     "receive": (lambda comm: comm.recv(np.ones(3), 1), False),
     "receive from anybody": (lambda comm: comm.recv(np.ones(3)), False),
-    "full lane": (fill_the_lane, True),
+    "full pair queue": (fill_the_pair_queue, True),
     "request": (lambda comm: comm.irecv(np.ones(3), 1).wait(), False),
     "probe": (lambda comm: comm.probe(1), False),
     "object message": (lambda comm: comm.recv_object(1), False),

@@ -340,7 +340,7 @@ def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
     assert 1 <= told[0][0] < 32
 
 
-def die_before_the_talk(rank, session):
+def die_before_the_agreement(rank, session):
     if rank == 1:
         segment.Segment.reserve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(PeerLostError) as caught:
@@ -351,7 +351,7 @@ def die_before_the_talk(rank, session):
 
 
 def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
-    outcomes = start_processes(3, die_before_the_talk, f"die{seed}").outcomes()
+    outcomes = start_processes(3, die_before_the_agreement, f"die{seed}").outcomes()
     assert outcomes[1].signal == signal.SIGKILL
     assert [outcomes[r].result for r in (0, 2)] == [0, 0], [str(o) for o in outcomes]
 

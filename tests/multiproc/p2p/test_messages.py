@@ -30,11 +30,11 @@ from shmring.memory import names, syscalls
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
-PIECE, LANE = 32 << 10, 256 << 10
-SHORT = {"pair_queue_nbytes": LANE}
-# Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole lane, and several lanes.
+PIECE, QUEUE_NBYTES = 32 << 10, 256 << 10
+SHORT = {"pair_queue_nbytes": QUEUE_NBYTES}
+# Bytes: none, one, at the ends of a cell, of a line, of a piece, of the whole pair queue, and several pair queues.
 SIZES = (0, 1, 39, 40, 41, 64, 65, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, 70_000, PIECE - 1, PIECE,
-         PIECE + 1, LANE, LANE + 1, 3 * LANE + 7)  # fmt: skip
+         PIECE + 1, QUEUE_NBYTES, QUEUE_NBYTES + 1, 3 * QUEUE_NBYTES + 7)  # fmt: skip
 
 
 # ---- contents --------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites():
 
 
 def stays_exact_while_trying(comm, streaming):
-    """A thousand laps round the lane: more than two periods of trials, in messages that lie across their ends."""
+    """A thousand laps round the pair queue: more than two periods of trials, in messages that lie across their ends."""
     lengths = random.Random(5).choices(range(1, 3000), k=2800)
     for i, nbytes in enumerate(lengths):
         x = values("uint8", nbytes, i)
@@ -123,23 +123,23 @@ def stays_exact_while_trying(comm, streaming):
             out = np.zeros(3000, np.uint8)
             assert comm.recv(out, 0).nbytes == nbytes
             assert same_bits(out[:nbytes], x)
-    lanes = comm.stats()["pair_queues"]
+    queues = comm.stats()["pair_queues"]
     if comm.rank == 1:
-        assert lanes == []
+        assert queues == []
         return
-    (lane,) = lanes
-    assert (lane["dst"], lane["nbytes"]) == (1, 4096)
-    assert lane["laps"] > 800
+    (queue,) = queues
+    assert (queue["dst"], queue["nbytes"]) == (1, 4096)
+    assert queue["laps"] > 800
     if streaming < 0:
-        assert all(us > 0 for us in lane["trial_us"])
+        assert all(us > 0 for us in queue["trial_us"])
     else:
-        assert lane["stores"] == ("past the cache" if streaming else "through the cache")
-        assert lane["trial_us"] is None
+        assert queue["stores"] == ("past the cache" if streaming else "through the cache")
+        assert queue["trial_us"] is None
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("streaming", [-1, 0, 1])
-def test_messages_stay_exact_while_a_lane_tries_how_to_store(streaming):
+def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(streaming):
     run_ranks(2, stays_exact_while_trying, streaming, init=TINY | {"streaming": streaming})
 
 
@@ -285,9 +285,9 @@ def everyone_sends_first(comm, nbytes, times):
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (LANE, 1), (PIECE, 8), (1000, 256)])
+@pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (QUEUE_NBYTES, 1), (PIECE, 8), (1000, 256)])
 @pytest.mark.parametrize("n", GROUPS)
-def test_everyone_may_send_first_up_to_what_a_lane_holds(n, nbytes, times):
+def test_everyone_may_send_first_up_to_what_a_pair_queue_holds(n, nbytes, times):
     run_ranks(n, everyone_sends_first, nbytes, times)
 
 
@@ -412,7 +412,7 @@ def test_a_receive_that_times_out_leaves_everything_as_it_was():
 def half_a_message(comm, count):
     if comm.rank == 0:
         request = comm.isend(np.arange(count), 1)
-        assert not request.done()  # so much of it is in the lane as has room
+        assert not request.done()  # so much of it is in the pair queue as has room
         comm.barrier()
         comm.barrier()
         request.wait()
@@ -430,7 +430,7 @@ def test_a_message_that_was_half_in_when_time_ran_out_can_still_be_received():
     run_ranks(2, half_a_message, 1_000_000)
 
 
-def full_lane(comm, how):
+def full_pair_queue(comm, how):
     x = np.zeros(1000, np.uint8)
     if comm.rank == 1:
         comm.barrier()
@@ -460,7 +460,7 @@ def full_lane(comm, how):
 
 @pytest.mark.parametrize("how", ["withdrawn", "broken"])
 def test_a_send_that_times_out_is_withdrawn_unless_it_had_begun(how):
-    run_ranks(2, full_lane, how, init=TINY)
+    run_ranks(2, full_pair_queue, how, init=TINY)
 
 
 # ---- death and other ends --------------------------------------------------------------------------------------------
@@ -637,12 +637,12 @@ def killed_all(comm):
     for dst in others:
         comm.isend(np.zeros(1_000_000), dst)
     prefix = names.session_prefix(comm.name)
-    assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # lanes never have one
+    assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # pair queues never have one
     say("going")
     time.sleep(1000)
 
 
-def test_killing_all_ranks_with_lanes_in_use_leaves_nothing():
+def test_killing_all_ranks_with_pair_queues_in_use_leaves_nothing():
     gang = start_ranks(3, killed_all)
     gang.heard("going")
     for rank in range(3):
@@ -820,7 +820,7 @@ def memory_of(comm):
     return os.fstat(comm.engine.segments[comm.rank]._spare).st_blocks * 512
 
 
-def use_one_lane(comm, count):
+def use_one_pair_queue(comm, count):
     before = memory_of(comm)
     comm.iprobe()
     comm.barrier()
@@ -832,12 +832,12 @@ def use_one_lane(comm, count):
     return memory_of(comm) - before
 
 
-@pytest.mark.parametrize(("count", "nbytes"), [(3, 256 * 64), (300, 256 * 64 + LANE)])
-def test_only_lanes_in_use_have_memory_and_bytes_only_if_messages_are_long(count, nbytes):
-    assert run_ranks(3, use_one_lane, count, init=SHORT) == [nbytes, 0, 0]
+@pytest.mark.parametrize(("count", "nbytes"), [(3, 256 * 64), (300, 256 * 64 + QUEUE_NBYTES)])
+def test_only_pair_queues_in_use_have_memory_and_bytes_only_if_messages_are_long(count, nbytes):
+    assert run_ranks(3, use_one_pair_queue, count, init=SHORT) == [nbytes, 0, 0]
 
 
-def no_room_for_a_lane(comm):
+def no_room_for_a_pair_queue(comm):
     other = 1 - comm.rank
 
     def full(call):
@@ -857,8 +857,8 @@ def no_room_for_a_lane(comm):
     assert x.tolist() == [1, 1, 1]
 
 
-def test_no_room_for_a_lane_is_an_error_and_the_next_try_may_succeed():
-    run_ranks(2, no_room_for_a_lane)
+def test_no_room_for_a_pair_queue_is_an_error_and_the_next_try_may_succeed():
+    run_ranks(2, no_room_for_a_pair_queue)
 
 
 # ---- traffic ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-LONG = 1 << 20  # more elements than any lane holds
+LONG = 1 << 20  # more elements than any pair queue holds
 
 
 def all_types(rank):

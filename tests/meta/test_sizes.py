@@ -1,0 +1,70 @@
+"""Files of at most 400 lines and functions of at most 60, docstrings not counted; exceptions have a reason."""
+
+import ast
+import re
+
+from support.installed import ROOT
+
+MOST_LINES, MOST_FUNCTION_LINES = 400, 60
+SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".h"}
+LONG_FILES = {
+    "channels/queue.pyx": "Queue and JoinableQueue are one protocol; JoinableQueue can move once Queue has a .pxd",
+    "memory/names.py": "a few lines over; the spelling of names can move to a module of its own",
+    "ring/handles.pyx": "Producer and Consumer with the docstrings of their common methods; the base class can move",
+}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+_CYTHON_FUNCTION = re.compile(r"^( *)(?:async )?(?:def|cp?def(?! class| enum| struct| union| extern))\b[^\n=]*?(\w+)\(")
+
+
+def sources():
+    """Every source file of the package, by its path within it."""
+    package = ROOT / "shmring"
+    return {str(path.relative_to(package)): path for path in package.rglob("*") if path.suffix in SUFFIXES}
+
+
+def python_functions(text):
+    """Name and lines of each function, those of its docstring left out."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            doc = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
+            yield node.name, node.end_lineno - node.lineno + 1 - (doc.end_lineno - doc.lineno + 1 if doc else 0)
+
+
+def cython_functions(text):
+    """Name and lines of each function, blank lines and docstrings left out: what is indented deeper than its head."""
+    text = re.sub(r'(?:r|f)?"""(?:[^"\\]|\\.|"(?!""))*"""', "pass", text)
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        head = _CYTHON_FUNCTION.match(line)
+        if not head or not line.rstrip().endswith((":", ",", "(")):
+            continue
+        count = 1
+        for inner in lines[number + 1 :]:
+            depth = len(inner) - len(inner.lstrip())
+            if inner.strip() and depth <= len(head[1]) and not inner.lstrip().startswith(")"):
+                break
+            count += bool(inner.strip())
+        yield head[2], count
+
+
+def test_files_are_short():
+    long = {name: n for name, path in sources().items() if (n := len(path.read_text().splitlines())) > MOST_LINES}
+    assert long.keys() == LONG_FILES.keys(), long
+
+
+def test_functions_are_short():
+    long = {}
+    for name, path in sources().items():
+        if path.suffix == ".h":
+            continue
+        find = cython_functions if path.suffix in (".pyx", ".pxd") else python_functions
+        long |= {f"{name}:{f}": n for f, n in find(path.read_text()) if n > MOST_FUNCTION_LINES}
+    assert long.keys() == LONG_FUNCTIONS.keys(), long
+
+
+def test_functions_are_measured():
+    python = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
+    assert dict(python_functions(python)) == {"f": 2}
+    cython = 'cdef int f(\n    int x,\n) except -1:\n    """One.\n\n    Two."""\n    return x\n\n\ndef g():\n    pass\n'
+    assert dict(cython_functions(cython)) == {"f": 5, "g": 2}
