@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from fault_calls import CALLS, SETTINGS
 from fault_deaths import DEATHS, STOP_TIMEOUT_S, check_error
-from support.harness import say
+from support.harness import report
 
 import shmring
 from shmring.errors import BrokenError, MessageTimeoutError, RendezvousError
@@ -71,7 +71,7 @@ def fail(comm, case, number):
     die = DEATHS[case.death]
 
     def stamped(*_):
-        say(f"died {number} {time.monotonic()}")
+        report(f"died {number} {time.monotonic()}")
         die()
 
     call = CALLS[case.call](comm)
@@ -91,7 +91,7 @@ def fail(comm, case, number):
     if case.moment == "waiting":
         time.sleep(0.05)  # who waited for nobody dies a little later
     disarm()
-    say("missed")
+    report("missed")
     stamped()
 
 
@@ -155,7 +155,7 @@ def survive(comm, case, number, victim):
             end_stopped(comm, case, victim, pid)
         comm.barrier()
     except (BrokenError, RendezvousError, MessageTimeoutError) as error:
-        say(f"noticed {number} {time.monotonic()}")
+        report(f"noticed {number} {time.monotonic()}")
         check_error(error, case.death, victim, pid)
     else:
         raise AssertionError(f"a barrier succeeded without rank {victim}")

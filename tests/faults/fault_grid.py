@@ -73,21 +73,21 @@ def play(cases, size=None):
     for number, case in enumerate(cases):
         victim = survivors.pop(case.victim % len(survivors))
         outcome = outcomes[victim]
-        words = gang.words(victim)
+        reports = gang.reports(victim)
         check_end(outcome, case, story)
-        died_at = moment(words, f"died {number} ")
+        died_at = moment(reports, f"died {number} ")
         for rank in survivors:
-            noticed_at = moment(gang.words(rank), f"noticed {number} ")
+            noticed_at = moment(gang.reports(rank), f"noticed {number} ")
             taken = noticed_at - died_at if died_at and noticed_at else None
-            found.append((case, size - number, taken, "missed" not in words))
+            found.append((case, size - number, taken, "missed" not in reports))
     for rank in survivors:
         assert outcomes[rank].ok, story
     return found
 
 
-def moment(words, prefix):
-    """The time that stands behind the first word of this prefix; None if there is none."""
-    return next((float(word[len(prefix) :]) for word in words if word.startswith(prefix)), None)
+def moment(reports, prefix):
+    """The time that stands behind the first report with this prefix; None if there is none."""
+    return next((float(report[len(prefix) :]) for report in reports if report.startswith(prefix)), None)
 
 
 def check_end(outcome, case, story):

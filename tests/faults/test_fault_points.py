@@ -16,7 +16,7 @@ import pytest
 from descent import Case, disarm
 from fault_build import fault_build
 from fault_grid import DRAWN, cells, cross, deal, draw, play
-from support.harness import nursery_with, run_ranks, say, start_processes, start_ranks
+from support.harness import nursery_with, report, run_ranks, start_processes, start_ranks
 
 import shmring
 from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
@@ -121,13 +121,13 @@ def report_slowly(comm, end):
         assert ("noticed by rank 1" in str(caught.value)) == (comm.rank == 0)
     else:
         assert caught.value.rank == 1       # whoever dies over the record is what it is about
-    say("told")
+    report("noticed")
 
 
 @pytest.mark.parametrize("end", ["1000ms", "9", "exit"])
 def test_a_record_that_another_is_just_writing_is_waited_for_and_completed_if_he_dies(end):
     gang = start_ranks(3, report_slowly, end)
-    gang.heard("told", [0, 1] if end.endswith("ms") else [0])
+    gang.wait_for("noticed", [0, 1] if end.endswith("ms") else [0])
     gang.kill(2)
     for outcome in gang.outcomes()[: 2 if end.endswith("ms") else 1]:
         assert outcome.ok, outcome
@@ -135,7 +135,7 @@ def test_a_record_that_another_is_just_writing_is_waited_for_and_completed_if_he
 
 def report_and_die(comm, point):
     if comm.rank == 2:
-        say("going")
+        report("going")
         time.sleep(1000)
     if comm.rank == 1:
         arm(point)
@@ -145,7 +145,7 @@ def report_and_die(comm, point):
 @pytest.mark.parametrize("point", ["report@1:9", "reported@1:9", "look@2:9"])
 def test_the_first_to_notice_a_death_may_die_over_it(point):
     gang = start_ranks(4, report_and_die, point, init={"spin_us": 0})
-    gang.heard("going", [2])
+    gang.wait_for("going", [2])
     time.sleep(0.05)
     gang.kill(2)
     outcomes = gang.outcomes()

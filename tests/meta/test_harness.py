@@ -12,7 +12,7 @@ import time
 
 import pytest
 from support import harness
-from support.harness import PATIENCE, RANKS, RankError, run_processes, say, start_processes
+from support.harness import PATIENCE, RANKS, RankError, report, run_processes, start_processes
 from support.installed import ROOT
 
 import shmring
@@ -63,15 +63,15 @@ def test_the_watchdog_shows_where_a_rank_hangs_and_ends_it():
         run_processes(2, sleep_in_rank_one, timeout=0.2)
 
 
-def say_and_sleep(rank):
-    say("here")
+def report_and_sleep(rank):
+    report("here")
     time.sleep(1000 if rank == 1 else 0.01)
     return rank
 
 
 def test_a_killed_rank_leaves_the_others_to_their_own_ends():
-    gang = start_processes(3, say_and_sleep)
-    gang.heard("here")
+    gang = start_processes(3, report_and_sleep)
+    gang.wait_for("here")
     gang.kill(1)
     outcomes = gang.outcomes()
     assert [outcome.signal for outcome in outcomes] == [0, signal.SIGKILL, 0]
@@ -80,28 +80,28 @@ def test_a_killed_rank_leaves_the_others_to_their_own_ends():
 
 
 def test_a_stopped_rank_is_ended_by_the_watchdog_too():
-    gang = start_processes(2, say_and_sleep)
-    gang.heard("here")
+    gang = start_processes(2, report_and_sleep)
+    gang.wait_for("here")
     gang.stop(1)
     assert gang.outcomes(timeout=0.2)[1].stuck
 
 
 def report_again(rank):
-    say("a")
-    say("b")
-    say("a")
+    report("a")
+    report("b")
+    report("a")
 
 
-def test_words_are_heard_once_each_time_they_are_said():
+def test_each_report_ends_one_wait():
     gang = start_processes(2, report_again)
-    for word in "aba":
-        gang.heard(word)
+    for point in "aba":
+        gang.wait_for(point)
     assert all(outcome.ok for outcome in gang.outcomes())
 
 
-def test_a_word_that_is_never_said_fails_the_wait_when_the_rank_ends():
-    with pytest.raises(RankError, match="never said 'c'"):
-        start_processes(1, report_again).heard("c")
+def test_a_wait_for_a_report_that_never_comes_fails_when_the_rank_ends():
+    with pytest.raises(RankError, match="never reported 'c'"):
+        start_processes(1, report_again).wait_for("c")
 
 
 def leave(rank, status):
@@ -165,7 +165,7 @@ def count_tasks(rank):
 
 
 def test_ranks_left_running_by_a_test_are_ended():
-    gang = start_processes(2, say_and_sleep)
+    gang = start_processes(2, report_and_sleep)
     assert harness.end_all() == [gang]
     assert all(outcome.stuck or outcome.ok for outcome in gang.outcomes())
 

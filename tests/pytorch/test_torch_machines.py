@@ -92,7 +92,7 @@ def unplugged(rank):
     x = torch.ones(10)
     dist.all_reduce(x)
     dist.group.WORLD.set_timeout(timedelta(seconds=2))  # not that of the rendezvous
-    harness.say("ready")
+    harness.report("ready")
     time.sleep(1)
     with pytest.raises(dist.DistBackendError, match=" Timed out after 2000 ms: "):
         for _ in range(1_000_000):
@@ -102,6 +102,6 @@ def unplugged(rank):
 def test_a_cable_that_is_pulled_is_a_timeout():
     with two_machines("256m") as machines:
         gang = start(machines, unplugged)
-        gang.heard("ready")
+        gang.wait_for("ready")
         machines[0].run("ip", "link", "set", CABLE, "down")
         gang.results()

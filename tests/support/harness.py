@@ -1,12 +1,12 @@
-"""Ranks for tests: real processes, started fast, watched, killable, and made to say where they are stuck.
+"""Ranks for tests: real processes that start fast, can be killed, and print where they hang.
 
-A *nursery* process is forked once, after collection and before the first test: it has every test module and library
-loaded and no thread of anybody's, so that it can fork a rank in milliseconds where starting Python and NumPy takes
-hundreds. It forks, reports ends, and reaps when told to: until then an ended rank stays a zombie, so that a
-test can signal ranks by pid without ever hitting a stranger.
+A *nursery* process is forked once, after collection and before the first test. It has every test module and library
+loaded and no second thread, so that it forks a rank in milliseconds where starting Python and NumPy takes hundreds.
+It forks ranks, reports their ends, and reaps them on request: until then an ended rank stays a zombie, so that its
+process id is not used again and a test can signal ranks by pid.
 
     run_ranks(n, fn, *args)       fn(comm, *args) in n ranks -> results by rank; the first failure is raised
-    start_ranks(n, fn, *args)     the same, under way: kill, stop, say/heard, then .outcomes()
+    start_ranks(n, fn, *args)     the same, under way: kill, stop, report/wait_for, then .outcomes()
     run_processes, start_processes    fn(rank, *args) without a communicator, for what lies below
 """
 
@@ -48,7 +48,7 @@ PATIENCE = float(os.environ.get("SHMRING_PATIENCE", "1"))
 
 @dataclass
 class Outcome:
-    """How one rank came out: with a result, with an exception, or by a signal or status without saying anything."""
+    """How one rank came out: with a result, with an exception, or by a signal or status without a message."""
 
     rank: int
     pid: int
@@ -58,9 +58,9 @@ class Outcome:
     status: int | None = None
     """Return code: 0, positive from exit, negative from a signal."""
     ended_at: float = 0.0
-    """`time.monotonic()` in the rank as ``fn`` returned or raised; in the nursery if it could not say."""
+    """`time.monotonic()` in the rank as ``fn`` returned or raised; in the nursery if the rank sent nothing."""
     elapsed: float = 0.0
-    """Seconds from the call of ``fn`` to its end; to be shown, not to be asserted."""
+    """Seconds from the call of ``fn`` to its end; for display, not for assertions."""
     stuck: str = ""
     """Where every thread was as the watchdog ended the rank; empty if it did not."""
 
@@ -86,7 +86,7 @@ class Outcome:
 
 
 class RankError(AssertionError):
-    """Ranks failed in a way that has no exception of its own; the text has every rank's story."""
+    """Ranks failed in a way that has no exception of its own; the text has every rank's outcome."""
 
 
 def run_ranks(n: int, fn, *args, timeout: float = TIMEOUT_S, init: dict | None = None, env: dict | None = None) -> list:
@@ -110,9 +110,9 @@ def start_processes(n: int, fn, *args, env: dict | None = None) -> Gang:
     return Gang(n, fn, args, env)
 
 
-def say(word: str) -> None:
-    """In a rank: tell the test that a point was reached (`Gang.heard`)."""
-    _send(_to_test, ("word", word))
+def report(point: str) -> None:
+    """In a rank: send the test the name of the point that the rank has reached (`Gang.wait_for`)."""
+    _send(_to_test, ("point", point))
 
 
 def _with_communicator(rank: int, size: int, session: str, init: dict, fn, args: tuple) -> Any:
@@ -140,7 +140,7 @@ class Gang:
         self._sockets = {ours: rank for rank, (ours, _) in enumerate(pairs)}
         self._inboxes = {ours: bytearray() for ours in self._sockets}
         self._outcomes = [Outcome(rank, pid) for rank, pid in enumerate(pids)]
-        self._words: list[list[str]] = [[] for _ in pids]
+        self._reports: list[list[str]] = [[] for _ in pids]
         self._finished = False
         _gangs.append(self)
 
@@ -168,25 +168,25 @@ class Gang:
         """Let a stopped rank go on."""
         return self.signal(rank, signal.SIGCONT)
 
-    def heard(self, word: str, ranks=None, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the ranks (all unless given) have each called ``say(word)``, and forget that they did."""
+    def wait_for(self, point: str, ranks=None, timeout: float = TIMEOUT_S) -> None:
+        """Wait until the ranks (all unless given) have each called ``report(point)``; take one report of each."""
         awaited = set(range(len(self._outcomes)) if ranks is None else ranks)
         deadline = time.monotonic() + PATIENCE * timeout
-        while missing := {rank for rank in awaited if word not in self._words[rank]}:
-            silent = [rank for rank in missing if rank not in self._sockets.values()]  # all it said has been read
-            if silent or time.monotonic() > deadline:
-                outcomes = self.outcomes(timeout=1 if silent else 0)
-                self._fail(f"ranks {sorted(missing)} never said {word!r}", outcomes)
-            self._listen(deadline)
+        while missing := {rank for rank in awaited if point not in self._reports[rank]}:
+            ended = [rank for rank in missing if rank not in self._sockets.values()]  # all its reports have been read
+            if ended or time.monotonic() > deadline:
+                outcomes = self.outcomes(timeout=1 if ended else 0)
+                self._fail(f"ranks {sorted(missing)} never reported {point!r}", outcomes)
+            self._read_sockets(deadline)
         for rank in awaited:
-            self._words[rank].remove(word)
+            self._reports[rank].remove(point)
 
-    def words(self, rank: int) -> list[str]:
-        """What a rank has said and nobody has asked for yet; all of it, once the outcomes have been taken."""
-        return self._words[rank]
+    def reports(self, rank: int) -> list[str]:
+        """The reports of a rank that `wait_for` has not taken; complete once the outcomes have been taken."""
+        return self._reports[rank]
 
     def outcomes(self, timeout: float = TIMEOUT_S) -> list[Outcome]:
-        """Wait for all ranks to end and tell how each did; what is stuck after ``timeout`` seconds is ended by force.
+        """Wait for all ranks to end and return how each did; kill those that are stuck after ``timeout`` seconds.
 
         Those have `Outcome.stuck` set; nothing is raised. May be called again.
         """
@@ -194,25 +194,25 @@ class Gang:
             return self._outcomes
         deadline = time.monotonic() + PATIENCE * timeout
         while self._running and time.monotonic() < deadline:
-            self._listen(deadline)
+            self._read_sockets(deadline)
         if stuck := self._running:
             self._end_by_force(stuck)
         while self._sockets:  # what was sent before the end
-            self._listen(time.monotonic() + 1)
+            self._read_sockets(time.monotonic() + 1)
         self._nursery.reap(self.pids)
         self._finished = True
         for outcome, dump in zip(self._outcomes, self._dumps, strict=True):
             text = os.pread(dump, 1 << 20, 0).decode(errors="replace")
             os.close(dump)
             if outcome in stuck:
-                outcome.stuck = text or "(it was stopped, or stuck where no signal reaches it)"
+                outcome.stuck = text or "(it was stopped, or hangs where no signal reaches it)"
             elif outcome.signal:
                 outcome.traceback = text
         _gangs.remove(self)
         return self._outcomes
 
     def results(self, timeout: float = TIMEOUT_S) -> list:
-        """What each rank returned; or raise what the first one to fail raised, with all ranks' stories as a note."""
+        """What each rank returned; or raise what the first rank to fail raised, caused by all ranks' outcomes."""
         outcomes = self.outcomes(timeout)
         failed = [outcome for outcome in outcomes if not outcome.ok]
         if failed:
@@ -235,8 +235,8 @@ class Gang:
     def _running(self) -> list[Outcome]:
         return [outcome for outcome in self._outcomes if outcome.status is None]
 
-    def _listen(self, deadline: float) -> None:
-        """Take what ranks and nursery have to say, once."""
+    def _read_sockets(self, deadline: float) -> None:
+        """Read once what ranks and nursery have sent."""
         if self._nursery.note_ends(self._outcomes):
             return
         left = max(0.0, deadline - time.monotonic())
@@ -259,8 +259,8 @@ class Gang:
     def _take(self, rank: int, message: bytes) -> None:
         kind, *rest = pickle.loads(message)
         outcome = self._outcomes[rank]
-        if kind == "word":
-            self._words[rank].append(rest[0])
+        if kind == "point":
+            self._reports[rank].append(rest[0])
         else:
             payload, outcome.traceback, outcome.elapsed, outcome.ended_at = rest
             try:
@@ -275,24 +275,24 @@ class Gang:
     def _end_by_force(self, stuck: list[Outcome]) -> None:
         for outcome in stuck:
             os.kill(outcome.pid, signal.SIGUSR1)  # faulthandler writes where it is
-        # A rank that is stopped, or deep in the kernel, has no answer; so do not wait for one for long.
-        patience = time.monotonic() + 0.5
+        # A rank that is stopped, or blocked in the kernel, writes nothing; so do not wait for long.
+        deadline = time.monotonic() + 0.5
         silent = [self._dumps[outcome.rank] for outcome in stuck]
-        while silent and time.monotonic() < patience:
-            self._listen(time.monotonic() + 0.02)
+        while silent and time.monotonic() < deadline:
+            self._read_sockets(time.monotonic() + 0.02)
             silent = [dump for dump in silent if os.fstat(dump).st_size == 0]
         time.sleep(0.02)  # one that has begun to write has soon done
         for outcome in stuck:
             os.kill(outcome.pid, signal.SIGKILL)
         while self._running:
-            self._listen(time.monotonic() + 1)
+            self._read_sockets(time.monotonic() + 1)
 
 
 _gangs: list[Gang] = []
 
 
 def end_all() -> list[Gang]:
-    """End what a test has left running; the gangs it concerned."""
+    """End the ranks that a test has left running; their gangs."""
     left = list(_gangs)
     for gang in left:
         gang.outcomes(timeout=0)
@@ -303,7 +303,7 @@ def end_all() -> list[Gang]:
 
 
 class Nursery:
-    """The test process's end: asks for forks, hears of ends.
+    """The test process's end: requests forks, receives the ends of ranks.
 
     It is a fork of this process; or, with ``path``, a new interpreter, which finds the `shmring` of that directory and
     whatever else this process can import.
@@ -335,14 +335,14 @@ class Nursery:
         return self._answer("forked")
 
     def reap(self, pids: list[int]) -> None:
-        """Let these ended processes vanish; their ids may be used again."""
+        """Reap these ended processes; their ids may be used again."""
         _send(self.control, ("reap", pids))
         self._answer("reaped")
         for pid in pids:
             self._ends.pop(pid, None)
 
     def note_ends(self, outcomes: list[Outcome]) -> bool:
-        """Note the ends heard of so far; whether there were any that had not been noted."""
+        """Store the ends received so far in the outcomes; whether any of them was new."""
         new = [outcome for outcome in outcomes if outcome.status is None and outcome.pid in self._ends]
         for outcome in new:
             outcome.status, ended_at = self._ends[outcome.pid]
@@ -379,7 +379,7 @@ _nursery: Nursery | None = None
 
 
 def nursery() -> Nursery:
-    """The nursery of this test run, made when first asked for."""
+    """The nursery of this test run, made at first use."""
     global _nursery
     if _nursery is None:
         load_shmring()
@@ -423,8 +423,8 @@ def close_nursery() -> None:
 
 
 def _nurse(control: socket.socket) -> None:
-    """The nursery's life: one request or death after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test process, whose end is ours
+    """The nursery's main loop: one request or end of a rank after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test process; its end closes the socket
     signal.signal(signal.SIGCHLD, lambda *_: None)
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from support.harness import run_processes, run_ranks, say, start_processes
+from support.harness import report, run_processes, run_ranks, start_processes
 
 import shmring
 from shmring.bootstrap import connect
@@ -106,7 +106,7 @@ def go_no_further(rank, session, number):
 
         def rendezvous_and_stop(**kwargs):
             segments = meet(**kwargs)
-            say("met")
+            report("met")
             os.kill(os.getpid(), number)
             return segments
 
@@ -114,7 +114,7 @@ def go_no_further(rank, session, number):
     try:
         shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=1.0)
     finally:
-        say("over")
+        report("over")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def go_no_further(rank, session, number):
 )
 def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
     gang = start_processes(3, go_no_further, f"between-{os.getpid()}-{number}", number)
-    gang.heard("met", ranks=[1])
-    gang.heard("over", ranks=[0, 2])
+    gang.wait_for("met", ranks=[1])
+    gang.wait_for("over", ranks=[0, 2])
     if number == signal.SIGSTOP:
         gang.resume(1)
     outcomes = gang.outcomes()

@@ -13,7 +13,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE, run_ranks, say, start_ranks
+from support.harness import PATIENCE, report, run_ranks, start_ranks
 
 from shmring import Work
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
@@ -285,7 +285,7 @@ def test_who_gives_up_waiting_leaves_the_work_running():
 
 def interrupt_the_wait(comm):
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.5)
         return comm.all_reduce(np.ones(2)).tolist()
     work = comm.all_reduce(np.ones(2), async_op=True)
@@ -296,7 +296,7 @@ def interrupt_the_wait(comm):
 
 def test_ctrl_c_while_waiting_leaves_the_work_running():
     gang = start_ranks(2, interrupt_the_wait)
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.15)
     gang.signal(0, signal.SIGINT)
     assert gang.results() == [[2, 2]] * 2
@@ -343,10 +343,10 @@ def test_errors_reach_who_waits_and_callbacks():
 
 def wait_for_the_dead(comm):
     if comm.rank == 0:
-        say("going")
+        report("going")
         time.sleep(1000)
     works = [comm.all_reduce(np.ones(n), async_op=True) for n in (3, 100_000, 3)]
-    say("pending")
+    report("pending")
     for work in works:
         with pytest.raises(PeerLostError):
             work.wait()
@@ -355,8 +355,8 @@ def wait_for_the_dead(comm):
 @pytest.mark.parametrize("n", [2, 4])
 def test_all_pending_work_fails_when_a_rank_is_killed(n):
     gang = start_ranks(n, wait_for_the_dead)
-    gang.heard("going", [0])
-    gang.heard("pending", range(1, n))
+    gang.wait_for("going", [0])
+    gang.wait_for("pending", range(1, n))
     gang.kill(0)
     for outcome in gang.outcomes()[1:]:
         assert outcome.ok, outcome
@@ -364,7 +364,7 @@ def test_all_pending_work_fails_when_a_rank_is_killed(n):
 
 def abort_what_is_pending(comm):
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.2)
         with pytest.raises(AbortedError, match="rank 0 aborted: enough"):
             while True:     # the first one may complete: rank 0 had come to it
@@ -401,7 +401,7 @@ def test_close_waits_for_pending_work():
 
 def close_in_vain(comm):
     if comm.rank == 1:
-        say("ready")
+        report("ready")
         with pytest.raises(AbortedError, match="pending work"):
             while True:
                 time.sleep(0.05)

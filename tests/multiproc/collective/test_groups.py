@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from support.emulation import EMULATED, SANITIZED
-from support.harness import RANKS, run_ranks, say, start_ranks
+from support.harness import RANKS, report, run_ranks, start_ranks
 
 from shmring.errors import (
     ClosedError,
@@ -252,7 +252,7 @@ def try_again(comm):
     if comm.rank == 0:
         with pytest.raises(RendezvousTimeoutError):
             comm.dup(rendezvous_timeout=0.1)
-        say("tired")
+        report("tired")
     else:
         time.sleep(0.5)
     assert total(named(comm.dup(), 1)) == comm.size
@@ -290,7 +290,7 @@ def test_no_room_for_a_group_leaves_the_parent_as_it_was():
 
 def wait_for_the_dead(comm):
     if comm.rank == comm.size - 1:
-        say("here")
+        report("here")
         time.sleep(1000)
     started = time.monotonic()
     with pytest.raises(PeerLostError) as caught:
@@ -304,7 +304,7 @@ def wait_for_the_dead(comm):
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_rank_that_dies_before_it_comes_is_noticed_by_all_who_wait(n, when):
     gang = start_ranks(n, wait_for_the_dead)
-    gang.heard("here", [n - 1])
+    gang.wait_for("here", [n - 1])
     time.sleep(when)
     gang.kill(n - 1)
     for outcome in gang.outcomes()[:-1]:
@@ -436,11 +436,11 @@ def wait_for_a_group_while_its_parent_breaks(comm):
         comm.close()
         return
     if comm.rank == 1:
-        say("going")
+        report("going")
         with pytest.raises(PeerLostError) as caught:
             comm.barrier()
         assert caught.value.rank == 0
-        say("broken")
+        report("broken")
         time.sleep(1000)
 
     look = comm._check_awaited
@@ -459,7 +459,7 @@ def wait_for_a_group_while_its_parent_breaks(comm):
 
 def test_a_loss_that_the_parent_heard_of_meanwhile_is_told_with_the_parents_numbers():
     gang = start_ranks(3, wait_for_a_group_while_its_parent_breaks)
-    gang.heard("broken", [1])
+    gang.wait_for("broken", [1])
     gang.kill(1)
     outcomes = gang.outcomes()
     assert outcomes[2].ok, outcomes[2]

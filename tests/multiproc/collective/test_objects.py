@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import RANKS, run_ranks, say, start_ranks
+from support.harness import RANKS, report, run_ranks, start_ranks
 
 from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
 from shmring.errors import AbortedError, BrokenError, MismatchError, ObjectError, PeerLostError
@@ -320,7 +320,7 @@ def test_what_breaks_off_between_two_collectives_ends_the_communicator_everywher
 
 def loop_for_ever(comm, nbytes):
     comm.all_gather_object(thing(comm.rank, 0, nbytes))
-    say("going")
+    report("going")
     while True:
         comm.all_gather_object(thing(comm.rank, 0, nbytes))
 
@@ -329,7 +329,7 @@ def loop_for_ever(comm, nbytes):
 @pytest.mark.parametrize("n", GROUPS)
 def test_survivors_of_a_kill_amid_objects_name_the_dead(n, nbytes):
     gang = start_ranks(n, loop_for_ever, nbytes)
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.02)
     gang.kill(n - 1)
     for outcome in gang.outcomes()[:-1]:

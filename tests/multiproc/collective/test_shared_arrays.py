@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from support.emulation import needs_address_limit
-from support.harness import RANKS, run_ranks, say, start_ranks
+from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
@@ -552,7 +552,7 @@ def reduce_for_ever(comm):
     x[:] = 1
     comm.all_reduce(x, op="max")
     assert nmapped(comm) == 1
-    say("going")
+    report("going")
     while True:
         comm.all_reduce(x, op="max")
 
@@ -560,7 +560,7 @@ def reduce_for_ever(comm):
 @pytest.mark.parametrize("n", GROUPS)
 def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n):
     gang = start_ranks(n, reduce_for_ever)
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
     gang.kill(victim)
@@ -574,7 +574,7 @@ def test_survivors_of_a_kill_in_the_middle_of_mapped_all_reduces_name_the_dead(n
 
 def test_killing_all_ranks_that_have_shared_arrays_leaves_nothing():
     gang = start_ranks(3, reduce_for_ever)
-    gang.heard("going")
+    gang.wait_for("going")
     for rank in range(3):
         gang.kill(rank)
     assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3
@@ -693,7 +693,7 @@ def test_torch_sees_shared_arrays_without_a_copy():
     assert run_ranks(2, lend_to_torch) == [0, 0]
 
 
-def attach_when_one_has_told_and_died(comm):
+def attach_when_one_has_sent_its_outcome_and_died(comm):
     from shmring.collective import shared_arrays as sharedarrays
 
     if comm.rank == 1:
@@ -711,7 +711,7 @@ def attach_when_one_has_told_and_died(comm):
 
         def account(failure, what, nonce=b""):
             if not nonce:
-                say("telling")
+                report("exchanging")
             return accounts(failure, what, nonce)
 
         comm._exchange_outcome = account
@@ -722,8 +722,8 @@ def attach_when_one_has_told_and_died(comm):
 
 
 def test_a_rank_that_dies_while_a_slower_one_attaches_is_named_and_leaves_nothing():
-    gang = start_ranks(3, attach_when_one_has_told_and_died)
-    gang.heard("telling", [2])
+    gang = start_ranks(3, attach_when_one_has_sent_its_outcome_and_died)
+    gang.wait_for("exchanging", [2])
     time.sleep(0.2)
     gang.kill(2)
     outcomes = gang.outcomes()

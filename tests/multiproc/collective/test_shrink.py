@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import run_ranks, say, start_ranks
+from support.harness import report, run_ranks, start_ranks
 
 from shmring.errors import AbortedError, BrokenError, MismatchError, PeerLostError, RendezvousTimeoutError
 
@@ -25,7 +25,7 @@ def go_on(comm, origin):
 
 
 def work_until_broken(comm, counts):
-    say("going")
+    report("going")
     try:
         while True:
             for count in counts:
@@ -60,7 +60,7 @@ def test_survivors_of_a_kill_go_on_with_right_results(n, counts, seed):
     for _ in range(2):
         victim = moment.randrange(n)
         gang = start_ranks(n, survive, counts)
-        gang.heard("going")
+        gang.wait_for("going")
         time.sleep(moment.uniform(0, 0.03))
         gang.kill(victim)
         for outcome in gang.outcomes():
@@ -80,7 +80,7 @@ def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, see
     for _ in range(3):
         victims = moment.sample(range(n), 2)
         gang = start_ranks(n, survive, [1, 100_000])
-        gang.heard("going")
+        gang.wait_for("going")
         time.sleep(moment.uniform(0, 0.02))
         gang.kill(victims[0])
         time.sleep(moment.uniform(0, 2 * gap_s))
@@ -98,12 +98,12 @@ def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, see
 def shrink_while_one_dies(comm):
     # All but the last rank are in shrink, waiting for the last one, when it dies.
     if comm.rank == comm.size - 1:
-        say("ready")
+        report("ready")
         time.sleep(1000)
     with pytest.raises(AbortedError):
         comm.abort("start again") if comm.rank == 0 else None
         comm.barrier()
-    say("ready")
+    report("ready")
     group = comm.shrink()
     return go_on(group, comm.rank)
 
@@ -111,7 +111,7 @@ def shrink_while_one_dies(comm):
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_a_survivor_that_dies_during_the_shrink_is_left_out(n):
     gang = start_ranks(n, shrink_while_one_dies)
-    gang.heard("ready")
+    gang.wait_for("ready")
     time.sleep(0.2)
     gang.kill(n - 1)
     for outcome in gang.outcomes()[:-1]:

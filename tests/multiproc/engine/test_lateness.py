@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import say, start_ranks
+from support.harness import report, start_ranks
 
 from shmring.errors import CollectiveTimeoutError
 
@@ -18,13 +18,13 @@ def blame(call, *args, **options):
     """What the error of a call that comes to no end says."""
     with pytest.raises(CollectiveTimeoutError) as caught:
         call(*args, **options)
-    say("told")
+    report("timed out")
     return caught.value.late, str(caught.value)
 
 
 def check_that_all_blame(late, gang):
     others = [rank for rank in range(len(gang.pids)) if rank != late]
-    gang.heard("told", others)
+    gang.wait_for("timed out", others)
     gang.kill(late)
     outcomes = gang.outcomes()
     for rank in others:

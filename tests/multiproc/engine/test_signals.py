@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from support.emulation import needs_marks
-from support.harness import PATIENCE, say, start_processes, start_ranks
+from support.harness import PATIENCE, report, start_processes, start_ranks
 
 import shmring
 from shmring.errors import AbortedError, BrokenError, PeerLostError
@@ -57,7 +57,7 @@ WAITS = {
 def be_interrupted(comm, wait):
     call, breaks = WAITS[wait]
     if comm.rank == 1:
-        say("going")
+        report("going")
         if breaks:
             while not comm.is_broken:
                 time.sleep(0.001)
@@ -70,7 +70,7 @@ def be_interrupted(comm, wait):
             time.sleep(0.5 * PATIENCE)      # the interrupt comes first; the work goes on
             comm.all_reduce(np.ones(3))
     else:
-        say("going")
+        report("going")
         with pytest.raises(KeyboardInterrupt):
             call(comm)
         if breaks:
@@ -87,21 +87,21 @@ def be_interrupted(comm, wait):
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_every_kind_of_wait(wait):
     gang = start_ranks(2, be_interrupted, wait)
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.15 * PATIENCE)     # until it waits: between two calls an interrupt breaks nothing
     gang.signal(0, signal.SIGINT)
     gang.results()
 
 
 def meet_in_vain(rank, session):
-    say("going")
+    report("going")
     with pytest.raises(KeyboardInterrupt):
         shmring.init(rank=0, size=2, session=session)
 
 
 def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
     gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.1 * PATIENCE)
     gang.signal(0, signal.SIGINT)
     gang.results()
@@ -112,12 +112,12 @@ def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
 
 def become_another_program(comm):
     if comm.rank == 1:
-        say("going")
+        report("going")
         os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
     with pytest.raises(PeerLostError) as caught:
         comm.barrier()
     assert caught.value.rank == 1
-    say("heard")
+    report("noticed")
     with comm.shrink() as group:
         assert group.size == 2
         group.barrier()
@@ -126,7 +126,7 @@ def become_another_program(comm):
 @needs_marks
 def test_a_rank_that_becomes_another_program_is_lost_though_its_process_lives():
     gang = start_ranks(3, become_another_program)
-    gang.heard("heard", [0, 2])
+    gang.wait_for("noticed", [0, 2])
     os.kill(gang.pids[1], 0)        # it does live
     gang.kill(1)
     outcomes = gang.outcomes()
@@ -236,7 +236,7 @@ def fork_and_leave(comm):
     # The parent dies first: the child, which maps the same memory, must not keep it alive for the others.
     if comm.rank == 1:
         os.kill(pid, signal.SIGSTOP)
-        say(f"child {pid}")
+        report(f"child {pid}")
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(pid, 0)[1] == 0
     with pytest.raises(BrokenError) as caught:
@@ -244,16 +244,16 @@ def fork_and_leave(comm):
             comm.barrier()
     assert type(caught.value) is PeerLostError
     assert caught.value.rank == 1
-    say("heard")
+    report("noticed")
 
 
 def test_a_death_is_noticed_though_a_child_of_the_dead_lives_on():
     gang = start_ranks(2, fork_and_leave)
     try:
-        gang.heard("heard", [0])
+        gang.wait_for("noticed", [0])
     finally:
-        for word in gang.words(1):      # it has the rank's end of the wire to here, too
-            os.kill(int(word.split()[1]), signal.SIGKILL)
+        for point in gang.reports(1):  # the child holds the rank's end of the socket, too
+            os.kill(int(point.split()[1]), signal.SIGKILL)
     outcomes = gang.outcomes()
     assert outcomes[1].signal == signal.SIGKILL, outcomes[1]
     assert outcomes[0].ok, outcomes[0]

@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 import pytest
 from support.emulation import needs_address_limit
-from support.harness import PATIENCE, run_processes, run_ranks, say, start_processes, start_ranks
+from support.harness import PATIENCE, report, run_processes, run_ranks, start_processes, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
@@ -324,7 +324,7 @@ def without_room_for_stacks(rank, session):
     def warn(message, *args, **kwargs):
         resource.setrlimit(resource.RLIMIT_AS, unlimited)
         assert "of 32 threads" in message
-        say("warned")
+        report("warned")
 
     segment.Segment.reserve = limit
     teamwork.warnings = type("warnings", (), {"warn": staticmethod(warn)})
@@ -334,7 +334,7 @@ def without_room_for_stacks(rank, session):
 @needs_address_limit
 def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
     gang = start_processes(2, without_room_for_stacks, f"stacks{seed}")
-    gang.heard("warned", [0])
+    gang.wait_for("warned", [0])
     told = gang.results()
     assert told[0] == told[1]
     assert 1 <= told[0][0] < 32
@@ -362,7 +362,7 @@ def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
 def loop_for_ever(comm, count):
     x = np.ones(count, np.float32)
     comm.all_reduce(x, op="max")
-    say("going")
+    report("going")
     while True:
         comm.all_reduce(x, op="max")
 
@@ -372,7 +372,7 @@ def loop_for_ever(comm, count):
 def test_survivors_of_a_kill_in_the_middle_name_the_dead(n, threads, count):
     for pause in (0.003, 0.02):
         gang = start_ranks(n, loop_for_ever, count, init=of(threads))
-        gang.heard("going")
+        gang.wait_for("going")
         time.sleep(pause)
         victim = n - 1
         killed_at = gang.kill(victim)
@@ -387,7 +387,7 @@ def stay_behind(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     if comm.rank == comm.size - 1:
-        say("late")
+        report("late")
         time.sleep(1000)
     try:
         comm.all_reduce(x, timeout=0.15)
@@ -395,15 +395,15 @@ def stay_behind(comm):
         assert comm.is_broken
         with pytest.raises(CollectiveTimeoutError):
             comm.barrier()
-        say("timed out")
+        report("timed out")
         raise
 
 
 @pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
 def test_a_late_rank_is_named_with_what_it_is_in(n, threads):
     gang = start_ranks(n, stay_behind, init=of(threads))
-    gang.heard("late", [n - 1])
-    gang.heard("timed out", range(n - 1))
+    gang.wait_for("late", [n - 1])
+    gang.wait_for("timed out", range(n - 1))
     gang.kill(n - 1)
     for outcome in gang.outcomes()[:-1]:
         assert type(outcome.error) is CollectiveTimeoutError, outcome
@@ -415,7 +415,7 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, threads):
 def loop_with_a_timeout(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
-    say("going")
+    report("going")
     while True:
         comm.all_reduce(x, op="max", timeout=0.3)
 
@@ -423,7 +423,7 @@ def loop_with_a_timeout(comm):
 @pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
 def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n, threads):
     gang = start_ranks(n, loop_with_a_timeout, init=of(threads))
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.02)
     gang.stop(1)
     deadline = time.monotonic() + 30 * PATIENCE
@@ -503,7 +503,7 @@ def interrupt_while_waiting(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.5)
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
             while True:
@@ -517,7 +517,7 @@ def interrupt_while_waiting(comm):
 
 def test_ctrl_c_works_while_waiting_and_tells_the_others():
     gang = start_ranks(2, interrupt_while_waiting, init=of(3))
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.1)
     gang.signal(0, signal.SIGINT)
     gang.results()
@@ -527,7 +527,7 @@ def close_in_the_middle(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
     if comm.rank == 0:
-        say("closing")
+        report("closing")
         comm.close()
         return helpers_left()
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
@@ -546,7 +546,7 @@ def test_a_rank_that_closes_while_it_is_needed_is_named(n):
 def go_on_without_the_dead(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
-    say("going")
+    report("going")
     try:
         while True:
             comm.all_reduce(x, op="max")
@@ -558,7 +558,7 @@ def go_on_without_the_dead(comm):
 
 def test_those_who_are_left_have_a_team_again():
     gang = start_ranks(3, go_on_without_the_dead, init=of(2))
-    gang.heard("going")
+    gang.wait_for("going")
     gang.kill(1)
     outcomes = gang.outcomes()
     assert [outcomes[r].result for r in (0, 2)] == [(2, 2, 1)] * 2, [str(o) for o in outcomes]
@@ -596,7 +596,7 @@ def test_a_communicator_that_is_dropped_ends_its_helpers(seed):
 def leave_with_helpers(rank, session):
     comm = shmring.init(rank=rank, size=2, session=session, **of(3))
     comm.all_reduce(np.ones(LARGE, np.float32))
-    say("done")
+    report("done")
     import atexit
 
     atexit._run_exitfuncs()      # what the end of the interpreter does
@@ -607,7 +607,7 @@ def leave_with_helpers(rank, session):
 
 def test_the_end_of_the_interpreter_ends_them(seed):
     gang = start_processes(2, leave_with_helpers, f"leave{seed}")
-    gang.heard("done")
+    gang.wait_for("done")
     gang.results()
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from support import harness
-from support.harness import PATIENCE, RANKS, run_processes, run_ranks, say, start_processes, start_ranks
+from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_processes, start_ranks
 
 import shmring
 from shmring.errors import (
@@ -28,7 +28,7 @@ SMALL, LARGE = 4, 1 << 20
 def loop_for_ever(comm, count):
     x = np.ones(count, np.float32)
     comm.all_reduce(x, op="max")
-    say("going")
+    report("going")
     while True:
         comm.all_reduce(x, op="max")
 
@@ -37,7 +37,7 @@ def loop_for_ever(comm, count):
 @pytest.mark.parametrize("n", GROUPS)
 def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count):
     gang = start_ranks(n, loop_for_ever, count)
-    gang.heard("going")
+    gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
     killed_at = gang.kill(victim)
@@ -53,7 +53,7 @@ def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count
 
 def wait_for_rank_zero(comm):
     if comm.rank == 0:
-        say("going")
+        report("going")
         time.sleep(1000)
     comm.barrier()
 
@@ -61,7 +61,7 @@ def wait_for_rank_zero(comm):
 @pytest.mark.parametrize("n", GROUPS)
 def test_sleeping_ranks_wake_when_the_awaited_one_is_killed(n):
     gang = start_ranks(n, wait_for_rank_zero)
-    gang.heard("going", [0])
+    gang.wait_for("going", [0])
     time.sleep(0.2)
     killed_at = gang.kill(0)
     for outcome in gang.outcomes()[1:]:
@@ -76,22 +76,22 @@ def raise_lookup_error(*_):
 
 def spin_while(comm, way):
     if comm.rank == 0:
-        say("going")
+        report("going")
         time.sleep(1000)
     signal.signal(signal.SIGUSR2, raise_lookup_error)
     with pytest.raises({"death": PeerLostError, "clock": CollectiveTimeoutError, "signal": LookupError}[way]):
         comm.barrier()
-    say("through")
+    report("through")
 
 
 @pytest.mark.parametrize("way", ["death", "clock", "signal"])
 def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_signals(way):
     gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
-    gang.heard("going", [0])
+    gang.wait_for("going", [0])
     time.sleep(0.1)
     if way != "clock":
         gang.signal(int(way == "signal"), signal.SIGKILL if way == "death" else signal.SIGUSR2)
-    gang.heard("through", [1])
+    gang.wait_for("through", [1])
     if way != "death":
         gang.kill(0)
     assert gang.outcomes()[1].ok, gang.outcomes()[1]
@@ -100,7 +100,7 @@ def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_si
 def stay_behind(comm, count):
     x = np.ones(count)
     if comm.rank == comm.size - 1:
-        say("late")
+        report("late")
         time.sleep(1000)
     comm.all_reduce(x, timeout=0.15)
 
@@ -109,7 +109,7 @@ def stay_behind(comm, count):
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_late_rank_is_named_with_what_it_is_in(n, count):
     gang = start_ranks(n, stay_behind, count)
-    gang.heard("late", [n - 1])
+    gang.wait_for("late", [n - 1])
     deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
         gang._listen(time.monotonic() + 0.1)
@@ -124,7 +124,7 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count):
 
 def wait_for_a_message(comm, call):
     if comm.rank == 1:
-        say("here")
+        report("here")
         if call == "send":
             comm.send(np.zeros(1 << 20, np.uint8), 0, 5)
         else:
@@ -247,7 +247,7 @@ def test_what_a_rank_said_before_it_closed_still_arrives(n):
 
 def interrupt_while_waiting(comm):
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.5)
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
             comm.barrier()      # completes: rank 0 had come to it
@@ -261,7 +261,7 @@ def interrupt_while_waiting(comm):
 
 def test_ctrl_c_works_while_waiting_and_tells_the_others():
     gang = start_ranks(2, interrupt_while_waiting)
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.1)
     gang.signal(0, signal.SIGINT)
     gang.results()
@@ -271,7 +271,7 @@ def handle_signal_while_waiting(comm):
     calls = []
     signal.signal(signal.SIGUSR2, lambda *_: calls.append(1))
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.3)
     comm.barrier()
     return len(calls)
@@ -279,7 +279,7 @@ def handle_signal_while_waiting(comm):
 
 def test_a_signal_handler_runs_while_waiting_and_the_wait_goes_on():
     gang = start_ranks(2, handle_signal_while_waiting)
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.1)
     gang.signal(0, signal.SIGUSR2)
     assert gang.results() == [1, 0]
@@ -428,13 +428,13 @@ def test_a_waiting_rank_sleeps():
 
 
 def killed_all(comm):
-    say("met")
+    report("met")
     loop_for_ever(comm, 1000)
 
 
 def test_killing_all_ranks_leaves_nothing():
     gang = start_ranks(3, killed_all)
-    gang.heard("met")
+    gang.wait_for("met")
     for rank in range(3):
         gang.kill(rank)
     gang.outcomes()
@@ -471,7 +471,7 @@ def come_too_late(rank, session):
         with pytest.raises(RendezvousTimeoutError) as caught:
             shmring.init(rank=1, size=2, session=session, rendezvous_timeout=0.1)
         assert caught.value.missing == (0,)
-        say("tired")
+        report("tired")
     else:
         time.sleep(0.3)
     with shmring.init(rank=rank, size=2, session=session) as comm:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.harness import RANKS, run_ranks, say, start_ranks
+from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 
 import shmring
@@ -473,14 +473,14 @@ def wait_for_the_victim(comm, way):
             comm.isend(big, 1)
         elif way == "some":
             comm.send(np.arange(3.0), 1)
-        say("going")
+        report("going")
         time.sleep(1000)
     x = np.zeros(3)
     if comm.rank == 1:
         if way == "some":
             time.sleep(0.1)
             assert comm.probe(0).count == 3
-        say("waiting")
+        report("waiting")
         time.sleep(0.1)
         if way == "some":
             comm.recv(x, 0)
@@ -492,7 +492,7 @@ def wait_for_the_victim(comm, way):
         else:
             comm.recv(big, 0)
     else:
-        say("waiting")
+        report("waiting")
         comm.recv(x, 1)  # which will never send, because of rank 0: it hears from rank 1
 
 
@@ -500,8 +500,8 @@ def wait_for_the_victim(comm, way):
 @pytest.mark.parametrize("n", [2, 3])
 def test_survivors_name_the_dead_and_get_what_it_had_sent(n, way):
     gang = start_ranks(n, wait_for_the_victim, way)
-    gang.heard("going", [0])
-    gang.heard("waiting", range(1, n))
+    gang.wait_for("going", [0])
+    gang.wait_for("waiting", range(1, n))
     killed_at = gang.kill(0)
     for outcome in gang.outcomes()[1:]:
         assert type(outcome.error) is PeerLostError, outcome
@@ -554,7 +554,7 @@ def test_a_rank_that_closed_disturbs_only_who_needs_it():
 def stop_in_the_middle(comm, count):
     x = np.arange(count)
     if comm.rank == 0:
-        say("going")
+        report("going")
         for _ in range(200):
             comm.send(x, 1)
     else:
@@ -568,7 +568,7 @@ def stop_in_the_middle(comm, count):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_rank_is_waited_for(victim):
     gang = start_ranks(2, stop_in_the_middle, 200_000)
-    gang.heard("going", [0])
+    gang.wait_for("going", [0])
     gang.stop(victim)
     time.sleep(0.2)
     gang.resume(victim)
@@ -593,7 +593,7 @@ def test_abort_reaches_those_who_wait_for_messages():
 def interrupt_a_receive(comm):
     x = np.zeros(1)
     if comm.rank == 1:
-        say("going")
+        report("going")
         comm.barrier()
         comm.send(np.ones(1), 0)
         return
@@ -606,7 +606,7 @@ def interrupt_a_receive(comm):
 
 def test_ctrl_c_ends_a_receive_and_leaves_the_communicator_usable():
     gang = start_ranks(2, interrupt_a_receive)
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.1)
     gang.signal(0, signal.SIGINT)
     gang.results()
@@ -614,7 +614,7 @@ def test_ctrl_c_ends_a_receive_and_leaves_the_communicator_usable():
 
 def close_in_a_handler(comm):
     if comm.rank == 1:
-        say("going")
+        report("going")
         time.sleep(0.3)
         return
     signal.signal(signal.SIGUSR2, lambda *_: comm.close())
@@ -626,7 +626,7 @@ def close_in_a_handler(comm):
 
 def test_a_signal_handler_may_close_the_communicator_under_a_receive():
     gang = start_ranks(2, close_in_a_handler)
-    gang.heard("going", [1])
+    gang.wait_for("going", [1])
     time.sleep(0.1)
     gang.signal(0, signal.SIGUSR2)
     gang.results()
@@ -638,13 +638,13 @@ def killed_all(comm):
         comm.isend(np.zeros(1_000_000), dst)
     prefix = names.session_prefix(comm.name)
     assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # pair queues never have one
-    say("going")
+    report("going")
     time.sleep(1000)
 
 
 def test_killing_all_ranks_with_pair_queues_in_use_leaves_nothing():
     gang = start_ranks(3, killed_all)
-    gang.heard("going")
+    gang.wait_for("going")
     for rank in range(3):
         gang.kill(rank)
     assert [outcome.signal for outcome in gang.outcomes()] == [signal.SIGKILL] * 3  # `no_leaks` looks at the names

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.harness import run_processes, say, start_processes
+from support.harness import report, run_processes, start_processes
 
 from shmring.bootstrap import rendezvous as rendezvous_module
 from shmring.bootstrap.rendezvous import rendezvous
@@ -127,7 +127,7 @@ def give_up_then_meet(rank, session):
         with pytest.raises(RendezvousTimeoutError):
             attend(0, session, 2, timeout=0.05)
         assert standing(session) == []
-        say("gave up")
+        report("gave up")
         return attend(0, session, 2)
     time.sleep(0.5)
     return attend(1, session, 2)
@@ -157,7 +157,7 @@ def wait_for_ever(rank, session, size, invisible=()):
     def try_attach(name, **expected):
         segment = None if name in invisible else really_attach(name, **expected)
         if segment is not None:
-            say(f"found {segment.rank}")
+            report(f"found {segment.rank}")
         return segment
 
     rendezvous_module.try_attach = try_attach
@@ -169,7 +169,7 @@ def wait_for_ever(rank, session, size, invisible=()):
 
 def test_a_rank_that_dies_once_found_is_named_without_any_timeout(session):
     gang = start_processes(2, wait_for_ever, session, 3)  # rank 2 never comes
-    gang.heard("found 1", ranks=[0])
+    gang.wait_for("found 1", ranks=[0])
     pid = gang.pids[1]
     gang.kill(1)
     survivor, victim = gang.outcomes()
@@ -185,8 +185,8 @@ def test_a_rank_that_dies_after_it_has_found_everybody_is_noticed_too(session):
     gang = start_processes(3, wait_for_ever, session, 3, [(2, 1)])
     for rank in (0, 1):
         for other in {0, 1, 2} - {rank}:
-            gang.heard(f"found {other}", ranks=[rank])
-    gang.heard("found 0", ranks=[2])
+            gang.wait_for(f"found {other}", ranks=[rank])
+    gang.wait_for("found 0", ranks=[2])
     gang.kill(1)
     zero, _, two = gang.outcomes()
     assert isinstance(zero.error, PeerLostError), zero
@@ -198,12 +198,12 @@ def test_a_rank_that_dies_after_it_has_found_everybody_is_noticed_too(session):
 
 
 def announce_and_wait(rank, session, size):
-    attend(rank, session, size, timeout=None, prepare=lambda segment: say("here"))
+    attend(rank, session, size, timeout=None, prepare=lambda segment: report("here"))
 
 
 def test_an_earlier_job_of_the_same_session_that_was_killed_while_rendezvous_is_no_obstacle(session):
     gang = start_processes(3, announce_and_wait, session, 4)
-    gang.heard("here")
+    gang.wait_for("here")
     for rank in range(3):
         gang.kill(rank)
     gang.outcomes()
@@ -214,7 +214,7 @@ def test_an_earlier_job_of_the_same_session_that_was_killed_while_rendezvous_is_
 
 def test_a_rank_that_died_unseen_may_be_started_anew(session):
     gang = start_processes(1, announce_and_wait, session, 2)
-    gang.heard("here")
+    gang.wait_for("here")
     gang.kill(0)
     gang.outcomes()
     assert all(seen == [b"\0" * 4, b"\1" * 4] for seen, _, _ in run_processes(2, attend, session, 2))
@@ -222,14 +222,14 @@ def test_a_rank_that_died_unseen_may_be_started_anew(session):
 
 def meet_and_wait(rank, session, size):
     segments = rendezvous(session=session, rank=rank, size=size, nbytes=NBYTES)
-    say("met")
+    report("met")
     time.sleep(60)
     del segments
 
 
 def test_sigkill_of_all_ranks_once_they_have_met_leaves_nothing(session):
     gang = start_processes(4, meet_and_wait, session, 4)
-    gang.heard("met")
+    gang.wait_for("met")
     for rank in range(4):
         gang.kill(rank)
     assert all(outcome.signal == signal.SIGKILL for outcome in gang.outcomes())
@@ -238,7 +238,7 @@ def test_sigkill_of_all_ranks_once_they_have_met_leaves_nothing(session):
 
 def test_once_one_rank_has_met_nothing_is_left_whatever_happens_to_the_others(session):
     gang = start_processes(4, meet_and_wait, session, 4)
-    gang.heard("met", ranks=[2])
+    gang.wait_for("met", ranks=[2])
     assert standing(session) == []
     for rank in range(4):
         gang.kill(rank)
@@ -274,7 +274,7 @@ def stop_while_unlinking(rank, session, count):
     else:
         rendezvous_module._Rendezvous.is_complete = is_complete
     segments = rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES)
-    say("met")
+    report("met")
     while rank != 2 and is_stopped(segments[2].header.pid):
         time.sleep(0.001)
     for segment in segments:
@@ -285,7 +285,7 @@ def stop_while_unlinking(rank, session, count):
 @pytest.mark.parametrize("end", ["resume", "kill"])
 def test_a_rank_that_stops_while_it_takes_names_away_stops_nobody_else(session, count, end):
     gang = start_processes(3, stop_while_unlinking, session, count)
-    gang.heard("met", ranks=[0, 1])
+    gang.wait_for("met", ranks=[0, 1])
     getattr(gang, end)(2)
     outcomes = gang.outcomes()
     assert all(outcome.ok for outcome in outcomes[:2]), outcomes
@@ -327,7 +327,7 @@ def test_who_fails_when_all_have_met_does_not_undo_the_rendezvous(session):
 
 def test_ctrl_c_while_waiting_leaves_nothing(session):
     gang = start_processes(1, announce_and_wait, session, 2)
-    gang.heard("here")
+    gang.wait_for("here")
     while not standing(session):
         time.sleep(0.001)
     gang.signal(0, signal.SIGINT)

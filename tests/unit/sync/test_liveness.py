@@ -76,12 +76,12 @@ class Holder:
         assert line, "the holder did not start"
         self.pid = int(line)
 
-    def say(self, line):
+    def send_line(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def do(self, line):
-        self.say(line)
+        self.send_line(line)
         assert self.process.stdout.readline() == "done\n"
 
     def end(self):
@@ -144,14 +144,14 @@ def test_a_death_by_signal_is_seen_before_anybody_waits_for_the_zombie(memory, s
 @each_method
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit()", "raise SystemError", "memory = None; sys.exit()"])
 def test_every_kind_of_exit_is_seen(memory, start, method, end):
-    start(method=method).say(end)
+    start(method=method).send_line(end)
     assert state_after_change(memory) == "dead"
 
 
 @needs_marks
 def test_exec_ends_the_life_though_the_process_goes_on(memory, start):
     holder = start()
-    holder.say("os.execv('/bin/sleep', ['sleep', '600'])")
+    holder.send_line("os.execv('/bin/sleep', ['sleep', '600'])")
     assert state_after_change(memory) == "dead"
     assert holder.process.poll() is None
 
@@ -210,7 +210,7 @@ def test_a_forked_child_neither_holds_nor_drops_its_parents_lives(memory):
 
 def test_a_forked_child_has_a_keeper_of_its_own_that_outlives_the_parent(memory, start):
     holder = start()
-    holder.say(
+    holder.send_line(
         "child = os.fork(); child or (hold(memory, 128), hold(memory, 256), drop(memory, 128), "
         "print('ready', flush=True), signal.pause())"
     )
