@@ -79,11 +79,12 @@ cdef tuple shape_of(object x):
     return tuple([tensor.shape[d] for d in range(tensor.ndim)])
 
 
-cdef int check_overlap(array_t *x, array_t *out, size_t place) except -1:
-    """Raise if ``x`` and ``out`` overlap, unless one begins exactly ``place`` bytes into the other (in-place calls): a
+cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:
+    """Raise if the input and the output of a call overlap, unless ``inner`` is in place, ``place`` bytes into ``outer``: a
     call would read what it has already overwritten."""
-    cdef char *a = <char *> x.data
-    cdef char *b = <char *> out.data
-    if a + x.nbytes <= b or b + out.nbytes <= a or a == b + place or b == a + place:
+    cdef char *a = <char *> inner.data
+    cdef char *b = <char *> outer.data
+    if not (inner.nbytes and outer.nbytes) or a + inner.nbytes <= b or b + outer.nbytes <= a or a == b + place:
         return 0
-    raise ValueError("x and out overlap in part: pass the same array for both, or two that do not overlap")
+    raise ValueError("x and out overlap, but not in place: pass as one of them exactly the part of the other where the "
+                     "call has it in place (the same array where both are of one size), or arrays that do not overlap")

@@ -9,7 +9,7 @@ all ranks remain in step.
 import numpy as np
 
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memmove
 
 from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
@@ -78,7 +78,7 @@ cdef class UserReduction(Prepared):
                 raise TypeError(f"op {self.function!r} returned {a.count} x {DTYPES[a.dtype].name} for operands of "
                                 f"{self.out.count} x {DTYPES[self.out.dtype].name}; it must return an array like them")
         if a.nbytes:
-            memcpy(self.out.data, a.data, a.nbytes)
+            memmove(self.out.data, a.data, a.nbytes)     # the function may return a view of the user's array
         return 0
 
 
