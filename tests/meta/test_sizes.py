@@ -10,7 +10,6 @@ SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".h"}
 LONG_FILES = {
     "channels/queue.pyx": "Queue and JoinableQueue are one protocol; JoinableQueue can move once Queue has a .pxd",
     "memory/names.py": "a few lines over; the spelling of names can move to a module of its own",
-    "ring/handles.pyx": "Producer and Consumer with the docstrings of their common methods; the base class can move",
 }
 LONG_FUNCTIONS: dict[str, str] = {}
 

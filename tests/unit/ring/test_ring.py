@@ -7,29 +7,25 @@ import pickle
 import random
 import signal
 import struct
+import sys
 import threading
 import time
-import traceback
+import weakref
 from collections import deque
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.children import in_child, status_of
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.sync.liveness import hold
 
-SEED = int(os.environ.get("SHMRING_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 TAIL, HEAD = 128, 256  # where the counters lie in the control area
 CONTROL_NBYTES = 640
 LAST = (1 << 64) - 1
-
-
-@pytest.fixture(autouse=True)
-def print_seed():
-    print(f"SHMRING_SEED={SEED}")
 
 
 def shared(nslots, slot_nbytes, start=0):
@@ -52,25 +48,6 @@ def pop(consumer):
     return bytes(out) if consumer.try_pop(out) else None
 
 
-def in_child(function):
-    """Run in a forked process; its exit status, after a traceback on stderr if it failed."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            function()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return child
-
-
-def join(child):
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 # ---- Pushing and popping ----
 
 
@@ -83,7 +60,7 @@ def test_slots_come_out_in_the_order_they_went_in():
         assert pop(consumer) == word(100 + i)
 
 
-def test_try_push_says_no_when_full_and_loses_nothing():
+def test_try_push_returns_false_when_full_and_loses_nothing():
     _, producer, consumer = ends(nslots=4)
     assert [producer.try_push(word(i)) for i in range(6)] == [True] * 4 + [False] * 2
     assert producer.free_count == 0
@@ -91,7 +68,7 @@ def test_try_push_says_no_when_full_and_loses_nothing():
     assert producer.free_count == 4
 
 
-def test_try_pop_says_no_when_empty_and_leaves_the_buffer_alone():
+def test_try_pop_returns_false_when_empty_and_leaves_the_buffer_alone():
     _, _, consumer = ends()
     out = bytearray(b"12345678")
     assert consumer.try_pop(out) is False
@@ -306,6 +283,56 @@ def test_an_end_forgotten_with_an_open_view_is_collected_and_leaves_its_ring():
     assert consumer.peer == "lost"
 
 
+@pytest.mark.parametrize("is_lent", [False, True])
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+def test_an_end_in_a_garbage_cycle_with_its_buffer_is_collected(kind, is_lent):
+    def child():
+        memory = shared(4, 8)
+        if kind is Consumer:
+            with Producer(memory) as producer:
+                producer.try_push(word(1))
+        end = kind(memoryview(memory))
+        cycle = [end]
+        if is_lent:
+            cycle.append(np.asarray(end.reserve() if kind is Producer else end.peek()))
+        cycle.append(cycle)
+        mapping = weakref.ref(memory)
+        del memory, end, cycle
+        gc.collect()
+        assert mapping() is None
+
+    assert status_of(in_child(child)) == 0
+
+
+def test_an_end_that_was_not_made_refuses_everything():
+    end = Producer.__base__()
+    assert end.closed
+    assert repr(end)
+    for call in (end.__enter__, lambda: end.peer):
+        with pytest.raises(ClosedError):
+            call()
+    end.close()
+    for bad in ((), (None,), (b"read-only",), (bytearray(8),)):
+        for kind in (Producer, Consumer):
+            with pytest.raises((TypeError, BufferError, SegmentError)):
+                kind(*bad)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="buffers exported by Python code")
+def test_an_end_closed_while_a_buffer_is_exported_touches_no_memory():
+    class Closing:
+        def __buffer__(self, flags):
+            end.close()
+            memory.close()
+            return memoryview(bytearray(8))
+
+    for call in ("try_push", "try_push_many", "try_pop", "try_pop_many"):
+        memory = shared(4, 8)
+        end = (Producer if "push" in call else Consumer)(memory)
+        with pytest.raises(ClosedError):
+            getattr(end, call)(Closing())
+
+
 def test_one_reservation_and_one_peek_at_a_time():
     _, producer, consumer = ends()
     producer.try_push(word(1))
@@ -344,7 +371,7 @@ def test_counts_that_make_no_sense_are_refused():
 # ---- Ends ----
 
 
-def test_each_end_is_taken_once_and_the_second_taker_is_told_by_whom():
+def test_each_end_is_taken_once_and_the_error_names_its_holder():
     memory, producer, consumer = ends()
     for kind, name in ((Producer, "producer"), (Consumer, "consumer")):
         with pytest.raises(RoleTakenError, match=rf"process {os.getpid()} took the {name}'s end.*alive") as caught:
@@ -420,7 +447,7 @@ def test_the_other_end_is_absent_until_it_comes():
     assert (producer.peer, consumer.peer) == ("here", "here")
 
 
-def test_a_producer_killed_while_writing_has_said_exactly_what_it_committed():
+def test_a_producer_killed_while_writing_has_published_exactly_what_it_committed():
     memory = shared(4, 8)
     consumer = Consumer(memory)
     reader, writer = os.pipe()
@@ -440,7 +467,7 @@ def test_a_producer_killed_while_writing_has_said_exactly_what_it_committed():
     os.kill(child, signal.SIGKILL)
     while consumer.peer == "here":
         time.sleep(0.0005)
-    join(child)
+    status_of(child)
     assert (consumer.peer, consumer.ready_count, consumer.finished) == ("lost", 1, False)
     assert pop(consumer) == word(1)
     with pytest.raises(RoleTakenError, match=rf"process {child} .*dead"):
@@ -459,7 +486,7 @@ def test_a_forked_child_cannot_use_or_close_its_parents_ends():
         producer.close()
         consumer.close()
 
-    assert join(in_child(child)) == 0
+    assert status_of(in_child(child)) == 0
     assert (producer.peer, consumer.peer, consumer.ready_count) == ("here", "here", 1)
     producer.abort()
     assert pop(consumer) == word(1)
@@ -732,36 +759,36 @@ def check_sequence(memory, count, seed):
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("nslots", "count"), [(1, 6_000), (2, 12_000), (8, 50_000)])
 @pytest.mark.parametrize("start", [0, LAST - 3_000])
-def test_two_processes_see_the_exact_sequence(nslots, count, start):
+def test_two_processes_see_the_exact_sequence(nslots, count, start, seed):
     memory = shared(nslots, 72, start)
-    child = in_child(lambda: produce_sequence(memory, count, SEED))
+    child = in_child(produce_sequence, memory, count, seed)
     try:
-        check_sequence(memory, count, SEED + 1)
+        check_sequence(memory, count, seed + 1)
     finally:
-        status = join(child)
+        status = status_of(child)
     assert status == 0
 
 
 @pytest.mark.parametrize(("nslots", "count"), [(1, 2_000), (4, 8_000)])
-def test_two_threads_see_the_exact_sequence_through_a_bytearray(nslots, count):
+def test_two_threads_see_the_exact_sequence_through_a_bytearray(nslots, count, seed):
     memory = bytearray(ring_nbytes(nslots, 72))
     format_ring(memory, nslots, 72, start=LAST - 1_000)
     failures = []
 
     def produce():
         try:
-            produce_sequence(memory, count, SEED)
+            produce_sequence(memory, count, seed)
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=produce)
     thread.start()
-    check_sequence(memory, count, SEED + 1)
+    check_sequence(memory, count, seed + 1)
     thread.join()
     assert failures == []
 
 
-def test_many_rings_leave_no_thread_descriptor_or_life_behind():
+def test_many_rings_leave_no_thread_and_no_descriptor_behind():
     memory = mmap.mmap(-1, ring_nbytes(4, 8))
     threads, descriptors = [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
     for _ in range(500):
@@ -774,7 +801,7 @@ def test_many_rings_leave_no_thread_descriptor_or_life_behind():
     memory.close()
 
 
-def test_an_end_survives_other_lives_being_held_in_its_process():
+def test_an_end_survives_when_its_process_holds_another_liveness():
     _, producer, consumer = ends()
     other = mmap.mmap(-1, 4096)
     hold(other)
