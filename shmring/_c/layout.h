@@ -253,7 +253,7 @@ typedef struct {
     };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;
-    int32_t dtype; /* position in dtypes.DTYPES; -1: opaque bytes */
+    int32_t dtype; /* position in dtypes.DTYPES, or negative: see p2p/requests.pxd */
     uint64_t seq;
 } shmring_cell;
 

@@ -1,5 +1,5 @@
 # Base classes of the ends of channels (channels/endpoint.pyx).
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring._c.atomics cimport load_acquire_u32, load_relaxed_u32
 from shmring._c.layout cimport shmring_ring, shmring_ring_role
@@ -7,7 +7,7 @@ from shmring.arrays.lease cimport Lease
 from shmring.channels.eventfd cimport Notifier
 from shmring.memory.mapping cimport Mapping
 from shmring.ring.blocking cimport watch_t
-from shmring.sync.backoff cimport now_ns
+from shmring.sync.backoff cimport deadline_of, left_until
 
 cdef extern from "<linux/futex.h>" nogil:
     const uint32_t FUTEX_OWNER_DIED
@@ -22,19 +22,6 @@ cdef enum:     # what a send ends with, beside READY and LATE
 # Whether the holder of the other end has closed it or is dead, as far as one look at its line tells.
 cdef inline bint is_gone(shmring_ring_role *role) noexcept nogil:
     return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.life.word) & FUTEX_OWNER_DIED != 0
-
-
-# One timeout over several waits: take the deadline once, and what is left of it before each wait.
-cdef inline int64_t deadline_of(int64_t timeout_ns) noexcept nogil:
-    cdef int64_t now
-    if timeout_ns <= 0:
-        return 0
-    now = now_ns()
-    return now + min(timeout_ns, INT64_MAX - now)
-
-
-cdef inline int64_t left_until(int64_t deadline_ns, int64_t timeout_ns) noexcept nogil:
-    return timeout_ns if timeout_ns <= 0 else max(<int64_t>0, deadline_ns - now_ns())
 
 
 cdef class Endpoint:

@@ -1,23 +1,17 @@
 """Sends and receives Python objects: one message for the pickle stream, then one for each out-of-band buffer.
 
-All have the same source and tag, so they arrive in order. The stream is sent with a structured dtype, which `probe`
-distinguishes from an array of bytes.
+All have the same source and tag, so they arrive in order. Their dtype codes are of their own, so that neither is a part
+of an object received as an array nor an array taken for an object.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from shmring.arrays.pickle5 import empty_buffers, pack, require_pickle, unpack
-from shmring.errors import MessageError, ObjectError
+from shmring.arrays.pickle5 import pack, require_pickle, unpack
+from shmring.errors import ObjectError
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
-
-_STREAM = np.dtype([("stream", "u1")])
 
 
 class ObjectMessageCalls(MessageCalls):
@@ -40,15 +34,16 @@ class ObjectMessageCalls(MessageCalls):
         Raises
         ------
         ValueError
-            The communicator was made with ``allow_pickle=False``, or a bad rank or tag. Nothing was sent.
+            The communicator was made with ``allow_pickle=False``, or a bad rank, tag or timeout. Nothing was sent.
         ObjectError
             The object cannot be pickled. Nothing was sent.
-        PeerLostError, MessageTimeoutError, AbortedError
-            As in `send`. If part of the object was sent, the communicator is broken.
+        PeerLostError, MessageTimeoutError, CollectiveTimeoutError, AbortedError
+            As in `send`. If a part of the object was sent, the communicator is broken.
 
         Notes
         -----
-        Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer.
+        Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer; no
+        other message of this rank comes between them. Any thread may call.
         """
         require_pickle(self.config.allow_pickle)
         try:
@@ -57,10 +52,7 @@ class ObjectMessageCalls(MessageCalls):
             raise ObjectError(
                 f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}", self.rank
             ) from error
-        self.send(np.frombuffer(pickled.stream, _STREAM), dst, tag, timeout=timeout)
-        with self._all_or_nothing():
-            for buffer in pickled.buffers:
-                self.send(np.frombuffer(buffer, np.uint8), dst, tag, timeout=timeout)
+        self._send_parts([pickled.stream, *pickled.buffers], dst, tag, timeout)
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:
         """Receive a Python object.
@@ -70,7 +62,7 @@ class ObjectMessageCalls(MessageCalls):
         src, tag : int
             Source and tag; any by default.
         timeout : float, optional
-            Seconds to wait for its first message; None for no limit. The communicator's timeout by default.
+            Seconds to wait; None for no limit. The communicator's timeout by default.
 
         Returns
         -------
@@ -80,12 +72,14 @@ class ObjectMessageCalls(MessageCalls):
         Raises
         ------
         ValueError
-            The communicator was made with ``allow_pickle=False``. Nothing was received.
+            The communicator was made with ``allow_pickle=False``, or a bad argument. Nothing was received.
         MessageError
             The next message is an array; it can still be received with `recv`.
+        MessageTimeoutError
+            No complete object arrived in time. It can still be received; nothing is lost.
         ObjectError
             The object cannot be unpickled here; it has been received.
-        PeerLostError, MessageTimeoutError, AbortedError
+        PeerLostError, AbortedError
             As in `recv`.
 
         Notes
@@ -94,31 +88,9 @@ class ObjectMessageCalls(MessageCalls):
         objects from one source with one tag.
         """
         require_pickle(self.config.allow_pickle)
-        message = self.probe(src, tag, timeout=timeout)
-        if message.dtype is not None:
-            raise MessageError(
-                f"the next message from rank {message.source} with tag {message.tag} is an array of {message.dtype}, "
-                "not an object: receive it with recv()"
-            )
-        stream = np.empty(message.nbytes, _STREAM)
-        self.recv(stream, message.source, message.tag, timeout=timeout)
-        raw = stream.view(np.uint8)
-        with self._all_or_nothing():
-            buffers = empty_buffers(raw)
-            for buffer in buffers:
-                self.recv(buffer, message.source, message.tag, timeout=timeout)
+        source, stream, buffers = self._recv_parts(src, tag, timeout)
         try:
-            return unpack(raw, buffers)
+            return unpack(stream, buffers)
         except Exception as error:
-            text = f"the object from rank {message.source} cannot be unpickled here: {type(error).__name__}: {error}"
-            raise ObjectError(text, message.source) from error
-
-    @contextlib.contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Break the communicator on an error in the middle of an object: its rest would be taken for other messages."""
-        try:
-            yield
-        except BaseException as error:
-            if not self.is_closed and not self.is_broken:
-                self.abort(f"{type(error).__name__} in the middle of an object: {error}")
-            raise
+            text = f"the object from rank {source} cannot be unpickled here: {type(error).__name__}: {error}"
+            raise ObjectError(text, source) from error

@@ -11,6 +11,7 @@ cdef enum:
     NEEDS_MATCHING = 2 # a message is complete, or one begins for which a request is posted
 
 cdef enum:
+    LONGEST_RUN_NS = 10000000     # of moving messages; then other threads of this process get the turn
     LAPS_TO_TRY = 3    # laps in a trial of a kind of store, of which two count
 
 # The sending end of the queue from this rank to one peer. All but `cells` and `bytes` is private.

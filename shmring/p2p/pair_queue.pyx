@@ -24,7 +24,6 @@ from shmring.sync.group cimport READY, TROUBLE, UNREADY
 
 
 cdef enum:
-    LONGEST_RUN_NS = 10000000     # then other threads of this process get the turn
     LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a poll: a fifth of a microsecond
     MOST_PIECE_NBYTES = 32768     # longer pieces gain nothing and delay the start of the receiver's copy
     STREAMING_NBYTES = 256        # shorter pieces do not fill the lines stored past the cache

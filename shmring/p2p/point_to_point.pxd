@@ -15,9 +15,12 @@ cdef class PointToPoint(Progress):
     cdef Request isend(self, object x, int peer, int tag)
     cdef Request irecv(self, object x, int peer, int tag)
     cdef Message probe(self, int peer, int tag, int64_t timeout_ns)
+    cdef int send_object(self, list parts, int peer, int tag, int64_t timeout_ns) except -1
+    cdef int recv_part(self, list parts, Message message, int64_t timeout_ns) except -1
 
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1
     cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1
+    cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns)
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
     cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun)
     cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)

@@ -4,6 +4,8 @@ A call first tries to finish at once, without a request: the pair queue has room
 while spinning. Otherwise it makes a `Request` and waits for that (`Progress`).
 """
 
+import numpy as np
+
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
@@ -18,8 +20,8 @@ from shmring.engine.turn cimport give_turn, take_turn
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
                                      takes_whole)
 from shmring.p2p.progress cimport Progress
-from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, can_hold, check_tag, is_for, message_of,
-                                   request_of)
+from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
+                                   check_tag, is_for, message_of, request_of)
 from shmring.sync.group cimport UNREADY
 
 from shmring._runtime import report_unraisable
@@ -110,17 +112,21 @@ cdef class PointToPoint(Progress):
 
     cdef Message recv(self, object x, int peer, int tag, int64_t timeout_ns):
         cdef array_t a
-        cdef Request r
-        cdef Message message
-        cdef bint has_spun = False
         self.check_peer(peer, True)
         check_tag(tag, True)
         keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
+        return self.receive(&a, x, keeper, peer, tag, timeout_ns)
+
+    cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns):
+        """Receive into ``a``, the memory of ``x``, which ``keeper`` owns."""
+        cdef Request r
+        cdef Message message
+        cdef bint has_spun = False
         self.enter()
         try:
-            message = self.recv_spinning(&a, peer, tag, &has_spun)
+            message = self.recv_spinning(a, peer, tag, &has_spun)
             if message is None or self.queues.recv[message.source].is_busy:
-                r = request_of(self, RECV, peer, tag, &a, x, keeper)
+                r = request_of(self, RECV, peer, tag, a, x, keeper)
                 self.continue_receive(r, message)
                 if not self.await_all([r], timeout_ns, has_spun):
                     self.give_up([r], None)
@@ -215,6 +221,44 @@ cdef class PointToPoint(Progress):
             return r.message
         finally:
             self.leave()
+
+    # ---- objects: several messages, of which none may be lost or fall between those of another object ----
+
+    cdef int send_object(self, list parts, int peer, int tag, int64_t timeout_ns) except -1:
+        """Send the pickle stream of an object, and its out-of-band buffers. They are queued together: no other message
+        to ``peer`` comes between them."""
+        cdef array_t a
+        cdef list requests = []
+        cdef Request r
+        cdef uint64_t longest = 0
+        self.check_peer(peer, False)
+        check_tag(tag, False)
+        for part in parts:
+            keeper = source_array(part, &a)
+            a.dtype = OBJECT_BUFFER if requests else OBJECT_STREAM
+            longest = max(longest, <uint64_t> a.nbytes)
+            requests.append(request_of(self, SEND, peer, tag, &a, part, keeper))
+        self.enter()
+        try:
+            if peer != self.rank:
+                self.open_pair_queue(peer, longest)
+            for r in requests:
+                self.start_send(r)
+            if not self.await_all(requests, timeout_ns):
+                self.give_up(requests, None)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int recv_part(self, list parts, Message message, int64_t timeout_ns) except -1:
+        """Receive the next part of an object, which `probe` has described, and append it to ``parts``."""
+        cdef array_t a
+        part = np.empty(message.nbytes, np.uint8)
+        keeper = target_array(part, &a)
+        a.dtype = OBJECT_BUFFER if parts else OBJECT_STREAM
+        self.receive(&a, part, keeper, message.source, message.tag, timeout_ns)
+        parts.append(part)
+        return 0
 
     cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1:
         """Reserve the memory that the pair queue to ``peer`` still lacks for a message of ``nbytes`` bytes."""

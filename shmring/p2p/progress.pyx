@@ -15,14 +15,17 @@ from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.engine.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.pair_queue cimport has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self
-from shmring.p2p.requests cimport ANY, PROBE, RECV, SEND, Request
+from shmring.p2p.pair_queue cimport LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self
+from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns
 from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport DEAD, life_state
 
 from shmring.errors import MessageTimeoutError
+
+cdef enum:
+    READY_ROUNDS = 16      # matched without a look at the clock, at other threads and at signals
 
 
 cdef class Progress(Matching):
@@ -43,8 +46,8 @@ cdef class Progress(Matching):
 
         The caller has entered, and leaves afterwards; while this thread sleeps, others have the turn.
         """
-        cdef int64_t deadline_ns = -1, tick_ns = FIRST_TICK_NS, now
-        cdef int outcome
+        cdef int64_t started = 0, now, deadline_ns = 0, tick_ns = FIRST_TICK_NS
+        cdef int outcome, rounds = 0
         cdef bint is_lost, only_dead = (<Request> requests[0]).kind == PROBE
         cdef Request r
         while True:
@@ -56,13 +59,17 @@ cdef class Progress(Matching):
                 if self.nfollowers:
                     self.followers.put(None)
                 return True
+            if started == 0:
+                started = now_ns()
+                deadline_ns = started + min(max(timeout_ns, <int64_t> 0), INT64_MAX - started)
             if timeout_ns == 0:
                 with nogil:
                     outcome = pump(&self.queues)
                     is_lost = outcome == 0 and report_lost_peers(&self.queues, only_dead)
                 if is_lost:
                     self.engine.break_down()
-                if outcome == 0:
+                # A message that is there may be behind others; but a fast sender must not keep a poll for ever.
+                if outcome == 0 or now_ns() - started > LONGEST_RUN_NS:
                     return False
                 continue
             outcome = UNREADY
@@ -70,16 +77,14 @@ cdef class Progress(Matching):
                 with nogil:
                     outcome = spin(&self.queues)
             has_spun = False
-            if outcome == READY:
-                continue
             if outcome == TROUBLE:
                 self.engine.break_down()
+            rounds += 1
+            if outcome == READY and rounds % READY_ROUNDS:
+                continue
             now = now_ns()
-            if timeout_ns > 0:
-                if deadline_ns < 0:
-                    deadline_ns = now + min(timeout_ns, INT64_MAX - now)
-                if now >= deadline_ns:
-                    return False
+            if timeout_ns > 0 and now >= deadline_ns:
+                return False
             with nogil:
                 is_lost = report_lost_peers(&self.queues, False)
             if is_lost:
@@ -150,11 +155,14 @@ cdef class Progress(Matching):
     cdef int give_up(self, list requests, str raised) except -1:
         """Withdraw the requests of a call, because a signal handler ``raised`` or, if that is None, it timed out.
 
-        A partly sent message cannot be withdrawn: the peer would take the next message for the rest of this one.
+        A partly sent message or object cannot be withdrawn: the peer would take the next message for the rest of it.
         """
         cdef Request r, partly_sent = None
+        cdef bint is_begun = False       # a part of an object has been sent
         for r in requests:
-            if not r.is_over and not self.withdraw(r):
+            if r.is_over:
+                is_begun = r.kind == SEND and r.a.dtype <= OBJECT_STREAM
+            elif not self.withdraw(r) or is_begun:
                 partly_sent = r
         if partly_sent is None:
             if raised is None:

@@ -7,6 +7,8 @@ cdef enum:
     ANY = -1                     # source or tag
     MOST_TAG = 0x7FFFFFFF
     OPAQUE_BYTES = -1            # the code of dtypes that are not in dtypes.DTYPES
+    OBJECT_STREAM = -2           # the codes of the messages that an object consists of: the pickle stream,
+    OBJECT_BUFFER = -3           # and one out-of-band buffer
 
 cdef enum:                       # kinds of requests
     SEND = 0

@@ -37,13 +37,18 @@ cdef class Message:
 
     @property
     def dtype(self):
-        """The name of its dtype; None if it is opaque bytes (structures and the like)."""
+        """The name of its dtype; None if it is opaque bytes (structures and the like) or an object."""
         return DTYPES[self.code].name if self.code >= 0 else None
 
     @property
     def count(self):
         """Its length in elements; in bytes if it is opaque."""
         return self.nbytes // DTYPES[self.code].itemsize if self.code >= 0 else self.nbytes
+
+    @property
+    def is_object(self):
+        """Whether it is a Python object, or a part of one: to be received with `Communicator.recv_object`."""
+        return self.code <= OBJECT_STREAM
 
     def __eq__(self, other):
         if type(other) is not Message:
@@ -57,7 +62,8 @@ cdef class Message:
         return _message, (self.source, self.tag, self.nbytes, self.code)
 
     def __repr__(self):
-        return f"Message(source={self.source}, tag={self.tag}, nbytes={self.nbytes}, dtype={self.dtype!r})"
+        kind = "an object" if self.is_object else f"dtype={self.dtype!r}"
+        return f"Message(source={self.source}, tag={self.tag}, nbytes={self.nbytes}, {kind})"
 
 
 def _message(int source, int tag, uint64_t nbytes, int code):
@@ -69,7 +75,7 @@ cdef Message message_of(int source, int tag, uint64_t nbytes, int code):
     message.source = source
     message.tag = tag
     message.nbytes = nbytes
-    message.code = code if code < N_CODES else OPAQUE_BYTES      # stored by a peer; it is used as an index
+    message.code = code if OBJECT_BUFFER <= code < N_CODES else OPAQUE_BYTES    # stored by a peer; used as an index
     return message
 
 
@@ -258,10 +264,12 @@ cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil:
 cdef object misfit(str name, array_t *a, Message message):
     """The error for a message that does not fit the array."""
     cdef str where = f"{name}: the message from rank {message.source} with tag {message.tag}"
+    if message.is_object:
+        return TypeError(f"{where} is a Python object; it can still be received with recv_object()")
     if message.nbytes > a.nbytes:
         return MessageTooLongError(f"{where} has {message.nbytes} bytes, the array to receive it {a.nbytes}; it can "
                                    "still be received", message.source, message.tag, message.nbytes)
-    found = DTYPES[a.dtype].name if a.dtype >= 0 else "opaque bytes"
+    found = DTYPES[a.dtype].name if a.dtype >= 0 else "opaque bytes" if a.dtype == OPAQUE_BYTES else "an object"
     return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it can "
                      "still be received")
 

@@ -1,5 +1,5 @@
 # Waiting and waking, as in _c/backoff.h, for cimport: the one handshake between a thread that sleeps and its wakers.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from shmring._c.layout cimport sem_t
 
@@ -54,3 +54,16 @@ cdef extern from "backoff.h" nogil:
     int sem_init(sem_t *sem, int pshared, unsigned value)
     int sem_post(sem_t *sem)
     int sem_wait(sem_t *sem)
+
+
+# One timeout over several waits: take the deadline once, and what is left of it before each wait.
+cdef inline int64_t deadline_of(int64_t timeout_ns) noexcept nogil:
+    cdef int64_t now
+    if timeout_ns <= 0:
+        return 0
+    now = now_ns()
+    return now + min(timeout_ns, INT64_MAX - now)
+
+
+cdef inline int64_t left_until(int64_t deadline_ns, int64_t timeout_ns) noexcept nogil:
+    return timeout_ns if timeout_ns <= 0 else max(<int64_t> 0, deadline_ns - now_ns())

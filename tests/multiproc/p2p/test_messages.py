@@ -19,6 +19,7 @@ import shmring
 from shmring import ANY_SOURCE, ANY_TAG
 from shmring.errors import (
     AbortedError,
+    BrokenError,
     ClosedError,
     CollectiveTimeoutError,
     MessageTimeoutError,
@@ -931,3 +932,19 @@ def test_messages_compare_and_pickle():
 def lambda_free_message(comm):
     comm.send(np.zeros(3), 0, 5)
     return comm.recv(np.zeros(3))
+
+
+def flood(comm):
+    if comm.rank == 0:
+        with pytest.raises(BrokenError):      # rank 1 aborts when it has seen enough
+            while True:
+                comm.send(np.zeros(1), 1, tag=6)
+    else:
+        with pytest.raises(MessageTimeoutError):
+            comm.recv(np.zeros(1), 0, tag=5, timeout=0.05)
+        assert comm.iprobe(0, 5) is None
+        comm.abort("enough")
+
+
+def test_a_flood_of_other_messages_does_not_outlast_a_timeout():
+    run_ranks(2, flood)

@@ -1,10 +1,19 @@
 """Objects from one rank to one other."""
 
+import threading
+
 import numpy as np
 import pytest
 from support.harness import run_ranks, start_ranks
 
-from shmring.errors import MessageError, ObjectError, PeerLostError
+from shmring.errors import (
+    BrokenError,
+    CollectiveTimeoutError,
+    MessageError,
+    MessageTimeoutError,
+    ObjectError,
+    PeerLostError,
+)
 
 OBJECTS = [
     None,
@@ -45,24 +54,101 @@ def test_objects_go_round_unchanged(n):
     run_ranks(n, pass_round)
 
 
+ARRAYS = [np.arange(4.0), np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]), np.arange(4, dtype=np.longdouble),
+          np.frombuffer(b"cos\nsystem\n(S'false'\ntR.", np.uint8)]  # fmt: skip
+
+
 def mix_with_arrays(comm):
     if comm.rank == 0:
-        comm.send(np.arange(4.0), 1, 7)
-        comm.send_object({"x": np.ones(50_000)}, 1, 7)
-        comm.send(np.arange(4.0), 1, 7)
+        for x in ARRAYS:
+            comm.send(x, 1, 7)
+            comm.send_object({"x": np.ones(50_000)}, 1, 7)
+            comm.send(x, 1, 7)
     else:
-        x = np.zeros(4)
-        with pytest.raises(MessageError, match=r"array of float64.*recv\(\)"):
-            comm.recv_object(0, 7)
-        comm.recv(x, 0, 7)
-        assert comm.recv_object(0, 7)["x"].sum() == 50_000
-        comm.recv(x, 0, 7)
-        assert x.tolist() == [0, 1, 2, 3]
+        for sent in ARRAYS:
+            x = np.zeros_like(sent)
+            with pytest.raises(MessageError, match=r"an array of .*recv\(\)"):
+                comm.recv_object(0, 7)
+            comm.recv(x, 0, 7)
+            assert (x == sent).all()
+            message = comm.probe(0, 7)
+            assert message.is_object
+            assert message.dtype is None
+            for room in (np.empty(1 << 20, np.uint8), np.empty(1 << 20, "V1"), np.empty(0)):
+                with pytest.raises(TypeError, match=r"is a Python object.*recv_object\(\)"):
+                    comm.recv(room, 0, 7)
+                with pytest.raises(TypeError, match="is a Python object"):
+                    comm.irecv(room, 0, 7).wait()
+            assert comm.recv_object(0, 7)["x"].sum() == 50_000
+            comm.recv(x, 0, 7)
+            assert (x == sent).all()
     comm.barrier()
 
 
-def test_an_array_where_an_object_is_expected_stays_receivable():
+def test_an_array_is_never_taken_for_an_object_nor_an_object_for_an_array():
     run_ranks(2, mix_with_arrays)
+
+
+def receive_too_early(comm):
+    if comm.rank == 1:
+        for timeout in (0, 0.01):
+            with pytest.raises(MessageTimeoutError, match="nothing is lost"):
+                comm.recv_object(0, timeout=timeout)
+    comm.barrier()
+    big = {"one": np.arange(1 << 18), "two": np.arange(1 << 17), "text": "x" * 300_000}
+    if comm.rank == 0:
+        comm.send_object(big, 1)
+        comm.send_object("next", 1)
+    else:
+        attempts = 0
+        while True:     # each attempt takes what has arrived
+            attempts += 1
+            try:
+                got = comm.recv_object(0, timeout=0)
+                break
+            except MessageTimeoutError:
+                pass
+        assert same(got, big)
+        assert attempts > 1
+        assert comm.recv_object(0) == "next"
+    comm.barrier()
+
+
+def test_a_timeout_in_the_middle_of_an_object_loses_nothing():
+    run_ranks(2, receive_too_early, init={"pair_queue_nbytes": 65536})
+
+
+def send_half(comm):
+    if comm.rank == 0:
+        with pytest.raises(CollectiveTimeoutError):
+            comm.send_object([np.zeros(1 << 20)], 1, timeout=0.05)
+        with pytest.raises(BrokenError):
+            comm.barrier()
+    else:
+        with pytest.raises(BrokenError):
+            comm.barrier()
+
+
+def test_a_half_sent_object_breaks_the_communicator():
+    run_ranks(2, send_half)
+
+
+def send_from_threads(comm):
+    if comm.rank == 0:
+        threads = [threading.Thread(target=comm.send_object, args=([n, np.full(40_000, n)], 1)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:
+        got = [comm.recv_object() for _ in range(8)]
+        assert sorted(n for n, _ in got) == list(range(8))
+        assert all((x == n).all() for n, x in got)
+    comm.barrier()
+
+
+def test_parts_of_objects_that_threads_send_do_not_mix():
+    run_ranks(2, send_from_threads)
 
 
 class Trap:
