@@ -27,10 +27,11 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     memcpy(to, from, nbytes); /* less than four vectors */
 }
 
-/* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop
- * disappears; otherwise a step of it costs one pointer load per tile. */
+/* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop over
+ * tiles disappears; otherwise a step of it costs one pointer load per tile. What is left after the tiles is short. */
 #define FOLD(NAME, ITEM, ACC, WIDEN, OP, NARROW)                                                                       \
-    INLINE void ISA(NAME##_fold)(char *dst, const char *const *src, int nsrc, size_t nbytes, int total) {              \
+    /* Folds whole tiles; returns the number of bytes done. */                                                         \
+    INLINE size_t ISA(NAME##_tiles)(char *dst, const char *const *src, int nsrc, size_t nbytes, int total) {           \
         (void)total;                                                                                                   \
         size_t at = 0;                                                                                                 \
         for (; nbytes - at >= 4 * VB; at += 4 * VB) {                                                                  \
@@ -49,26 +50,32 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
             ISA(store)(dst + at + 2 * VB, (VU8)NARROW(a2, total));                                                     \
             ISA(store)(dst + at + 3 * VB, (VU8)NARROW(a3, total));                                                     \
         }                                                                                                              \
-        for (; nbytes - at >= VB; at += VB) {                                                                          \
-            ACC acc = WIDEN(ISA(load)(src[0] + at));                                                                   \
-            for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load)(src[j] + at)));                               \
-            ISA(store)(dst + at, (VU8)NARROW(acc, total));                                                             \
+        return at;                                                                                                     \
+    }                                                                                                                  \
+    static void ISA(NAME##_fold)(char *dst, const char *const *src, int nsrc, size_t nbytes, int total) {              \
+        size_t at;                                                                                                     \
+        switch (nsrc) {                                                                                                \
+            case 2: at = ISA(NAME##_tiles)(dst, src, 2, nbytes, total); break;                                         \
+            case 3: at = ISA(NAME##_tiles)(dst, src, 3, nbytes, total); break;                                         \
+            case 4: at = ISA(NAME##_tiles)(dst, src, 4, nbytes, total); break;                                         \
+            default: at = ISA(NAME##_tiles)(dst, src, nsrc, nbytes, total);                                            \
         }                                                                                                              \
-        if (at < nbytes) {                                                                                             \
+        for (; at < nbytes; at += VB) {                                                                                \
             size_t rest = nbytes - at;                                                                                 \
-            ACC acc = WIDEN(ISA(load_part)(src[0] + at, rest));                                                        \
-            for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load_part)(src[j] + at, rest)));                    \
-            ISA(store_part)(dst + at, (VU8)NARROW(acc, total), rest);                                                  \
+            ACC acc;                                                                                                   \
+            if (rest >= VB) {                                                                                          \
+                acc = WIDEN(ISA(load)(src[0] + at));                                                                   \
+                for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load)(src[j] + at)));                           \
+                ISA(store)(dst + at, (VU8)NARROW(acc, total));                                                         \
+            } else {                                                                                                   \
+                acc = WIDEN(ISA(load_part)(src[0] + at, rest));                                                        \
+                for (int j = 1; j < nsrc; j++) acc = OP(acc, WIDEN(ISA(load_part)(src[j] + at, rest)));                \
+                ISA(store_part)(dst + at, (VU8)NARROW(acc, total), rest);                                              \
+            }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
     static void ISA(NAME)(void *dst, const void *const *src, int nsrc, size_t count) {                                 \
-        const char *const *from = (const char *const *)src;                                                            \
-        switch (nsrc) {                                                                                                \
-            case 2: ISA(NAME##_fold)(dst, from, 2, count * sizeof(ITEM), 2); break;                                    \
-            case 3: ISA(NAME##_fold)(dst, from, 3, count * sizeof(ITEM), 3); break;                                    \
-            case 4: ISA(NAME##_fold)(dst, from, 4, count * sizeof(ITEM), 4); break;                                    \
-            default: ISA(NAME##_fold)(dst, from, nsrc, count * sizeof(ITEM), nsrc);                                    \
-        }                                                                                                              \
+        ISA(NAME##_fold)(dst, (const char *const *)src, nsrc, count * sizeof(ITEM), nsrc);                             \
     }
 
 /* The same kernel on items `times` as large: a complex sum is a sum of parts, a band a band of bytes. */
