@@ -10,9 +10,11 @@ KINDS = (
 MAX_COUNT = (1 << 36) - 1
 
 
-def check_size(int size):
-    """Raise ``ValueError`` for more ranks than a signature can tell apart."""
-    if size > MAX_RANKS:
+def check_size(size):
+    """Raise ``ValueError`` for a number of ranks that no communicator can have."""
+    if size < 1:
+        raise ValueError(f"size={size} must be at least 1")
+    if size > MAX_RANKS:    # a signature does not tell them apart
         raise ValueError(f"size={size}: a communicator has at most {MAX_RANKS} ranks")
 
 

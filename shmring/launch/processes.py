@@ -1,12 +1,15 @@
-"""What starting and ending processes asks of the kernel; nothing here knows of ranks."""
+"""What starting and ending processes needs from the kernel, and its limits of time; ranks are known elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 from collections.abc import Iterator
+
+from shmring._runtime import timeout_ns
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -15,10 +18,23 @@ _PR_GET_CHILD_SUBREAPER = 37
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
-def die_with_parent(parent_pid: int | None = None) -> None:
-    """Have the kernel kill this process when the thread that started it ends, of whatever cause.
+# The longest single wait for the kernel, which does not take every float: what is longer is waited for in turns.
+LONGEST_WAIT_S = 3600.0
 
-    To be called by a fresh child. ``parent_pid`` closes the gap before the call: if that process is no longer the
+
+def seconds(value: float | None, name: str) -> float:
+    """A limit of time by the rule for all timeouts (`shmring._runtime.timeout_ns`); infinity for no limit."""
+    try:
+        nanoseconds = timeout_ns(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("timeout", name, 1)) from None
+    return math.inf if nanoseconds < 0 else nanoseconds / 1e9
+
+
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """Have the kernel kill this process when the thread that started it ends, for any reason.
+
+    To be called by a fresh child. ``parent_pid`` covers the time before the call: if that process is no longer the
     parent, it is dead already. Does nothing where the kernel has no such call.
     """
     if _prctl is None:
@@ -30,7 +46,7 @@ def die_with_parent(parent_pid: int | None = None) -> None:
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Become the parent of whatever this process's children leave running when they end."""
+    """Become the parent of the processes that this process's children leave running when they end."""
     if _prctl is None:
         yield
         return
@@ -54,7 +70,7 @@ def children() -> set[int]:
 
 
 def describe_status(status: int) -> str:
-    """A sentence's end from a return code: ``exited with status 3``, ``was killed by signal 9 (SIGKILL)``."""
+    """A return code in words: ``exited with status 3``, ``was killed by signal 9 (SIGKILL)``."""
     return f"exited with status {status}" if status >= 0 else f"was killed by {describe_signal(-status)}"
 
 

@@ -1,12 +1,13 @@
-"""`run`: start a command several times, each with its rank, and be gone only when all of it is gone.
+"""`run`: start a command several times, each with its rank, and return when all their processes have ended.
 
-The engine of ``shmring run``. Signals are not handled but *waited for*: blocked, and taken one at a time by the same
-loop that takes the ends of children, so nothing here runs inside a signal handler and nothing can be missed.
+The engine of ``shmring run``. Signals are blocked and taken one at a time by the loop that takes the ends of children,
+so nothing here runs inside a signal handler and no signal is missed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import secrets
 import signal
@@ -16,9 +17,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from shmring.bootstrap.environment import rank_variables
-from shmring.launch.processes import adopting_orphans, children, describe_status, die_with_parent
+from shmring.engine.signature import check_size
+from shmring.launch.processes import (
+    LONGEST_WAIT_S,
+    adopting_orphans,
+    children,
+    describe_status,
+    die_with_parent,
+    seconds,
+)
 from shmring.memory.sweep import sweep
 from shmring.placement.cpu_binding import masks
 from shmring.placement.topology import discover
@@ -55,13 +65,13 @@ def run(
     env : mapping, optional
         Environment variables for the ranks, on top of this process's.
     tag_output : bool
-        Begin every line that a rank writes with ``[rank] ``. The ranks then write into pipes; so that Python programs
-        still show each line as they print it, ``PYTHONUNBUFFERED=1`` is set for them unless it has a value.
+        Begin every line that a rank writes with ``[rank] ``. The ranks then write into pipes; ``PYTHONUNBUFFERED=1`` is
+        set for them unless it has a value, so that Python programs still show each line when they print it.
     bind : {"core", "l3", "numa", "none"}
         Bind each rank to the processors of one core, one last-level cache, or one NUMA node, of those that this process
         may use; ranks in order fill the units in order (`shmring.placement.cpu_binding`).
     grace : float
-        Seconds between the steps of force: SIGTERM, then SIGKILL.
+        Seconds from SIGTERM to SIGKILL; None: no limit.
 
     Returns
     -------
@@ -71,7 +81,7 @@ def run(
     Raises
     ------
     ValueError
-        ``size`` is not positive, or there is no such ``bind``.
+        ``size`` is not a possible number of ranks, ``grace`` is negative or NaN, or there is no such ``bind``.
     OSError
         The command cannot be started; none is left running.
 
@@ -84,8 +94,8 @@ def run(
     where the kernel lets this process adopt it (Linux does; emulators may not). Signals that would end this process go
     to the ranks instead, and a second one kills them.
     """
-    if size < 1:
-        raise ValueError(f"size={size} must be at least 1")
+    check_size(operator.index(size))
+    grace = seconds(grace, "grace")
     processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
     variables = {**_rendezvous_place(), **(env or {})}
@@ -101,6 +111,7 @@ def run(
                     command,
                     {**variables, **rank_variables(rank, size, session)},
                     mask_before,
+                    waited,
                     None if bind == "none" else processors[rank],
                 )
             gang.supervise(waited, grace)
@@ -114,30 +125,39 @@ def run(
 
 
 def _rendezvous_place() -> dict[str, str]:
-    """Where the ranks of `torch.distributed` meet: at a port that was free a moment ago, unless somebody chose one."""
+    """The address for `torch.distributed`: a port that was free a moment ago, unless the environment has an address."""
     if "MASTER_ADDR" in os.environ or "MASTER_PORT" in os.environ:
         return {}
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    except OSError:  # no network here: torch programs will say so
+    except OSError:  # no network here; programs that need it raise
         return {}
 
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[tuple[set, set]]:
-    """Hold back what is to be waited for; what this process was started to ignore (nohup) stays ignored."""
+    """Block the signals that the loop takes; those that this process was started to ignore (nohup) stay ignored."""
     waited = {number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
     waited.add(signal.SIGCHLD)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    # Another thread, which does not block it, may receive a signal between two waits: it passes the signal on.
+    this_thread = threading.get_ident()
+    handlers = {}
     try:
+        for number in waited:
+            handlers[number] = signal.signal(number, lambda n, _: signal.pthread_kill(this_thread, n))
         yield before, waited
     finally:
-        # What came after the last look is meant for ranks that are gone.
+        # What came after the last wait is meant for ranks that have ended.
         while signal.sigtimedwait(waited, 0) is not None:
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            for number, handler in handlers.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Gang:
@@ -149,7 +169,7 @@ class _Gang:
         self._tag_output = tag_output
         self._running: dict[int, subprocess.Popen] = {}
         self._pumps: list[threading.Thread] = []
-        self._pipes: list[tuple[int, int, bytes]] = []
+        self._pipes: list[tuple[IO[bytes], int, bytes]] = []
 
     def start(
         self,
@@ -157,6 +177,7 @@ class _Gang:
         command: Sequence[str],
         variables: Mapping[str, str],
         mask: set,
+        waited: set,
         processors: Sequence[int] | None,
     ) -> None:
         """Start one rank, in this process group, so that the terminal's signals and job control reach it."""
@@ -166,6 +187,8 @@ class _Gang:
             die_with_parent(parent_pid)
             if processors is not None:
                 os.sched_setaffinity(0, processors)
+            for number in waited:
+                signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
         pipe = subprocess.PIPE if self._tag_output else None
@@ -180,8 +203,7 @@ class _Gang:
         self._running[rank] = process
         for stream, target in ((process.stdout, 1), (process.stderr, 2)):
             if stream is not None:
-                self._pipes.append((os.dup(stream.fileno()), target, f"[{rank}] ".encode()))
-                stream.close()
+                self._pipes.append((stream, target, f"[{rank}] ".encode()))
 
     def supervise(self, waited: set, grace: float) -> None:
         """Wait for the ranks, pass signals on to them, and end them all when one has failed."""
@@ -191,8 +213,8 @@ class _Gang:
         steps: list[tuple[float, signal.Signals]] | None = None
         interrupted_at: float | None = None
         while self._running:
-            left = max(0.0, steps[0][0] - time.monotonic()) if steps else 3600.0
-            info = signal.sigtimedwait(waited, left)
+            left = max(0.0, steps[0][0] - time.monotonic()) if steps else LONGEST_WAIT_S
+            info = signal.sigtimedwait(waited, min(left, LONGEST_WAIT_S))
             now = time.monotonic()
             self._reap()
             if info is not None and info.si_signo != signal.SIGCHLD:
@@ -202,11 +224,11 @@ class _Gang:
                         interrupted_at = now
                     elif now - interrupted_at > 0.5:  # not the echo of the first one
                         number = signal.SIGKILL
-                # What the terminal sends, it sends to the whole group: the ranks have it already.
+                # The terminal sends to the whole group, so the ranks have that signal already.
                 if number == signal.SIGKILL or info.si_code != _SI_KERNEL:
                     self.send(number)
             if self.status and steps is None:
-                # After Ctrl-C all are on their way out, each at its pace; otherwise nothing will end the others.
+                # After Ctrl-C every rank ends by itself; otherwise the others would go on.
                 first = now if interrupted_at is None else now + grace
                 steps = [(first, signal.SIGTERM), (first + grace, signal.SIGKILL)]
             while steps and steps[0][0] <= time.monotonic():
@@ -224,9 +246,11 @@ class _Gang:
         self._running.clear()
 
     def close(self) -> None:
-        """Wait until all that was written has been copied; the writers are gone by now."""
+        """Wait until all that the ranks wrote has been copied; they have ended."""
         for pump in self._pumps:
             pump.join()
+        for stream, _, _ in self._pipes:
+            stream.close()
 
     def _reap(self) -> None:
         for rank, process in list(self._running.items()):
@@ -237,7 +261,8 @@ class _Gang:
             if status and not self.status:
                 self.status = status if status > 0 else 128 - status
                 what = f"rank {rank} (pid {process.pid}) {describe_status(status)}"
-                print(f"shmring run: {what}{'; ending the others' if self._running else ''}", file=sys.stderr)
+                with contextlib.suppress(OSError):  # a standard error that cannot be written
+                    print(f"shmring run: {what}{'; ending the others' if self._running else ''}", file=sys.stderr)
         # Adopted orphans must not pile up as zombies in a long run. A rank that ended just now is left to Popen.
         own = self._not_adopted | {process.pid for process in self._running.values()}
         with contextlib.suppress(ChildProcessError):
@@ -248,7 +273,7 @@ class _Gang:
 
 
 def _end_adopted(older: set[int], grace: float) -> None:
-    """End what the ranks left running, which has become ours by adoption; ending it may hand us more."""
+    """End the processes that the ranks left running, which have been adopted; so may the children of these be."""
     kill_at = time.monotonic() + grace
     asked: set[int] = set()
     while adopted := children() - older:
@@ -261,10 +286,13 @@ def _end_adopted(older: set[int], grace: float) -> None:
         time.sleep(0.005)
 
 
-def _copy_lines(source: int, target: int, tag: bytes) -> None:
-    """Copy until the writers are gone; whole lines in one write each, so that ranks do not mix within a line."""
-    with open(source, "rb") as lines:
-        for line in lines:
+def _copy_lines(source: IO[bytes], target: int, tag: bytes) -> None:
+    """Copy until the writers have ended; whole lines in one write each, so that ranks do not mix within a line.
+
+    If the target cannot be written (its reader has ended), the source is closed, and the ranks get that error.
+    """
+    with source, contextlib.suppress(OSError):
+        for line in source:
             rest = memoryview(tag + (line if line.endswith(b"\n") else line + b"\n"))
             while rest:
                 rest = rest[os.write(target, rest) :]

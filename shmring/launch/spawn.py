@@ -1,27 +1,31 @@
 """`spawn`: run a Python function in several processes, each with its rank of one communicator.
 
-The engine of ``shmring run``, which starts commands instead, is `shmring.launch.run`.
+`shmring.launch.run` does the same for commands. Nothing here blocks on a rank: reports are read as they come, ends
+come from the kernel, and signal handlers run where a raise does no harm (`shmring.launch.signals`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
+import operator
 import os
-import pickle
 import secrets
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.lifecycle import in_child
-from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.engine.signature import check_size
+from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.init import init as init_communicator
-from shmring.launch.processes import describe_signal, die_with_parent
+from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
+from shmring.launch.report import Kind, Report, ReportReader, error_of, report_of_failure, report_of_result, result_of
+from shmring.launch.signals import HeldSignals
 from shmring.memory.sweep import sweep
 
 
@@ -49,19 +53,19 @@ def spawn(
     args, kwargs : sequence, mapping, optional
         Passed on, the same to every rank; pickled unless ``start_method`` is ``"fork"``.
     timeout : float, optional
-        Seconds for the whole run; None for ever.
+        Seconds for the whole run; None: no limit.
     start_method : {"spawn", "forkserver", "fork"}
-        How `multiprocessing` makes the processes. ``"spawn"`` starts each from nothing, and is the default because
-        it alone is right whatever this process has been doing: ``"fork"`` copies locks that other threads hold
-        (numerical libraries and communicators have threads), and ``"forkserver"`` leaves a server running.
+        How `multiprocessing` makes the processes. ``"spawn"`` starts new interpreters, and is the default because
+        it does not depend on the state of this process: ``"fork"`` copies locks that other threads hold (numerical
+        libraries and communicators have threads), and ``"forkserver"`` leaves a server running.
     env : mapping, optional
         Environment variables for the ranks, on top of this process's. They are set before the ranks import
         anything, so ``OMP_NUM_THREADS`` works (except with ``"fork"`` and a running ``"forkserver"``).
     init : mapping, optional
         Further arguments of `shmring.init`.
     grace : float
-        Seconds that ranks are given when another one failed: first to end by themselves, then after SIGTERM.
-        After that they are killed.
+        Seconds that ranks have when another one has failed: first to end by themselves, then after SIGTERM.
+        After that they are killed. None: no limit.
 
     Returns
     -------
@@ -71,11 +75,12 @@ def spawn(
     Raises
     ------
     ValueError
-        ``size`` is not positive, or the platform has no such ``start_method``.
+        ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, or the platform has
+        no such ``start_method``.
     PeerLostError
         A rank was killed by a signal, which the message names.
     RankFailedError
-        A rank left with a status, or raised or returned what cannot be pickled.
+        A rank left with a status, raised what cannot be pickled, or returned what cannot be unpickled here.
     TimeoutError
         The run took longer than ``timeout``; the message names the ranks that were not done.
     Exception
@@ -83,115 +88,125 @@ def spawn(
 
     Notes
     -----
-    Blocks until all ranks have ended, and leaves none of them and nothing in shared memory, whatever happened; the
-    ranks die with the calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program.)
+    Blocks until all ranks have ended, and leaves none of them and nothing in shared memory; the ranks die with the
+    calling thread, too. (`multiprocessing` keeps its resource tracker, one process per program. Processes that a rank
+    has started are that rank's to end.) Signal handlers of this process, so also Ctrl-C, run between two steps of the
+    launch; if one raises, the ranks are ended first, and a second one ends them without grace.
+
     When a rank fails its communicator aborts, so that the others get `AbortedError` from the call they are in. The
     error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``,
     ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``SHMRING_SESSION`` in each rank.
     """
-    if size < 1:
-        raise ValueError(f"size={size} must be at least 1")
+    check_size(operator.index(size))
     context = multiprocessing.get_context(start_method)
     session = secrets.token_hex(8)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = time.monotonic() + seconds(timeout, "timeout")
+    grace = seconds(grace, "grace")
+    task = (fn, tuple(args), dict(kwargs or {}), dict(init or {}))
     ranks: list[_Rank] = []
-    try:
-        task = (fn, tuple(args), dict(kwargs or {}), dict(init or {}))
-        for number in range(size):
-            ranks.append(_Rank(context, number, task, {**(env or {}), **rank_variables(number, size, session)}))
-            ranks[-1].start()
-        _attend(ranks, deadline, lambda: any(rank.failure for rank in ranks))
-        late = [rank.number for rank in ranks if rank.running]
-        if not any(rank.failure for rank in ranks) and late:
-            raise TimeoutError(f"ranks {', '.join(map(str, late))} of {size} were not done after {timeout} s")
-        _attend(ranks, time.monotonic() + grace)
-    finally:
-        _end(ranks, grace)
-        sweep(session)
-    if (error := _first_failure(ranks)) is not None:
-        raise error
-    return [pickle.loads(rank.result) for rank in ranks]
+    with HeldSignals() as signals:
+        try:
+            for number in range(size):
+                ranks.append(_Rank(context, number, task, {**(env or {}), **rank_variables(number, size, session)}))
+                ranks[-1].start()
+                signals.deliver()
+            _attend(ranks, deadline, signals, lambda: any(rank.failed for rank in ranks))
+            late = [rank.number for rank in ranks if rank.running]
+            if late and not any(rank.failed for rank in ranks):
+                raise TimeoutError(f"ranks {', '.join(map(str, late))} of {size} were not done after {timeout} s")
+            _attend(ranks, time.monotonic() + grace, signals)
+        finally:
+            try:
+                _end(ranks, grace, signals)
+            finally:
+                sweep(session)
+    if failed := [rank for rank in ranks if rank.failed]:
+        raise min(failed, key=lambda rank: (rank.followed, rank.failed_at)).error()
+    return [rank.result() for rank in ranks]
 
 
 class _Rank:
-    """One child as its parent sees it: running, or ended with a result or a failure.
+    """The parent's record of one child process: running, or ended with a report or without one.
 
-    ``followed`` tells a failure that another rank's failure brought about from one that came by itself.
+    ``followed`` is set for a failure that another rank's failure, or this process, brought about.
     """
 
     def __init__(self, context: Any, number: int, task: tuple, variables: Mapping[str, str]) -> None:
         self.number = number
         self.running = False
-        self.ended_here = False
-        self.result = b""
-        self.failure: BaseException | None = None
         self.followed = False
         self.failed_at = 0.0
-        self.inbox, self._outbox = context.Pipe(duplex=False)
-        self._reported = False
         self._variables = variables
-        parent_pid = os.getpid() if context.get_start_method() != "forkserver" else None
-        self.process = context.Process(target=_child, args=(self._outbox, parent_pid, variables, *task))
+        self._report: Report | None = None
+        self._ended_here = False
+        self._pidfd = -1
+        self._inbox, self._outbox = context.Pipe(duplex=False)
+        self._reader = ReportReader(self._inbox.fileno())
+        self._is_child = context.get_start_method() != "forkserver"
+        parent_pid = os.getpid() if self._is_child else None
+        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, variables, *task))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known that the rank failed; so it had, at ``failed_at``."""
+        return self.failed_at > 0
+
+    @property
+    def events(self) -> list[Any]:
+        """Descriptors of which one is readable when `look` has something to do."""
+        end = self._process.sentinel if self._pidfd < 0 else self._pidfd
+        return [end] if self._report is not None or self._reader.at_end else [end, self._inbox]
 
     def start(self) -> None:
-        """Start the process; from then on the pipe's other end is its alone, so that its death is seen."""
+        """Start the process; from then on only the child has the other end of the pipe."""
         with self._outbox, _exported(self._variables):
             try:
-                self.process.start()
+                self._process.start()
             finally:
-                self.running = self.process.pid is not None
+                self.running = self._process.pid is not None
+        # The sentinel of multiprocessing is a pipe, which children of the rank inherit and keep open after its end.
+        if self._is_child:
+            with contextlib.suppress(AttributeError, OSError):  # a Python or a kernel without it; no descriptor
+                self._pidfd = os.pidfd_open(self._process.pid)
 
-    def take_report(self) -> None:
-        """Read what the child sent; called when there is something or the child's end is closed."""
-        try:
-            kind, payload, text = pickle.loads(self.inbox.recv_bytes())
-        except EOFError:
-            self.inbox.close()
-            return
-        self._reported = True
-        if kind == "result":
-            self.result = payload
-        else:
-            failure = self._unpack(kind, payload, text)
-            self._fail(failure, isinstance(failure, (AbortedError, PeerLostError)))
-
-    def take_end(self) -> None:
-        """The process has ended: read what it may have sent before, or find out why it sent nothing."""
-        while not self.inbox.closed:
-            self.take_report()
-        self.running = False
-        self.process.join()
-        if not self._reported:
-            self._fail(self._silent_end(self.process.exitcode), self.ended_here)
+    def look(self, ready: Sequence[Any]) -> None:
+        """Read what the child has sent, and note its end."""
+        if self._inbox in ready:
+            self._take(self._reader.read())
+        if self._process.sentinel in ready or self._pidfd in ready:
+            if self._report is None:
+                self._take(self._reader.read_rest())
+            self.running = False
+            self._process.join()
+            if self._report is None:
+                self._fail(self._ended_here)
 
     def end(self, how: Callable[[Any], None]) -> None:
-        """Terminate or kill the process, which then is no failure of its own."""
+        """Terminate or kill the process, which then has not failed by itself."""
         if self.running:
-            self.ended_here = True
-            how(self.process)
+            self._ended_here = True
+            how(self._process)
 
-    def _fail(self, failure: BaseException, followed: bool) -> None:
-        self.failure, self.followed, self.failed_at = failure, followed, time.monotonic()
+    def close(self) -> None:
+        """Release the descriptors; the process has ended."""
+        self._inbox.close()
+        self._process.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
 
-    def _unpack(self, kind: str, payload: bytes, text: str) -> BaseException:
-        error: BaseException | None = None
-        if kind == "error":
-            with contextlib.suppress(Exception):  # its module may not even exist here
-                error = pickle.loads(payload)
-        if error is None:
-            status = int(payload) if kind == "left" else 0
-            what = f"left with status {status}" if kind == "left" else text.rstrip().rpartition("\n")[2]
-            error = RankFailedError(f"rank {self.number}: {what}", self.number, status)
-        elif hasattr(error, "add_note"):
-            error.add_note(f"raised by rank {self.number}")
-        error.__cause__ = _RemoteTraceback(self.number, text)
-        return error
+    def result(self) -> object:
+        """What ``fn`` returned; the rank has not failed."""
+        assert self._report is not None
+        return result_of(self._report, self.number)
 
-    def _silent_end(self, status: int) -> Exception:
-        # 0 is for a rank that called os._exit(0): it has no result either.
-        name = f"rank {self.number} (pid {self.process.pid})"
+    def error(self) -> BaseException:
+        """The error of a rank that failed."""
+        if self._report is not None:
+            return error_of(self._report, self.number)
+        # Status 0 is for a rank that called os._exit(0): it has no result either.
+        name, status = f"rank {self.number} (pid {self._pid})", self._status
         if status < 0:
-            return PeerLostError(f"{name} was killed by {describe_signal(-status)}", self.number, self.process.pid or 0)
+            return PeerLostError(f"{name} was killed by {describe_signal(-status)}", self.number, self._pid)
         return RankFailedError(
             f"{name} exited with status {status} without a result; its messages are on standard error "
             "(a function that is not importable by name needs start_method='fork')",
@@ -199,56 +214,47 @@ class _Rank:
             status,
         )
 
+    def _take(self, report: Report | None) -> None:
+        self._report = report
+        if report is not None and report.kind != Kind.RETURNED:
+            self._fail(report.kind == Kind.FOLLOWED)
 
-class _RemoteTraceback(Exception):
-    """Carries a rank's traceback as text, to be shown as the cause of the error raised here."""
-
-    def __init__(self, rank: int, text: str) -> None:
-        super().__init__(rank, text)
-        self.rank = rank
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n\non rank {self.rank}:\n{self.text}"
+    def _fail(self, followed: bool) -> None:
+        self.followed, self.failed_at = followed, time.monotonic()
+        self._pid, self._status = self._process.pid or 0, self._process.exitcode or 0
 
 
-def _attend(ranks: Sequence[_Rank], deadline: float | None, enough: Callable[[], bool] = lambda: False) -> None:
-    """Take reports and ends until all ranks have ended, ``enough()`` or the deadline has come."""
+def _attend(
+    ranks: Sequence[_Rank],
+    deadline: float,
+    signals: HeldSignals | None,
+    enough: Callable[[], bool] = lambda: False,
+) -> None:
+    """Take reports and ends until all ranks have ended, ``enough()``, or the deadline; deliver signals meanwhile."""
     while (running := [rank for rank in ranks if rank.running]) and not enough():
-        ends = {rank.process.sentinel: rank for rank in running}
-        reports: dict[Any, _Rank] = {rank.inbox: rank for rank in running if not rank.inbox.closed}
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait([*reports, *ends], left)
-        for one in ready:
-            if isinstance(one, Connection):
-                reports[one].take_report()
-        for one in ready:
-            if not isinstance(one, Connection):
-                ends[one].take_end()
-        if not ready:
+        left = deadline - time.monotonic()
+        events = [event for rank in running for event in rank.events]
+        ready = wait(events if signals is None else [*events, signals.fileno()], min(max(0.0, left), LONGEST_WAIT_S))
+        for rank in running:
+            rank.look(ready)
+        if signals is not None:
+            signals.deliver()
+        if left <= 0:
             return
 
 
-def _end(ranks: Sequence[_Rank], grace: float) -> None:
-    """See that every process is gone, by force where it takes that; a second Ctrl-C takes the force at once."""
+def _end(ranks: Sequence[_Rank], grace: float, signals: HeldSignals) -> None:
+    """End every process, by force after the grace, or as soon as a signal handler raises."""
     try:
         for rank in ranks:
             rank.end(lambda process: process.terminate())
-        _attend(ranks, time.monotonic() + grace)
+        _attend(ranks, time.monotonic() + grace, signals)
     finally:
         for rank in ranks:
             rank.end(lambda process: process.kill())
-        _attend(ranks, None)
+        _attend(ranks, math.inf, None)
         for rank in ranks:
-            rank.inbox.close()
-            rank.process.close()
-
-
-def _first_failure(ranks: Sequence[_Rank]) -> BaseException | None:
-    """The failure to show: of those that came by themselves the earliest, else the earliest."""
-    failed = [rank for rank in ranks if rank.failure is not None]
-    first = min(failed, key=lambda rank: (rank.followed, rank.failed_at), default=None)
-    return None if first is None else first.failure
+            rank.close()
 
 
 _export_lock = threading.Lock()
@@ -284,36 +290,32 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 def _child(outbox: Connection, parent_pid: int | None, variables: Mapping[str, str], fn, args, kwargs, options) -> None:
     die_with_parent(parent_pid)
     os.environ.update(variables)  # the fork server's environment is older than the variables
+    own_pid = os.getpid()
     comm = None
     try:
         rank, size, session = int(variables["RANK"]), int(variables["WORLD_SIZE"]), variables["SHMRING_SESSION"]
         comm = init_communicator(rank=rank, size=size, session=session, **options)
-        result = _pack_result(fn(comm, *args, **kwargs))
+        result = fn(comm, *args, **kwargs)
+        if os.getpid() != own_pid:  # a child that fn forked has come to its end here
+            return
+        report = report_of_result(result)
         comm.close()
     except BaseException as error:
-        # Report first: the parent then hears of this failure before the others can fail in consequence.
-        outbox.send_bytes(_pack_failure(error))
+        if os.getpid() != own_pid:
+            raise
+        # Report first: the parent then reads this failure before the others can fail in consequence.
+        report_of_failure(error).send(outbox.fileno())
         if comm is not None:
             with contextlib.suppress(Exception):
                 if not isinstance(error, BrokenError):
-                    comm.abort(f"rank {rank} failed with {type(error).__name__}: {error}")
+                    comm.abort(f"rank {rank} failed with {_in_short(error)}")
                 comm.close()
         raise SystemExit(1) from None
-    outbox.send_bytes(result)
+    report.send(outbox.fileno())
 
 
-def _pack_result(result: object) -> bytes:
-    return pickle.dumps(("result", pickle.dumps(result), ""))
-
-
-def _pack_failure(error: BaseException) -> bytes:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return pickle.dumps(("left", str(status).encode(), text))
+def _in_short(error: BaseException) -> str:
     try:
-        payload = pickle.dumps(error)
-        pickle.loads(payload)  # many an exception can be pickled but not be made again
-    except Exception:
-        return pickle.dumps(("unpicklable", b"", text))
-    return pickle.dumps(("error", payload, text))
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # raised by its __str__
+        return type(error).__name__

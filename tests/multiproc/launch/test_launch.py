@@ -1,9 +1,12 @@
 """`spawn` and `run`: results by rank, the failure that counts, and nothing left of any run."""
 
+import contextlib
 import errno
 import gc
+import math
 import os
 import pickle
+import random
 import re
 import signal
 import subprocess
@@ -24,6 +27,8 @@ import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
 from shmring.launch.processes import children
 from shmring.launch.run import run
+from shmring.memory.names import segment_name
+from shmring.memory.segment import OUTBOX, create
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -244,10 +249,12 @@ def test_bad_settings_are_raised_as_init_raises_them():
         shmring.spawn(settings_of_rank, 2, start_method="fork", init={"nslots": 3})
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_size_that_is_not_positive_is_refused(size):
+@pytest.mark.parametrize("size", [0, -1, 1 << 14, 1 << 70])
+def test_a_size_that_no_communicator_has_is_refused_before_a_rank_starts(size):
     with pytest.raises(ValueError, match=f"size={size}"):
         shmring.spawn(sum_ranks, size)
+    with pytest.raises(ValueError, match=f"size={size}"):
+        run(["true"], size)
 
 
 def spawn_again(comm):
@@ -318,6 +325,203 @@ def test_ranks_die_with_a_launcher_that_is_killed(tmp_path):
     process.kill()
     process.communicate(timeout=60 * PATIENCE)
     wait_for(lambda: not any(map(is_running, pids)), "ranks outlived their launcher")
+
+
+# ---- spawn: ranks that stop, die or fork at a bad moment -------------------------------------------------------------
+
+
+def signal_itself_while_it_sends(comm, number):
+    """Rank 1 sends half of its result, then gets the signal; it leaves a name in shared memory, too."""
+    if comm.rank == 1:
+        session = os.environ["SHMRING_SESSION"]
+        comm.left = create(segment_name(session, "left"), kind=OUTBOX, nbytes=8192, rank=1, size=2)
+        write = os.write
+
+        def write_half(fd, data):
+            if len(data) > 1 << 20:
+                write(fd, data[: 1 << 20])
+                os.kill(os.getpid(), number)
+            return write(fd, data)
+
+        os.write = write_half
+    return bytes(3 << 20)
+
+
+def test_a_timeout_ends_a_rank_that_is_stopped_while_it_sends_its_result():
+    with pytest.raises(TimeoutError, match=r"ranks 1 of 2|ranks 0, 1 of 2"):
+        shmring.spawn(
+            signal_itself_while_it_sends, 2, (signal.SIGSTOP,), start_method="fork", timeout=1 * PATIENCE, grace=0.1
+        )
+
+
+def test_a_rank_killed_while_it_sends_its_result_is_lost_and_its_names_are_swept():
+    with pytest.raises(PeerLostError, match="SIGKILL") as caught:
+        shmring.spawn(signal_itself_while_it_sends, 2, (signal.SIGKILL,), start_method="fork")
+    assert caught.value.rank == 1
+
+
+def fork_a_sleeper(comm):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+        os._exit(0)
+    return pid
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_run_does_not_wait_for_processes_that_its_ranks_have_forked(method):
+    for pid in shmring.spawn(fork_a_sleeper, 2, start_method=method, timeout=30 * PATIENCE):
+        os.kill(pid, signal.SIGKILL)
+
+
+def fork_a_child_that_ends(comm, how):
+    pid = os.fork()
+    if pid == 0:
+        if how == "return":
+            return "the child's"
+        if how == "raise":
+            raise NoSuchLuckError
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    comm.barrier()
+    return comm.rank
+
+
+@pytest.mark.parametrize("how", ["return", "raise", "exit"])
+def test_the_end_of_a_forked_child_is_no_report_of_its_rank(how):
+    assert shmring.spawn(fork_a_child_that_ends, 2, (how,), start_method="fork") == [0, 1]
+
+
+class OnlyThere:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def return_what_cannot_be_unpickled(comm):
+    return OnlyThere() if comm.rank else None
+
+
+def test_a_result_that_cannot_be_unpickled_names_its_rank():
+    with pytest.raises(RankFailedError, match="result of rank 1 cannot be unpickled here: ValueError") as caught:
+        shmring.spawn(return_what_cannot_be_unpickled, 2, start_method="fork")
+    assert caught.value.rank == 1
+
+
+class NoTextError(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raise_without_text(comm, path):
+    if comm.rank == 0:
+        raise NoTextError
+    try:
+        comm.barrier()
+    except AbortedError as error:
+        path.write_text(str(error))
+
+
+def test_an_error_without_a_text_aborts_the_others_too(tmp_path):
+    with pytest.raises(NoTextError):
+        shmring.spawn(raise_without_text, 2, (tmp_path / "text",), start_method="fork", grace=30 * PATIENCE)
+    assert "NoTextError" in (tmp_path / "text").read_text()
+
+
+def test_a_status_beyond_a_byte_is_what_the_system_makes_of_it():
+    with pytest.raises(RankFailedError, match="status 3") as caught:
+        shmring.spawn(leave, 2, (sys.exit, 2**70 + 3), start_method="fork")
+    assert caught.value.status == 3
+
+
+def nothing(comm):
+    pass
+
+
+@pytest.mark.parametrize("name", ["timeout", "grace"])
+@pytest.mark.parametrize(
+    ("value", "error"), [(float("nan"), ValueError), (-1, ValueError), (-math.inf, ValueError), ("1", TypeError)]
+)
+def test_limits_of_time_that_are_none_are_refused_before_a_rank_starts(name, value, error):
+    with pytest.raises(error, match=f"{name}={re.escape(repr(value))}"):
+        shmring.spawn(nothing, 2, start_method="fork", **{name: value})
+    if name == "grace":
+        with pytest.raises(error, match=f"{name}={re.escape(repr(value))}"):
+            run(["true"], 2, grace=value)
+
+
+@pytest.mark.parametrize("value", [None, math.inf, 1e300, 2**2000])
+def test_limits_of_time_without_end_are_kept(value):
+    assert shmring.spawn(nothing, 1, start_method="fork", timeout=value, grace=value) == [None]
+    assert run(["true"], 1, grace=value) == 0
+    assert run(["false"], 2, grace=value) == 1
+
+
+# ---- spawn: signal handlers of the caller ----------------------------------------------------------------------------
+
+
+def interrupt_at_line(fn, nth):
+    """Call ``fn`` and raise SIGINT in this process before the nth line that it executes; whether that line came."""
+    process, left = os.getpid(), nth
+
+    def trace(frame, event, _):
+        nonlocal left
+        if event == "line" and os.getpid() == process:
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        fn()
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+LINES = 3600
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("share", range(120))
+def test_an_interrupt_at_any_line_leaves_nothing_of_a_run(share, seed):
+    nth = random.Random(f"{seed} {share}").randrange(share * LINES // 120, (share + 1) * LINES // 120) + 1
+    before, handler = children(), signal.getsignal(signal.SIGINT)
+    with contextlib.suppress(KeyboardInterrupt):
+        came = interrupt_at_line(lambda: shmring.spawn(nothing, 2, start_method="fork"), nth)
+        assert not came, f"the interrupt before line {nth} was lost"
+    assert children() == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def signal_the_parent_and_wait(comm, path):
+    os.kill(os.getppid(), signal.SIGUSR1)
+    wait_for(path.exists, "the handler was not called")
+
+
+def test_a_handler_that_raises_nothing_runs_while_the_ranks_do(tmp_path):
+    path = tmp_path / "called"
+    before = signal.signal(signal.SIGUSR1, lambda *_: path.touch())
+    try:
+        shmring.spawn(signal_the_parent_and_wait, 1, (path,), start_method="fork")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt_the_parent_twice(comm):
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))
+    os.kill(os.getppid(), signal.SIGINT)
+    while True:
+        time.sleep(1000)
+
+
+def test_a_second_interrupt_ends_a_run_without_grace():
+    with pytest.raises(KeyboardInterrupt):
+        shmring.spawn(interrupt_the_parent_twice, 1, start_method="fork", grace=None)
 
 
 # ---- run -------------------------------------------------------------------------------------------------------
@@ -458,6 +662,61 @@ def test_the_status_after_a_fatal_signal_is_128_and_its_number(tmp_path):
     process.communicate(timeout=60 * PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
     assert not any(map(is_running, pids))
+
+
+SLOW_RUNNER = """
+    import os, signal, sys, threading, time
+    from shmring.launch import run
+
+    class Gang(run._Gang):
+        def _reap(self):  # the signal comes while the main thread does not wait, and another thread could take it
+            if not os.path.exists(sys.argv[1]):
+                open(sys.argv[1], "w").close()
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.1)
+            super()._reap()
+
+    run._Gang = Gang
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    sys.exit(run.run(["/bin/sh", "-c", "[ $RANK = 0 ] && exit 0; exec sleep 1000"], 2))
+"""
+
+
+def test_a_signal_that_another_thread_receives_reaches_the_ranks(tmp_path):
+    process = start_script(tmp_path, SLOW_RUNNER, str(tmp_path / "sent"))
+    process.communicate(timeout=60 * PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_rank_may_close_its_output(stream, capfd):
+    code = f"echo before >&{stream}; exec {stream}>&-; sleep 0.05"
+    assert run(shell(code), 2, tag_output=True) == 0
+    assert sorted("".join(capfd.readouterr()).splitlines()) == ["[0] before", "[1] before"]
+
+
+def test_tagged_output_without_a_reader_ends_the_ranks_as_untagged_output_does(tmp_path):
+    code = "import sys; from shmring.launch.run import run; sys.exit(run(['yes'], 2, tag_output=True))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() in ("[0] y\n", "[1] y\n")
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60 * PATIENCE) != 0
+    assert "Traceback" not in stderr, stderr
+
+
+def test_a_rank_that_cannot_be_started_leaves_no_pipe(monkeypatch):
+    popen = subprocess.Popen
+
+    def start_one(*args, **kwargs):
+        if kwargs["env"]["RANK"] == "1":
+            raise OSError(errno.EAGAIN, "no more processes")
+        return popen(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", start_one)
+    with pytest.raises(OSError, match="no more processes"):
+        run(["sleep", "1000"], 2, tag_output=True)
 
 
 def test_a_second_ctrl_c_kills_ranks_that_ignore_the_first(tmp_path):

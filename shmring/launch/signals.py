@@ -1,0 +1,102 @@
+"""Python's signal handlers, held while processes are started and ended, and called where a raise does no harm.
+
+Python calls a handler between any two instructions of the main thread, and Ctrl-C raises there: also between a fork
+and the statement that stores the child's process id. `HeldSignals` takes the place of all handlers meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from shmring.engine.lifecycle import in_child
+
+
+class HeldSignals:
+    """A context in which Python's signal handlers run only in `deliver`, and those of the last signals at its end.
+
+    ``fileno()`` is readable while signals wait for `deliver`. Nothing is held in a thread other than the main one,
+    where Python calls no handlers.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._waiting: list[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = []
+        self._ends: tuple[int, ...] = ()
+
+    def __enter__(self) -> HeldSignals:
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for number in signal.valid_signals():
+                    handler = signal.getsignal(number)
+                    if callable(handler):
+                        self._handlers[number] = handler
+                        signal.signal(number, self._note)
+            _active.append(self)
+            self._ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._waiting:
+                os.write(self._ends[1], b".")
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._restore()
+        finally:
+            self._call_handlers()
+
+    def fileno(self) -> int:
+        """Readable once a signal has come that `deliver` has not handled."""
+        return self._ends[0]
+
+    def deliver(self) -> None:
+        """Call the handlers of the signals that have come; raises what they raise."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._ends[0], 4096)
+        self._call_handlers()
+
+    def disown(self) -> None:
+        """In a forked child: the handlers as they were. The signals that wait were meant for the parent."""
+        self._waiting.clear()
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._waiting.append((self._handlers[number], number, frame))
+        if self._ends:
+            with contextlib.suppress(BlockingIOError):  # full, and so readable
+                os.write(self._ends[1], b".")
+
+    def _call_handlers(self) -> None:
+        while self._waiting:
+            handler, number, frame = self._waiting.pop(0)
+            handler(number, frame)
+
+    def _restore(self) -> None:
+        ends, self._ends = self._ends, ()
+        for end in ends:
+            os.close(end)
+        if self in _active:
+            _active.remove(self)
+        try:
+            for number, handler in list(self._handlers.items()):
+                signal.signal(number, handler)
+                del self._handlers[number]
+        except BaseException:  # of a handler that is back
+            self._restore()
+            raise
+
+
+_active: list[HeldSignals] = []
+
+
+@in_child
+def _disown_all() -> None:
+    for held in reversed(list(_active)):
+        held.disown()
