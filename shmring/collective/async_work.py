@@ -6,7 +6,7 @@ import contextlib
 from _thread import allocate_lock
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from shmring._runtime import report_unraisable
 from shmring.collective.progress_thread import ProgressThread, lock_timeout, progress_of
@@ -145,6 +145,9 @@ class Work:
             yield from future
         return self.wait()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("asynchronous work belongs to its process and can be neither copied nor pickled")
+
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"failed: {self._error!r}" if self._error is not None else "done"
         return f"<shmring.Work {self.name} {state}>"
@@ -152,6 +155,7 @@ class Work:
     # ---- for waiting threads ----
 
     def _await(self, timeout: float | None) -> None:
+        limit = lock_timeout(timeout)
         if self._done:
             return
         if self._progress.is_own_thread():
@@ -159,7 +163,7 @@ class Work:
             return
         finished = allocate_lock()
         finished.acquire()
-        if self._wake_with(finished.release) and not finished.acquire(timeout=lock_timeout(timeout)):
+        if self._wake_with(finished.release) and not finished.acquire(timeout=limit):
             raise TimeoutError(f"{self.name} on {self._progress.name!r} is not done after {timeout} s; it continues")
 
     def _wake_with(self, waker: Callable[[], object]) -> bool:

@@ -11,9 +11,16 @@ _Op = str | Callable[[Any, Any], Any]
 _Timeout = float | EllipsisType | None
 _Self = TypeVar("_Self", bound="CollectiveBase")
 
+class ObjectTurn:
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
 class CollectiveBase:
     # All are read-only.
     engine: Engine
+    object_turn: ObjectTurn
     rank: int
     size: int
     name: str

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shmring._runtime import timeout_ns
 from shmring.bootstrap.connect import connect
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.errors import BrokenError, PeerLostError, RendezvousError, RendezvousTimeoutError
@@ -66,7 +67,7 @@ class GroupCalls(CommunicatorMixin):
         Collective. One `all_gather` of 24 bytes, then some milliseconds for memory and rendezvous. From then on the
         group is independent of this communicator: either may be closed first.
         """
-        config = self.config.changed(**settings)
+        config, limit_s = self._checked(rendezvous_timeout, settings)
         numbers = [0 if number is None else operator.index(number) for number in (color, key)]
         if not all(-(2**63) <= number < 2**63 for number in numbers):
             raise ValueError(f"color={color}, key={key}: must fit in 64 bits")
@@ -76,7 +77,7 @@ class GroupCalls(CommunicatorMixin):
             return None
         members = [r for r in range(self.size) if colors[r, 0] and colors[r, 1] == own[1]]
         members.sort(key=lambda r: (colors[r, 2], r))
-        return self._make_group(f"split.{own[1]}", members, config, rendezvous_timeout)
+        return self._make_group(f"split.{own[1]}", members, config, limit_s)
 
     def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of some ranks. Only they call.
@@ -107,7 +108,7 @@ class GroupCalls(CommunicatorMixin):
         Sends nothing in this communicator, so other threads may use it meanwhile. One thread at a time for the same
         ranks. Blocks until the other members have called. For a group of all ranks in their order, see `dup`.
         """
-        config = self.config.changed(**settings)
+        config, limit_s = self._checked(rendezvous_timeout, settings)
         members = [operator.index(r) for r in ranks]
         wrong = [r for r in members if not 0 <= r < self.size]
         if wrong:
@@ -116,7 +117,7 @@ class GroupCalls(CommunicatorMixin):
             raise ValueError(f"ranks={members}: a rank may be listed only once")
         if self.rank not in members:
             raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only the listed ranks call")
-        return self._make_group("subgroup", members, config, rendezvous_timeout)
+        return self._make_group("subgroup", members, config, limit_s)
 
     def dup(self, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of the same ranks with memory of its own: for a library, or one for each thread.
@@ -141,7 +142,7 @@ class GroupCalls(CommunicatorMixin):
         -----
         Collective: all ranks call, one thread of each at a time.
         """
-        return self._make_group("dup", range(self.size), self.config.changed(**settings), rendezvous_timeout)
+        return self._make_group("dup", range(self.size), *self._checked(rendezvous_timeout, settings))
 
     def shrink(self, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of the surviving ranks, in their old order, to continue after a `BrokenError`.
@@ -175,8 +176,8 @@ class GroupCalls(CommunicatorMixin):
         under the name of the set that they see, start again when it gets smaller, and are done when a barrier has shown
         that all of them have met. This communicator stays as it is; close it.
         """
-        config = self.config.changed(**settings)
-        deadline = None if rendezvous_timeout is None else time.monotonic() + rendezvous_timeout
+        config, limit_s = self._checked(rendezvous_timeout, settings)
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         survivors = self._survivors()
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -191,6 +192,11 @@ class GroupCalls(CommunicatorMixin):
                     raise
 
     # ---- what the calls share ----
+
+    def _checked(self, rendezvous_timeout: float | None, settings: dict[str, Any]) -> tuple[Config, float | None]:
+        """The settings of a new group, and its timeout in seconds, None for no limit; nothing is sent yet."""
+        limit_ns = timeout_ns(rendezvous_timeout)
+        return self.config.changed(**settings), None if limit_ns < 0 else 1e-9 * limit_ns
 
     def _make_group(
         self,

@@ -12,10 +12,8 @@ arrived, so a failure there concerns only the receiving rank.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +84,7 @@ class ObjectCalls(CommunicatorMixin):
         raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
         stream: Any = None
         buffers: Sequence = ()
-        with self._turn():
+        with self.object_turn:
             self.broadcast(raw, root=root, timeout=timeout)
             (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
             if not header.failed:
@@ -138,7 +136,7 @@ class ObjectCalls(CommunicatorMixin):
         def move(block, _sent, counts):
             return self.gather(block, root=root, counts=counts, timeout=timeout)
 
-        with self._turn():
+        with self.object_turn:
             headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
             if not any(header.failed for header in headers):
                 sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
@@ -182,7 +180,7 @@ class ObjectCalls(CommunicatorMixin):
         def move(block, _sent, counts):
             return self.all_gather(block, counts=counts, timeout=timeout)
 
-        with self._turn():
+        with self.object_turn:
             headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
             if not any(header.failed for header in headers):
                 sizes = [header.nbytes for header in headers]
@@ -236,7 +234,7 @@ class ObjectCalls(CommunicatorMixin):
             out = np.empty(sum(received_counts), np.uint8)
             return self.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
-        with self._turn():
+        with self.object_turn:
             raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
             self.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
             (header,) = self._read(raw, [root], ObjectCall.SCATTER, root)
@@ -281,7 +279,7 @@ class ObjectCalls(CommunicatorMixin):
         def move(block, counts, received_counts):
             return self.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
-        with self._turn():
+        with self.object_turn:
             headers = self._read(self.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
             if not any(header.failed for header in headers):
                 longest = longest_of([header.longest for header in headers])
@@ -334,35 +332,3 @@ class ObjectCalls(CommunicatorMixin):
 
     def _unpack_all(self, received: Sequence, own: object) -> list:
         return [own if r == self.rank else unpacked(parts, r) for r, parts in enumerate(received)]
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Run one call on objects at a time; an exception between two of its collectives aborts the communicator.
-
-        The ranks would be out of step otherwise: the others wait in a collective that this rank will not call.
-        """
-        with vars(self).setdefault("_object_turn", _Turn()):
-            try:
-                yield
-            except BaseException as error:
-                if not self.is_closed and not self.is_broken:
-                    self.abort(f"{type(error).__name__}: {error}")
-                raise
-
-
-class _Turn:
-    """A lock that raises if its thread holds it already: a signal handler must not call inside a call."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder = 0
-
-    def __enter__(self) -> None:
-        if self._holder == threading.get_ident():
-            raise RuntimeError("a signal handler or callback made a call on objects inside another one of its thread")
-        self._lock.acquire()
-        self._holder = threading.get_ident()
-
-    def __exit__(self, *exc: object) -> None:
-        self._holder = 0
-        self._lock.release()

@@ -52,6 +52,13 @@ cdef object dispatch(Prepared call, async_op):
     return call.start() if async_op else call.run()
 
 
+cdef inline Engine engine_of(Prepared call):
+    """The engine of a plan; raises for one that `Communicator.plan` has not made."""
+    if call.engine is None:
+        raise TypeError("a plan is made by Communicator.plan")
+    return call.engine
+
+
 cdef class Prepared:
     """A persistent plan: a collective with its arguments checked, its pointers taken and its schedule made.
 
@@ -61,6 +68,7 @@ cdef class Prepared:
 
     def __call__(self):
         """Make the call on the present contents of the arrays, and return its result."""
+        engine_of(self)
         return self.run()
 
     def start(self):
@@ -76,9 +84,10 @@ cdef class Prepared:
         ClosedError, BrokenError
             The communicator can make no more calls; nothing was submitted.
         """
-        if self.engine.is_closed or self.engine.is_inherited or self.engine.trouble is not None:
-            self.engine.refuse()
-        return submit(self.engine, self)
+        cdef Engine engine = engine_of(self)
+        if engine.is_closed or engine.is_inherited or engine.trouble is not None:
+            engine.refuse()
+        return submit(engine, self)
 
     def describe(self):
         """The schedule of this rank, in readable lines.
@@ -87,12 +96,13 @@ cdef class Prepared:
         -------
         str
         """
+        cdef Engine engine = engine_of(self)
         t = &self.request.eager
         if self.program is not None:
             if self.program.last is None:
                 return str(self.program.plan)
-            return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
-        group = &self.engine.c.group
+            return f"{engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
+        group = &engine.c.group
         lines = [f"{self.name}, one round of eager messages: rank {group.rank} of {group.size}"]
         if t.payload != NULL:
             lines.append(f"  send  {t.nbytes} bytes")
@@ -116,10 +126,10 @@ cdef class Prepared:
         how = "eager"
         if self.program is not None:
             how = f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
-        return f"<shmring.{type(self).__name__} {self.name} on {self.engine.name!r}: {how}>"
+        return f"<shmring.{type(self).__name__} {self.name} on {engine_of(self).name!r}: {how}>"
 
     def __reduce__(self):
-        raise TypeError("a plan belongs to its process and cannot be pickled; call comm.plan() in the other process")
+        raise TypeError("a plan belongs to its process and can be neither copied nor pickled; call comm.plan() again")
 
     # ---- overridden by calls that consist of more than one request ----
 

@@ -20,6 +20,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from shmring._runtime import timeout_ns
 from shmring.engine.lifecycle import Stage, in_child, track
 from shmring.errors import ClosedError
 
@@ -241,8 +242,9 @@ class ProgressThread:
 
 
 def lock_timeout(timeout: float | None) -> float:
-    """A timeout in seconds, None: no limit, in the form that `threading.Lock.acquire` takes."""
-    return -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+    """A timeout in seconds, checked, in the form that `threading.Lock.acquire` takes."""
+    ns = timeout_ns(timeout)
+    return -1 if ns < 0 else min(1e-9 * ns, threading.TIMEOUT_MAX)
 
 
 _making = threading.Lock()

@@ -148,19 +148,26 @@ cdef class Allocation:
         Of data in each segment.
     """
 
-    def __cinit__(self, AllocationRegistry registry, int number, list segments, int size, size_t nbytes):
+    def __cinit__(self, AllocationRegistry registry not None, int number, list segments not None, int size,
+                  size_t nbytes):
         cdef int r
+        cdef Mapping mapping
         self.registry = registry
         self.number = number
         self.segments = segments
         self.size = size
         self.nbytes = nbytes
         self.is_result = len(segments) == 1 and size > 1
+        if len(segments) not in (1, size):
+            raise ValueError(f"{len(segments)} segments for {size} ranks")
         self.bases = <char **> calloc(size, sizeof(char *))
         if self.bases == NULL:
             raise MemoryError("no memory for a shared array's addresses")
         for r in range(size):
-            self.bases[r] = (<Mapping> segments[0 if self.is_result else r].mapping).address + <size_t> HEADER_NBYTES
+            mapping = segments[0 if self.is_result else r].mapping
+            if mapping.address == NULL or mapping.nbytes < <size_t> HEADER_NBYTES + nbytes:
+                raise ValueError(f"the segment of rank {r} has no {nbytes} bytes of data")
+            self.bases[r] = mapping.address + <size_t> HEADER_NBYTES
         registry.add(self)
 
     def __dealloc__(self):
@@ -171,6 +178,8 @@ cdef class Allocation:
     def area(self, int rank):
         """The data of a rank's segment, as a buffer for an ndarray."""
         cdef Area area = Area.__new__(Area)
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank={rank}: must be from 0 to {self.size - 1}")
         area.allocation = self
         area.rank = rank
         return area
@@ -181,4 +190,6 @@ cdef class Area:
     """One rank's memory in an allocation. A view of it keeps the whole allocation mapped."""
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self.allocation is None:
+            raise BufferError("an area is made by Allocation.area")
         PyBuffer_FillInfo(buffer, self, self.allocation.bases[self.rank], self.allocation.nbytes, 0, flags)

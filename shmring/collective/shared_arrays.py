@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shmring.arrays.refusals import is_masked, name_of
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
@@ -29,6 +30,7 @@ from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even
 
 SUCCEEDED, NO_MEMORY, FAILED = range(3)
+MOST_NBYTES = 1 << 62  # what a file offset can say, with room for headers and rounding
 
 
 class StepOutcome(NamedTuple):
@@ -142,6 +144,7 @@ class SharedArrayCalls(CommunicatorMixin):
         -----
         Collective.
         """
+        _refuse_mask(x)
         content = np.asarray(x)
         made = self.empty(content.shape, content.dtype)
         made[...] = content
@@ -211,6 +214,7 @@ class SharedArrayCalls(CommunicatorMixin):
             raise ValueError(f"rank={rank}: must be a rank, from 0 to {self.size - 1}")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
+        _refuse_mask(array)
         found = self.engine.sharing and self.engine.sharing.registry.locate(array.ctypes.data)
         if not found:
             raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
@@ -224,6 +228,7 @@ class SharedArrayCalls(CommunicatorMixin):
     def _allocate(self, nbytes: int, what: str, root: int | None):
         """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
         engine = self.engine
+        engine.check_usable()
         sharing = engine.sharing or Sharing(self.size)
         # Only the ranks of this communicator know it: what others allocate at the same time has other names.
         session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
@@ -305,6 +310,9 @@ def _described(shape, dtype) -> tuple[int, str]:
     if dtype.hasobject:
         raise TypeError(f"dtype {dtype} holds references to Python objects, which are valid in one process only")
     shape = _shape(shape)
+    np.empty((0,) * len(shape), dtype)  # raises for more dimensions than NumPy has, on every rank alike
+    if math.prod(max(n, 1) for n in shape) * dtype.itemsize > MOST_NBYTES:
+        raise ValueError(f"shape {shape} of {dtype}: a shared array has at most {MOST_NBYTES} bytes")
     return math.prod(shape) * dtype.itemsize, f"{dtype.str if dtype.isbuiltin else dtype.name} {shape}"
 
 
@@ -313,6 +321,11 @@ def _shape(shape) -> tuple[int, ...]:
     if any(n < 0 for n in extents):
         raise ValueError(f"shape {extents} has a negative extent")
     return extents
+
+
+def _refuse_mask(x) -> None:
+    if is_masked(x):
+        raise TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
 
 
 def _array(allocation, rank: int, shape, dtype) -> np.ndarray:

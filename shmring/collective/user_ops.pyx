@@ -6,6 +6,8 @@ all communication of the call. So an exception that it raises concerns this rank
 all ranks remain in step.
 """
 
+from hashlib import blake2b
+
 import numpy as np
 
 from libc.stdint cimport int64_t, uint64_t
@@ -15,7 +17,7 @@ from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.collective.schedule cimport run_request
 from shmring.collective.persistent cimport prepare
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
+from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
                                 KIND_REDUCE_SCATTER, KIND_SCAN, NO_OP, NO_ROOT, pack_signature)
 
 from shmring.dtypes import DTYPES, OP_CODES
@@ -109,9 +111,28 @@ cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out,
         target_array(call.operands, &operands)
     prepare(call, engine, movement, x, &operands, root, NO_OP, NULL, timeout_ns, held, kept, result)
     # A peer that calls the collective by which this one moves its operands must get a mismatch.
-    signature = pack_signature(kind, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT, x.count)
+    signature = pack_signature(kind | BY_COUNTS, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT,
+                               (x.count * <uint64_t> 0x9e3779b97f4a7c15 + <uint64_t> digest_of(op)) >> 28)
     call.sign(signature)
     return call
+
+
+def digest_of(op):
+    """64 bits by which ranks find that they pass different functions: made of what all processes compute alike.
+
+    Not the module, as one rank's main program is another's import. Functions that differ only in what they have closed
+    over, and other callables of one type and name, have the same digest.
+    """
+    name = getattr(op, "__qualname__", None) or getattr(op, "__name__", None) or type(op).__qualname__
+    text = f"{name} {code_text(getattr(op, '__code__', None))}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def code_text(value):
+    """Code, or one of its constants, as text that is the same in all processes."""
+    if hasattr(value, "co_code"):
+        return f"{value.co_code.hex()} {value.co_names} {[code_text(constant) for constant in value.co_consts]}"
+    return repr(value) if isinstance(value, (int, float, complex, str, bytes, type(None))) else type(value).__name__
 
 
 def check_ufunc(op, name):

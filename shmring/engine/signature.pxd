@@ -6,7 +6,8 @@
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
 #   bits 58..63  kind           position in KINDS, never 0: memory that was never written agrees with nothing
 #
-# The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts.
+# The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts;
+# reductions by a Python function have it, too, with a digest of the count and the function.
 #
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
 #

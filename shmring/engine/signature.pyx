@@ -39,7 +39,12 @@ def explain(signature: int) -> str:
         layout = signature >> 21 & (1 << 29) - 1
         parts += [f"{what} x {count & (1 << 21) - 1}", f"layout {layout:x}"]
         return f"{KINDS[kind]}({', '.join(parts)})"
-    parts.append(f"{what}, counts of digest {count:09x}" if signature >> 58 & BY_COUNTS else f"{what} x {count}")
+    if not signature >> 58 & BY_COUNTS:
+        parts.append(f"{what} x {count}")
+    elif op == NO_OP and kind in (KIND_ALL_REDUCE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_EXSCAN):
+        parts.append(f"{what}, function and count of digest {count:09x}")
+    else:
+        parts.append(f"{what}, counts of digest {count:09x}")
     if root >= 0:
         parts.append(f"root={root}")
     return f"{KINDS[kind]}({', '.join(parts)})"

@@ -18,7 +18,7 @@ from shmring.errors import MessageError, MessageTimeoutError, ObjectError
 cdef class MessageCalls(DataMovement):
     """The part of `shmring.Communicator` that sends and receives arrays."""
 
-    def __cinit__(self, Engine engine, *args, **kwargs):
+    def __cinit__(self, Engine engine not None, *args, **kwargs):
         self.messages = PointToPoint(engine)
         self.begun_objects = {}
 

@@ -31,7 +31,7 @@ cdef class Matching(Waiter):
         The engine of the communicator.
     """
 
-    def __cinit__(self, Engine engine):
+    def __cinit__(self, Engine engine not None):
         cdef int size = engine.c.group.size, rank = engine.c.group.rank, j
         cdef size_t ends = pair_queue_ends_offset(engine.config)
         cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)

@@ -37,7 +37,7 @@ cdef class Progress(Matching):
         The engine of the communicator.
     """
 
-    def __cinit__(self, Engine engine):
+    def __cinit__(self, Engine engine not None):
         self.turn_queue = SimpleQueue()
         self.followers = SimpleQueue()
 

@@ -106,6 +106,8 @@ cdef class Request:
         cdef bint came
         if self.is_over:
             return 0
+        if self.owner is None:
+            raise TypeError("a request is made by Communicator.isend or Communicator.irecv")
         try:
             self.owner.enter()
             try:
@@ -201,6 +203,9 @@ cdef class Request:
             self.callbacks = [callback]
         else:
             self.callbacks.append(callback)
+
+    def __reduce__(self):
+        raise TypeError("a request belongs to its process and can be neither copied nor pickled")
 
     def __await__(self):
         return _poll_in_event_loop(self).__await__()

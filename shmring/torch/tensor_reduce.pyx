@@ -49,14 +49,13 @@ def fold(sources, str op, out, prefix=None, int total=0):
     cdef const carrier_t *carrier
     cdef const void **src
     cdef int n = 0, code = op_code(op)
-    target_array(out, &result)
-    source_array(sources[0], &operand)
+    cdef list held = [target_array(out, &result), source_array(sources[0], &operand)]
     f.kernel, f.closes, f.total = find_kernel(code, operand.dtype), NULL, total
     f.itemsize = f.first_itemsize = operand.itemsize
     f.dst_itemsize = result.itemsize
     carrier = find_carrier(code, operand.dtype)
     if prefix is not None:
-        source_array(prefix, &before)
+        held.append(source_array(prefix, &before))
         f.first_itemsize = before.itemsize
     if carrier != NULL and total == 0:
         f.kernel = carrier.opens if prefix is None else carrier.carries
@@ -70,9 +69,11 @@ def fold(sources, str op, out, prefix=None, int total=0):
             src[0] = before.data
             n = 1
         for x in sources:
-            source_array(x, &operand)
+            held.append(source_array(x, &operand))
             src[n] = operand.data
             n += 1
+            if operand.count != result.count or operand.itemsize != f.itemsize:
+                raise ValueError(f"a source has {operand.count} elements, out has {result.count}")
         with nogil:
             reduce_into(&f, result.data, NULL, src, n, result.count, False, False)
     finally:

@@ -16,6 +16,13 @@ def affine(a, b):
     return (2 * a - b).astype(a.dtype)
 
 
+def almost_affine(a, b):
+    return (2 * a - b + 1).astype(a.dtype)
+
+
+almost_affine.__qualname__ = "affine"
+
+
 def fold_everything(comm, count):
     size, rank = comm.size, comm.rank
     for f, dtype in ((affine, "f8"), (affine, "i2"), (np.subtract, "f4"), (np.hypot, "f2"), (np.left_shift, "u1")):
@@ -176,12 +183,18 @@ def disagree(comm, way, count):
             comm.all_reduce(x, op="sum")
         elif way == "movement":
             comm.all_gather(x)
+        elif way == "function":
+            comm.all_reduce(x, op=lambda a, b: 3 * a + b)
+        elif way == "constant":
+            comm.all_reduce(x, op=almost_affine)
+        elif way == "ufunc":
+            comm.all_reduce(x, op=np.hypot)
         else:
             comm.all_reduce(x[1:].copy(), op=affine)
     return True
 
 
 @pytest.mark.parametrize("count", [4, 10_000])
-@pytest.mark.parametrize("way", ["op", "movement", "count"])
-def test_ranks_agree_that_a_callable_is_used(way, count):
+@pytest.mark.parametrize("way", ["op", "movement", "count", "function", "constant", "ufunc"])
+def test_ranks_that_pass_different_functions_or_none_get_an_error(way, count):
     assert run_ranks(2, disagree, way, count) == [True] * 2

@@ -188,6 +188,33 @@ def bad_arguments(comm):
         (ValueError, lambda: comm.all_reduce(x, timeout=-1)),
         (ValueError, lambda: comm.all_to_all(np.ones(()))),
     ]
+    masked = np.ma.masked_equal(np.ones(8, np.float32), 1)
+    blocks = masked.reshape(1, 8).repeat(comm.size, 0)
+    for call in (
+        lambda: comm.all_reduce(masked),
+        lambda: comm.all_reduce(x, masked),
+        lambda: comm.all_reduce_many([x, masked]),
+        lambda: comm.reduce(masked),
+        lambda: comm.scan(masked),
+        lambda: comm.reduce_scatter(blocks),
+        lambda: comm.reduce_scatter(blocks, counts=[1] * comm.size),
+        lambda: comm.broadcast(masked),
+        lambda: comm.broadcast_many([masked]),
+        lambda: comm.all_gather(masked),
+        lambda: comm.all_gather(x, blocks),
+        lambda: comm.gather(masked),
+        lambda: comm.scatter(blocks, masked),
+        lambda: comm.all_to_all(blocks),
+        lambda: comm.all_to_all(blocks, counts=[1] * comm.size),
+        lambda: comm.send(masked, 0),
+        lambda: comm.isend(masked, 0),
+        lambda: comm.recv(masked),
+        lambda: comm.irecv(masked),
+        lambda: comm.sendrecv(x, 0, masked),
+    ):
+        cases.append((TypeError, call))
+        with pytest.raises(TypeError, match="masked"):
+            call()
     frozen = x.copy()
     frozen.flags.writeable = False
     cases.append(((TypeError, ValueError), lambda: comm.all_reduce(frozen)))

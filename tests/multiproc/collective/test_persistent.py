@@ -114,7 +114,7 @@ def refuse(comm):
         (ValueError, "no plan for 'close'", lambda: comm.plan("close")),
         (TypeError, "plan.start", lambda: comm.plan("all_reduce", x, async_op=True)),
         (ValueError, "unknown op", lambda: comm.plan("all_reduce", x, op="median")),
-        (TypeError, "cannot be pickled", lambda: pickle.dumps(comm.plan("all_reduce", x))),
+        (TypeError, "neither copied nor pickled", lambda: pickle.dumps(comm.plan("all_reduce", x))),
         (TypeError, "argument", lambda: comm.plan("all_reduce", x, color=1)),
     ):
         if comm.rank == 0:

@@ -434,6 +434,14 @@ def refuse(comm):
         (TypeError, lambda: comm.empty(3, object)),
         (TypeError, lambda: comm.empty(2.5)),
         (ValueError, lambda: comm.empty((3, -1))),
+        (ValueError, lambda: comm.empty(1 << 60)),
+        (ValueError, lambda: comm.zeros((1 << 40, 1 << 40))),
+        (ValueError, lambda: comm.empty((0, 1 << 70))),
+        (ValueError, lambda: comm.empty((1,) * 100)),
+        (ValueError, lambda: comm.shared_result(1 << 70, root=0)),
+        (ValueError, lambda: comm.shared_result((1,) * 100)),
+        (TypeError, lambda: comm.array(np.ma.masked_equal([1, 2], 2))),
+        (TypeError, lambda: comm.shared_view(x.view(np.ma.MaskedArray), 0)),
         (TypeError, lambda: comm.zeros(3, "no such dtype")),
         (ValueError, lambda: comm.shared_result(3, root=comm.size)),
         (ValueError, lambda: comm.shared_view(x, comm.size)),
@@ -442,7 +450,7 @@ def refuse(comm):
         (TypeError, lambda: comm.shared_view([1], 0)),
         (TypeError, lambda: comm.shared_view(x, 0.5)),
     ]
-    for error, call in cases[: None if comm.rank else 5]:
+    for error, call in cases[: None if comm.rank else 12]:
         with pytest.raises(error):
             call()
     assert comm.empty(3).shape == (3,)

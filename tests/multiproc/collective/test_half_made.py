@@ -1,0 +1,144 @@
+"""Objects that were never made, copied, closed, or interrupted: every use of them is an answer or an error."""
+
+import contextlib
+import copy
+import importlib
+import pickle
+import secrets
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.harness import run_ranks, start_processes
+
+import shmring
+from shmring import Communicator
+from shmring.errors import BrokenError, ClosedError
+
+MODULES = [
+    "collective.base", "collective.coalesced", "collective.data_movement", "collective.persistent",
+    "collective.reductions", "collective.registry", "collective.schedule", "collective.user_ops",
+    "collective.varying", "collective.zero_copy", "p2p.api", "p2p.matching", "p2p.pair_queue", "p2p.point_to_point",
+    "p2p.progress", "p2p.requests",
+]  # fmt: skip
+
+
+def extension_types():
+    for name in MODULES:
+        module = importlib.import_module(f"shmring.{name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__ and "__pyx_vtable__" in dir(value):
+                yield value
+
+
+def try_every_method(thing):
+    """Call every method with few arguments, any of which may raise."""
+    for name in dir(type(thing)):
+        if name in ("__class__", "__init_subclass__", "__subclasshook__", "__new__", "__dir__"):
+            continue
+        for arguments in ((), (None,), (0,), (None, None), (0, 0), ([], 0)):
+            try:
+                found = getattr(thing, name)
+                if callable(found):
+                    found(*arguments)
+            except Exception:
+                pass
+    for use in (repr, hash, copy.copy, copy.deepcopy, pickle.dumps, memoryview, len, iter):
+        with contextlib.suppress(Exception):
+            use(thing)
+
+
+def use_what_was_not_made(rank):
+    kinds = list(extension_types())
+    assert len(kinds) > 16
+    for kind in kinds:
+        for arguments in ((), (None,), (None, None), (None, 1, [], 1, 1), (None, 1, None, 1, 1), (-1,), (1 << 30,)):
+            for make in (kind, kind.__new__):
+                try:
+                    thing = make(*arguments) if make is kind else make(kind, *arguments)
+                except Exception:
+                    continue
+                try_every_method(thing)
+
+
+def test_types_that_are_used_before_they_are_made_raise():
+    start_processes(1, use_what_was_not_made).results()
+
+
+class Forgetful(Communicator):
+    def __init__(self, *args):
+        pass  # without super().__init__()
+
+
+def use_after_close(comm):
+    forgetful = Forgetful(comm.engine)
+    x = comm.empty(5)
+    plan, request, work = comm.plan("all_reduce", ones()), comm.irecv(ones(), 0, 3), comm.barrier(async_op=True)
+    many, counted = comm.plan("all_reduce_many", [ones()]), comm.plan("all_to_all", ones(), counts=[4], out_counts=[4])
+    for thing in (comm, request, work, plan, many, counted):
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError):
+                duplicate(thing)
+    assert not request.done()
+    comm.close()
+    for thing in (comm, request, work, plan, many, counted, forgetful, comm.object_turn, comm.engine.sharing):
+        try_every_method(thing)
+    with pytest.raises(ClosedError):
+        request.wait()
+    for call in (plan, many, counted, plan.start, lambda: comm.all_gather_object(1)):
+        with pytest.raises(ClosedError):
+            call()
+    x[:] = 1
+
+
+def ones():
+    return np.ones(4)
+
+
+def test_what_is_used_after_close_raises():
+    run_ranks(1, use_after_close)
+
+
+class Stop(BaseException):
+    pass
+
+
+def stop(*_):
+    raise Stop
+
+
+def interrupt_object_calls(rank, seed):
+    random = np.random.default_rng(seed)
+    signal.signal(signal.SIGALRM, stop)
+    comm, interrupts, until = None, 0, time.monotonic() + 1
+    while time.monotonic() < until:
+        comm = comm or shmring.init(rank=0, size=1, session=secrets.token_hex(8))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.integers(1, 300) * 1e-6)
+            for _ in range(50):
+                comm.all_gather_object("text")
+                comm.broadcast_object("text")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Stop:
+            interrupts += 1
+        finished = []
+        thread = threading.Thread(target=call_from_thread, args=(comm, finished))
+        thread.start()
+        thread.join()      # for ever if the turn was left taken
+        if finished == ["broken"]:
+            comm.close()
+            comm = None
+    assert interrupts
+
+
+def call_from_thread(comm, finished):
+    try:
+        finished.append(comm.all_gather_object(1))
+    except BrokenError:
+        finished.append("broken")
+
+
+def test_a_signal_handler_that_raises_in_an_object_call_leaves_no_lock(seed):
+    start_processes(1, interrupt_object_calls, seed).results()
