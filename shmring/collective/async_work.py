@@ -120,6 +120,8 @@ class Work:
             thread. It may make calls on the communicator, which take the place in the order of calls where the callback
             is added. What it raises is reported by `sys.unraisablehook` and has no other effect.
         """
+        if not callable(fn):
+            raise TypeError(f"add_done_callback takes a callable, not {type(fn).__name__}")
         self._progress.run_after(self, partial(_call_back, fn, self))
 
     @property

@@ -80,6 +80,8 @@ def user_prefix() -> str:
 
 def session_prefix(session: str) -> str:
     """The start of all names of a session and its sub-sessions."""
+    if not isinstance(session, str):
+        raise TypeError(f"session={session!r}: must be a str")
     return f"{user_prefix()}{_slug(session.partition('/')[0])}-"
 
 

@@ -197,6 +197,8 @@ cdef class Request:
         callback : callable
             Called by the thread that finds it over. It may make calls of this communicator.
         """
+        if not callable(callback):
+            raise TypeError(f"add_done_callback takes a callable, not {type(callback).__name__}")
         if self.is_over:
             callback(self)
         elif self.callbacks is None:

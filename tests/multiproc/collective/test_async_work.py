@@ -195,6 +195,9 @@ def callbacks_in_detail(comm):
     work.add_done_callback(lambda w: seen.append((w is work, threading.get_ident() == main)))
     assert seen == [(True, True)]
 
+    with pytest.raises(TypeError, match="takes a callable, not int"):
+        work.add_done_callback(1)
+
     def fail(w):
         raise LookupError("in a callback")
 

@@ -759,6 +759,8 @@ def awaited_by_tasks(comm):
     with pytest.raises(TypeError, match="int64"):
         asyncio.run(shift())
     request = comm.irecv(x.view(np.int64), other)
+    with pytest.raises(TypeError, match="takes a callable, not int"):
+        request.add_done_callback(1)
     request.add_done_callback(called.append)
     assert request.result().count == 300_000
     assert (x.view(np.int64) == other).all()

@@ -45,3 +45,9 @@ def test_aliases_have_the_number_of_what_they_stand_for():
 def test_an_unknown_op_is_refused_and_the_known_ones_are_named(op):
     with pytest.raises(ValueError, match="sum, prod, min"):
         dtypes.op_code(op)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "", None, 3, ["float32"]])
+def test_an_unknown_dtype_is_refused_and_the_known_ones_are_named(dtype):
+    with pytest.raises(ValueError, match="unknown dtype .* float32"):
+        dtypes.is_defined("sum", dtype)

@@ -14,7 +14,7 @@ from shmring.errors import SegmentError
 from shmring.memory import names, ofd_locks
 from shmring.memory.names import NameHeldError, claim, join, segment_name
 from shmring.memory.segment import OUTBOX, create
-from shmring.memory.sweep import leftovers
+from shmring.memory.sweep import leftovers, sweep
 
 FORK = multiprocessing.get_context("fork")
 
@@ -214,3 +214,11 @@ def test_a_dead_childs_claim_is_stale(name):
         assert not names.is_alive(fd)
     claim(name).release()  # replaces it
     assert not stands(name)
+
+
+@pytest.mark.parametrize("session", [3, b"job", ["job"]])
+def test_a_session_that_is_no_text_is_refused(session):
+    with pytest.raises(TypeError, match="session="):
+        leftovers(session)
+    with pytest.raises(TypeError, match="session="):
+        sweep(session)
