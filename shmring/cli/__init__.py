@@ -7,7 +7,10 @@ Only the module of the command at hand is imported.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -23,7 +26,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status.
+    """Run one command; returns the exit status: 1 if it failed, 2 if an argument or a setting is invalid.
 
     Parameters
     ----------
@@ -31,22 +34,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         The arguments after the program's name; ``sys.argv[1:]`` if not given.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed, as by `>&-`
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115  (kept open)
     if not argv or argv[0] not in COMMANDS:
         _overview().parse_args(argv or ["--help"])
         return 2  # not reached: argparse exits with its own status
     name = argv[0]
-    module = importlib.import_module(f".{name}", __name__)
-    parser = argparse.ArgumentParser(
-        prog=f"shmring {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    module.add_arguments(parser)
     try:
-        return module.main(parser.parse_args(argv[1:]))
+        module = importlib.import_module(f".{name}", __name__)
+        parser = argparse.ArgumentParser(
+            prog=f"shmring {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(parser)
+        status = module.main(parser.parse_args(argv[1:]))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        _discard_output()
+        return 128 + signal.SIGPIPE
     except (ShmringError, OSError) as error:
         print(f"shmring {name}: {error}", file=sys.stderr)
+        _discard_output()
         return 1
+    except (ValueError, ImportError) as error:  # a setting in the environment
+        print(f"shmring {name}: {error}", file=sys.stderr)
+        return 2
+
+
+def _discard_output() -> None:
+    """Let the interpreter's last flush succeed after one that failed."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -26,6 +26,8 @@ from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
 from shmring.placement.cpus import allowed_processors
 
+from .arguments import checked, count, duration, output_file, plot_file, whole_number
+
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"
 DTYPES = (
@@ -39,19 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--op", type=_ops, default=["all_reduce"], metavar="NAMES", help=f"{', '.join(metrics.OPS)}; or all")
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help="of the elements (default: float32)")
-    add("-n", "--ranks", type=_positive, default=2, metavar="N", help="processes of each competitor (default: 2)")
+    add("-n", "--ranks", type=count, default=2, metavar="N", help="processes of each competitor (default: 2)")
     add(
         "--sizes",
-        type=_checked(metrics.parse_sizes),
+        type=checked(metrics.parse_sizes),
         default=metrics.DEFAULT_SIZES,
         metavar="SIZES",
         help="bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: %(default)s)",
     )
-    add("--seconds", type=_seconds, default=2.0, metavar="S", help="per row, at least 5 cycles (default: 2)")
-    add("--cycles", type=_positive, metavar="N", help="number of cycles per row, instead of seconds")
+    add("--seconds", type=duration, default=2.0, metavar="S", help="per row, at least 5 cycles (default: 2)")
+    add("--cycles", type=count, metavar="N", help="number of cycles per row, instead of seconds")
     add(
         "--slice",
-        type=_seconds,
+        type=duration,
         metavar="MS",
         help="milliseconds per slice, after half as many of warm-up (default: 10; 30 if ranks share processors)",
     )
@@ -75,20 +77,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bind", default="auto", metavar="WHERE", help="auto, none, or processors by rank: 0,2,4 (default: auto)")
     add(
         "--patience",
-        type=_seconds,
+        type=duration,
         default=30.0,
         metavar="S",
         help="seconds to wait for an answer of a competitor (default: 30)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the random order of competitors (default: 0)")
+    add("--seed", type=whole_number, default=0, metavar="N", help="of the random order of competitors (default: 0)")
     add("--long", action="store_true", help="all numbers of each competitor, instead of one line per size")
     add(
         "--split",
         action="store_true",
         help="two lines for a size if the placement of the processors changed: near, and far",
     )
-    add("--json", metavar="FILE", help="write all results as JSON (-: to standard output, without the table)")
-    add("--plot", metavar="FILE", help="draw latency and bandwidth (.png, .svg, .pdf); needs matplotlib")
+    add("--json", type=_json_file, metavar="FILE", help="write all results as JSON (-: standard output, no table)")
+    add("--plot", type=plot_file, metavar="FILE", help="draw into FILE (.png, .svg, .pdf); needs matplotlib")
     add("--list", action="store_true", help="only list the competitors")
 
 
@@ -200,6 +202,8 @@ def _pythons(texts: list[str]) -> dict[str, str]:
 
 def _ops(text: str) -> list[str]:
     names = list(metrics.OPS) if text == "all" else _names(text)
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no collective; choose from {', '.join(metrics.OPS)}, all")
     for name in names:
         if name not in metrics.OPS:
             raise argparse.ArgumentTypeError(f"no collective {name!r}; choose from {', '.join(metrics.OPS)}, all")
@@ -210,28 +214,8 @@ def _names(text: str) -> list[str]:
     return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _checked(parse):
-    def argument(text: str):
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return argument
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
-    return number
+def _json_file(text: str) -> str:
+    return text if text == "-" else output_file(text)
 
 
 def _write(file: str, text: str) -> None:

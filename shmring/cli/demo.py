@@ -15,6 +15,7 @@ from shmring.placement.cpus import usable_processors
 from . import _digits, _network
 from ._progress import Progress
 from ._training import NBATCH, Exchange, Report, Settings, run_rank
+from .arguments import count, plot_file, whole_number
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
@@ -30,31 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--ranks",
-        type=_positive,
+        type=count,
         default=None,
         metavar="N",
         help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
     )
-    parser.add_argument("--epochs", type=_positive, default=20, metavar="N", help="passes over the data (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
-    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into FILE; needs matplotlib")
+    parser.add_argument("--epochs", type=count, default=20, metavar="N", help="passes over the data (default: 20)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of weights and batches (default: 0)")
+    parser.add_argument(
+        "--plot", type=plot_file, metavar="FILE", help="draw the loss curve into FILE; needs matplotlib"
+    )
     parser.add_argument("--quiet", action="store_true", help="print only failures")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the demo; 0 if every check passed, 1 if one failed, 2 if the arguments are invalid."""
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         print("shmring demo: --plot needs matplotlib; `pip install matplotlib` installs it", file=sys.stderr)
-        return 2
-    if args.seed < 0:
-        print(f"shmring demo: --seed must not be negative, got {args.seed}", file=sys.stderr)
         return 2
     nranks = args.ranks or min(MOST_BY_DEFAULT, max(2, int(usable_processors())))
     settings = Settings(args.epochs, args.seed)

@@ -29,6 +29,8 @@ from shmring.placement.topology_file import topology as look_at_machine
 from shmring.ring.inspect import EndLook
 from shmring.version import __version__
 
+from .arguments import duration
+
 _LIMITS = {
     "memory lock": resource.RLIMIT_MEMLOCK,
     "address space": resource.RLIMIT_AS,
@@ -45,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--channels", action="store_true", help="only the open channels: waiting ends, fill, rates")
     parser.add_argument(
-        "--interval", type=float, default=0.5, help="seconds over which rates are measured (default 0.5)"
+        "--interval",
+        type=duration,
+        default=0.5,
+        metavar="S",
+        help="seconds over which rates are measured (default: 0.5)",
     )
     parser.add_argument("--clean", action="store_true", help="remove the names left by dead jobs")
 

@@ -16,10 +16,12 @@ import sys
 from shmring.launch.run import run
 from shmring.placement.cpu_binding import UNITS
 
+from .arguments import count, limit
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring run``."""
-    parser.add_argument("-n", "--size", type=_positive, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-n", "--size", type=count, required=True, metavar="N", help="number of ranks")
     parser.add_argument(
         "-m", "--module", action="store_true", help="the command is the name of a module, as in python -m"
     )
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bind", choices=UNITS, default="none", help="bind each rank to one core, last-level cache or NUMA node"
     )
     parser.add_argument(
-        "--grace", type=float, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: %(default)s)"
+        "--grace", type=limit, default=5.0, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: %(default)s)"
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="[--] command ...", help="script.py, module or program; arguments"
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the command; returns 127 or 126, as a shell does, if it does not exist or is not executable."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
+    if not command or not command[0]:
         print("shmring run: no command given: expected a script, `-m MODULE`, or a program", file=sys.stderr)
         return 2
     try:
@@ -60,10 +62,3 @@ def _complete(command: list[str], is_module: bool) -> list[str]:
             raise FileNotFoundError(2, "no such script", command[0])
         return [sys.executable, *command]
     return command
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
-    return value

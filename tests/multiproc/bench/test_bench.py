@@ -96,7 +96,7 @@ def test_the_table_and_the_list_are_printed():
 def test_wrong_arguments_are_refused(wrong):
     done = subprocess.run(command(*wrong), capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
     assert done.returncode == 2
-    assert wrong[1] in done.stderr or "less than 1" in done.stderr
+    assert wrong[1] in done.stderr or "must be at least 1" in done.stderr
 
 
 # A rank that misbehaves in a way that its first argument names, behind the worker's own doors.

@@ -1,0 +1,90 @@
+"""Values of command-line arguments, checked while they are parsed: a bad one ends the command with status 2."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from shmring._runtime import timeout_ns
+
+T = TypeVar("T")
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """An argument whose ``ValueError`` is shown as it is."""
+
+    def argument(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    number = whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at least 0."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} must not be negative")
+    return number
+
+
+def duration(text: str) -> float:
+    """Seconds, or whatever the unit is, above 0 and below a million."""
+    number = _number(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and below a million")
+    return number
+
+
+def limit(text: str) -> float:
+    """Seconds by the rule for all timeouts: 0 or more; ``inf`` is no limit."""
+    number = _number(text)
+    try:
+        timeout_ns(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be 0 or more seconds; inf: no limit") from None
+    return number
+
+
+def output_file(text: str) -> str:
+    """The path of a file that can be written; checked before hours are spent on what it is for."""
+    folder = os.path.dirname(text) or "."
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder!r}")
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
+    if not os.access(text if os.path.exists(text) else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
+    return text
+
+
+def plot_file(text: str) -> str:
+    """The path of an image file of a known format."""
+    if not text.endswith(PLOT_SUFFIXES):
+        raise argparse.ArgumentTypeError(f"{text!r} must end in {', '.join(PLOT_SUFFIXES)}")
+    return output_file(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
