@@ -40,6 +40,6 @@ def draw(cases: list, values: list[set], count: int, rng: random.Random) -> list
 
 
 def values_of(item) -> set:
-    """Parameters of a test's case, with the values they have there."""
+    """Parameters of a test's case, each with its value as text, which cases that are listed one by one share, too."""
     callspec = getattr(item, "callspec", None)
-    return set(callspec.indices.items()) if callspec is not None else set()
+    return {(name, repr(value)) for name, value in callspec.params.items()} if callspec is not None else set()
