@@ -5,6 +5,7 @@ the engine, make the call, leave; or prepare it for later. Nothing is sent befor
 argument leaves the communicator as it was.
 """
 
+import operator
 from queue import SimpleQueue
 
 from libc.stdint cimport int64_t
@@ -182,6 +183,13 @@ cdef class CollectiveBase:
         self.engine.progress.retire()
 
     # ---- for the subclasses ----
+
+    def _checked_rank(self, number, str name):
+        """``number``, the argument ``name``, as a rank; raises if it is none."""
+        rank = operator.index(number)
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{name}={rank}: must be a rank, from 0 to {self.size - 1}")
+        return rank
 
     cdef object perform(self, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held, kept, result,
                         async_op):

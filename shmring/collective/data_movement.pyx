@@ -12,6 +12,20 @@ from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BA
                                        KIND_SCATTER, NO_ROOT)
 
 
+cdef inline object collect(DataMovement self, int kind, x, out, int root, bint receives, int64_t timeout_ns, async_op):
+    """Collect a block of every rank, on the ranks that receive."""
+    cdef array_t a, b
+    result = kept = None
+    held = source_array(x, &a)
+    b = a
+    if receives:
+        result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
+        kept = target_array(result, &b)
+        check_out(&a, &b, self.size, 1)
+        check_overlap(&a, &b, self.rank * a.nbytes)
+    return self.perform(kind, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
+
+
 cdef class DataMovement(Reductions):
     """The data movement of `shmring.Communicator`. Derives from the reductions: an extension type has one base."""
 
@@ -76,16 +90,10 @@ cdef class DataMovement(Reductions):
         -----
         Collective. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in place.
         """
-        cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
         if counts is not None:
             return all_gather_rows(self.engine, x, out, counts, timeout_ns, async_op)
-        held = source_array(x, &a)
-        result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
-        kept = target_array(result, &b)
-        check_out(&a, &b, self.size, 1)
-        check_overlap(&a, &b, self.rank * a.nbytes)
-        return self.perform(KIND_ALL_GATHER, &a, &b, NO_ROOT, None, timeout_ns, held, kept, result, async_op)
+        return collect(self, KIND_ALL_GATHER, x, out, NO_ROOT, True, timeout_ns, async_op)
 
     def gather(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
@@ -116,20 +124,11 @@ cdef class DataMovement(Reductions):
         -----
         Collective. About 4 * (size - 1) * x.nbytes bytes touched.
         """
-        cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
         if counts is not None:
             return gather_rows(self.engine, x, out, counts, root, timeout_ns, async_op)
-        result = kept = None
-        held = source_array(x, &a)
-        b = a
-        if is_root:
-            result = empty_like_array(x, (self.size, *shape_of(x))) if out is None else out
-            kept = target_array(result, &b)
-            check_out(&a, &b, self.size, 1)
-            check_overlap(&a, &b, self.rank * a.nbytes)
-        return self.perform(KIND_GATHER, &a, &b, root, None, timeout_ns, held, kept, result, async_op)
+        return collect(self, KIND_GATHER, x, out, root, is_root, timeout_ns, async_op)
 
     def scatter(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.

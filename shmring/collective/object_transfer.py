@@ -212,9 +212,8 @@ def _joined(placed: list[tuple[int, np.ndarray]], nbytes: int) -> np.ndarray:
 
 
 def _rounded(nbytes: int) -> int:
-    """Up to the next of a few sizes, an eighth apart: each tuple of counts has a plan of its own."""
-    grain = max(GRAIN_NBYTES, 1 << max(0, nbytes.bit_length() - 4))
-    return -(-nbytes // grain) * grain
+    """Up to the next of a few sizes, the powers of two: each tuple of counts has a plan of its own."""
+    return max(GRAIN_NBYTES, 1 << (nbytes - 1).bit_length()) if nbytes else 0
 
 
 def unpacked(received: Received, sender: int) -> Any:

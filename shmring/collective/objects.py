@@ -12,7 +12,6 @@ arrived, so a failure there concerns only the receiving rank.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +77,7 @@ class ObjectCalls(CommunicatorMixin):
         sender chose.**
         """
         self._check_call(timeout)
-        root = self._checked_root(root)
+        root = self._checked_rank(root, "root")
         is_root = self.rank == root
         own, packed, cause = self._pack_all(ObjectCall.BROADCAST, [obj] if is_root else [], root)
         raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
@@ -128,7 +127,7 @@ class ObjectCalls(CommunicatorMixin):
         Collective. Headers go to all ranks; the rest goes to the root by `gather` with counts, large arrays in pieces.
         """
         self._check_call(timeout)
-        root = self._checked_root(root)
+        root = self._checked_rank(root, "root")
         own, packed, cause = self._pack_all(ObjectCall.GATHER, [obj], root)
         everyone = range(self.size)
         received: list = []
@@ -224,7 +223,7 @@ class ObjectCalls(CommunicatorMixin):
         `scatter` with counts, large arrays in pieces.
         """
         self._check_call(timeout)
-        root = self._checked_root(root)
+        root = self._checked_rank(root, "root")
         is_root = self.rank == root
         objs = self._one_per_rank(objs) if is_root else []
         own, packed, cause = self._pack_all(ObjectCall.SCATTER, objs, root)
@@ -295,12 +294,6 @@ class ObjectCalls(CommunicatorMixin):
         if timeout is not ...:
             timeout_ns(timeout)
         require_pickle(self.config.allow_pickle)
-
-    def _checked_root(self, root) -> int:
-        root = operator.index(root)
-        if not 0 <= root < self.size:
-            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
-        return root
 
     def _one_per_rank(self, objs) -> Sequence:
         if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):

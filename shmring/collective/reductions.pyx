@@ -10,6 +10,23 @@ from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_EXSCAN, KIND_REDUCE
                                        NO_ROOT)
 
 
+cdef inline object combine(CollectiveBase self, int kind, x, out, op, timeout, async_op):
+    """A reduction whose input and output are of one size on every rank."""
+    cdef array_t a, b
+    cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
+    result = x if out is None else out
+    held = None
+    if out is None:
+        kept = target_array(x, &a)
+        b = a
+    else:
+        held = source_array(x, &a)
+        kept = target_array(out, &b)
+        check_out(&a, &b, 1, 1)
+        check_overlap(&a, &b, 0)
+    return self.perform(kind, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
+
+
 cdef class Reductions(CollectiveBase):
     """The reductions of `shmring.Communicator`."""
 
@@ -53,19 +70,7 @@ cdef class Reductions(CollectiveBase):
         eager messages. Above: slices, each reduced by its owner from all sources at once;
         (5 * size - 2) * x.nbytes bytes touched in all.
         """
-        cdef array_t a, b
-        cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
-        result = x if out is None else out
-        held = None
-        if out is None:
-            kept = target_array(x, &a)
-            b = a
-        else:
-            held = source_array(x, &a)
-            kept = target_array(out, &b)
-            check_out(&a, &b, 1, 1)
-            check_overlap(&a, &b, 0)
-        return self.perform(KIND_ALL_REDUCE, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
+        return combine(self, KIND_ALL_REDUCE, x, out, op, timeout, async_op)
 
     def reduce(self, x, out=None, *, int root=0, op="sum", timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
@@ -176,7 +181,7 @@ cdef class Reductions(CollectiveBase):
         -----
         Collective. Reduced in rank order.
         """
-        return self.prefix(KIND_SCAN, x, out, op, timeout, async_op)
+        return combine(self, KIND_SCAN, x, out, op, timeout, async_op)
 
     def exscan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` over the ranks before this one (exclusive prefix).
@@ -200,18 +205,4 @@ cdef class Reductions(CollectiveBase):
         -----
         Collective. Reduced in rank order.
         """
-        return self.prefix(KIND_EXSCAN, x, out, op, timeout, async_op)
-
-    cdef object prefix(self, int kind, x, out, op, timeout, async_op):
-        cdef array_t a, b
-        cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
-        result = x if out is None else out
-        held = None
-        kept = target_array(result, &b)
-        if out is None:
-            a = b
-        else:
-            held = source_array(x, &a)
-            check_out(&a, &b, 1, 1)
-            check_overlap(&a, &b, 0)
-        return self.perform(kind, &a, &b, NO_ROOT, op, timeout_ns, held, kept, result, async_op)
+        return combine(self, KIND_EXSCAN, x, out, op, timeout, async_op)

@@ -179,9 +179,7 @@ class SharedArrayCalls(CommunicatorMixin):
         this rank's next collective that writes it: no rank writes before all ranks are in that call. Only collectives
         with the same result on all ranks may write it, and `reduce` and `gather`; `all_reduce` in place is refused.
         """
-        root = operator.index(root)
-        if not 0 <= root < self.size:
-            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
+        root = self._checked_rank(root, "root")
         return _array(self._allocate(*_described(shape, dtype), root), self.rank, shape, dtype)
 
     def shared_view(self, array, rank) -> np.ndarray:
@@ -209,9 +207,7 @@ class SharedArrayCalls(CommunicatorMixin):
         Not collective, sends nothing, does not block. Accesses through such a view are not synchronised: put a
         `barrier`, or any collective of both ranks, between the stores of one rank and the loads of another.
         """
-        rank = operator.index(rank)
-        if not 0 <= rank < self.size:
-            raise ValueError(f"rank={rank}: must be a rank, from 0 to {self.size - 1}")
+        rank = self._checked_rank(rank, "rank")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
         _refuse_mask(array)

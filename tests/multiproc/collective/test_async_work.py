@@ -120,7 +120,7 @@ def test_calls_made_at_once_come_after_the_work_submitted_before_them(n, seed):
 
 
 def callbacks_that_make_calls(comm, seed):
-    """Each call adds up a number that tells its place in the program; any other order is a mismatch or a wrong sum."""
+    """Each call adds up a number for its place in the program; any other order is a mismatch or a wrong sum."""
     own = random.Random(seed + comm.rank)
     log = []
 
@@ -282,7 +282,7 @@ def give_up_awaiting(comm):
     return result
 
 
-def test_who_gives_up_waiting_leaves_the_work_running():
+def test_a_wait_that_is_given_up_leaves_the_work_running():
     assert run_ranks(2, give_up_awaiting) == [[2, 2]] * 2
 
 
@@ -340,7 +340,7 @@ def fail_in_the_background(comm):
     return seen
 
 
-def test_errors_reach_who_waits_and_callbacks():
+def test_errors_reach_waits_and_callbacks():
     assert run_ranks(2, fail_in_the_background) == [[MismatchError]] * 2
 
 
@@ -521,7 +521,7 @@ else:
 
 
 @pytest.mark.parametrize("other", ["barrier", "all_reduce"])
-def test_a_program_that_ends_with_work_in_flight_ends_and_tells_the_others(tmp_path, other):
+def test_a_program_that_ends_with_work_in_flight_ends_and_aborts_the_others(tmp_path, other):
     script = tmp_path / "leave.py"
     script.write_text(EXIT)
     done = subprocess.run(

@@ -252,7 +252,7 @@ def test_slots_are_reused_for_ever(n):
 
 
 def one_sided(comm):
-    # The root runs ahead of the others until the ring is full; nobody may overwrite what was not read.
+    # The root runs ahead of the others until the ring is full; no rank may overwrite what was not read.
     for root in range(comm.size):
         for i in range(50):
             for count in (1, 2000):
@@ -286,6 +286,6 @@ def look_at_stats(comm, streaming, kind):
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 @pytest.mark.parametrize("streaming", [-1, 0, 1])
-def test_stats_tell_what_was_chosen_and_why(streaming, kind):
+def test_stats_have_what_was_chosen_and_why(streaming, kind):
     found = run_ranks(3, look_at_stats, streaming, kind, init={"streaming": streaming})
     assert len(set(found)) == 1  # what the ranks took together, so all choose alike

@@ -59,7 +59,7 @@ def test_small_blocks_go_round_the_ring_for_ever(n):
 
 
 def nothing_at_the_end(comm):
-    # The eager of rank 0 fills whole lines, and the last rank's share begins where it ends: it hears no line of it.
+    # The eager message of rank 0 fills whole lines; the last rank receives none of them, as its share begins at the end.
     for nbytes in (48, 104, 160, 440):
         counts = [nbytes, *[0] * (comm.size - 1)]
         shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),
@@ -72,7 +72,7 @@ def nothing_at_the_end(comm):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_an_empty_share_at_the_end_of_a_eager_waits_for_no_line(n):
+def test_an_empty_share_at_the_end_of_an_eager_message_waits_for_no_line(n):
     run_ranks(n, nothing_at_the_end)
 
 
@@ -81,7 +81,7 @@ def disagree(comm, way):
     n = 20_000 if "large" in way else 2
     counts = [n] * comm.size
     if odd:
-        # The odd one believes that others have more, and has itself what it was told.
+        # The odd one believes that others have more, and has itself the right number.
         counts = [n + 1, *counts[1:]] if "more" in way else [*counts[1:], n]
         if "swap" in way:
             counts = [n + 1, n - 1, *counts[2:]] if comm.size > 2 else [2 * n, n]
@@ -189,7 +189,7 @@ def too_many(comm):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_more_elements_than_a_signature_can_say_are_refused(n):
+def test_more_elements_than_a_signature_can_hold_are_refused(n):
     assert run_ranks(n, too_many) == [[n] * 3] * n
 
 

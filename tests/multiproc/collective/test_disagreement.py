@@ -116,7 +116,7 @@ def call_something_else(comm, pair, n, odd):
     usual, other, *_ = PAIRS[pair]
     with pytest.raises(MismatchError) as caught:
         (other if comm.rank == odd else usual)(comm, n)
-        comm.barrier()  # where a root's say ends its part
+        comm.barrier()  # where a root ends its part
         comm.barrier()
     with pytest.raises(MismatchError) as again:
         comm.all_reduce(np.ones(1))
@@ -129,11 +129,11 @@ def call_something_else(comm, pair, n, odd):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("n", [SMALL, LARGE], ids=["eager", "planned"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_all_ranks_hear_of_a_disagreement_with_both_calls(pair, n, ranks):
+def test_all_ranks_get_a_disagreement_with_both_calls(pair, n, ranks):
     for odd in {ranks - 1, 1}:
-        told = run_ranks(ranks, call_something_else, pair, n, odd)
-        assert len(set(told)) == 1, told  # one account of one event
-        text, about = told[0]
+        errors = run_ranks(ranks, call_something_else, pair, n, odd)
+        assert len(set(errors)) == 1, errors  # one account of one event
+        text, about = errors[0]
         assert len(set(about)) == 2
         assert all(0 <= r < ranks for r in about)
         assert " called " in text
@@ -207,7 +207,7 @@ def skip_a_same_one(comm, n):
 
 
 def test_of_calls_that_are_all_alike_the_missing_one_is_the_last():
-    # No signature can tell: one call too few shows when nobody comes to the last.
+    # No signature shows it: one call too few shows when no rank comes to the last.
     from support.harness import start_ranks
 
     outcomes = start_ranks(2, skip_a_same_one, SMALL).outcomes()

@@ -37,7 +37,7 @@ def named(group, origin):
     return group
 
 
-# -- who is in it -----------------------------------------------------------------------------------------------------
+# -- members ----------------------------------------------------------------------------------------------------------
 
 
 def split_by_parity(comm):
@@ -79,7 +79,7 @@ def split_by_key(comm):
 
 
 @pytest.mark.parametrize("n", GROUPS)
-def test_split_orders_by_key_then_rank_and_leaves_out_who_has_no_colour(n):
+def test_split_orders_by_key_then_rank_and_leaves_out_ranks_without_a_colour(n):
     run_ranks(n, split_by_key)
 
 
@@ -107,7 +107,7 @@ def test_subgroup_numbers_ranks_as_listed_and_refuses_bad_lists(n):
 
 
 def make_in_different_orders(comm):
-    # Every pair, in an order of each rank's own, several at a time: nobody can wait for the other's turn.
+    # Every pair, in an order of each rank's own, several at a time: no rank can wait for another's turn.
     pairs = [(a, b) for a in range(comm.size) for b in range(a) if comm.rank in (a, b)]
     made, errors = {}, []
 
@@ -232,7 +232,7 @@ def test_a_communicator_for_each_thread(n):
 # -- what does not come about -----------------------------------------------------------------------------------------
 
 
-def wait_for_who_never_calls(comm):
+def wait_for_a_rank_that_never_calls(comm):
     if comm.rank == comm.size - 1:
         comm.barrier()
         return
@@ -245,7 +245,7 @@ def wait_for_who_never_calls(comm):
 
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(n):
-    run_ranks(n, wait_for_who_never_calls)
+    run_ranks(n, wait_for_a_rank_that_never_calls)
 
 
 def try_again(comm):
@@ -269,7 +269,7 @@ def disagree_about_settings(comm):
     assert total(named(comm.dup(), 1)) == comm.size
 
 
-def test_different_settings_are_told_to_all_and_the_parent_works_on():
+def test_different_settings_are_an_error_on_all_and_the_parent_works_on():
     run_ranks(2, disagree_about_settings)
 
 
@@ -296,13 +296,13 @@ def wait_for_the_dead(comm):
     with pytest.raises(PeerLostError) as caught:
         comm.dup()      # of 300 seconds' patience
     assert caught.value.rank == comm.size - 1
-    comm.subgroup(range(comm.size - 1)).barrier()      # whom the dead does not concern works on
+    comm.subgroup(range(comm.size - 1)).barrier()      # the ranks that do not need the dead one work on
     return time.monotonic() - started
 
 
 @pytest.mark.parametrize("when", [0.0, 0.1])
 @pytest.mark.parametrize("n", GROUPS)
-def test_a_rank_that_dies_before_it_comes_is_noticed_by_all_who_wait(n, when):
+def test_a_rank_that_dies_before_it_comes_is_noticed_by_all_waiting_ranks(n, when):
     gang = start_ranks(n, wait_for_the_dead)
     gang.wait_for("here", [n - 1])
     time.sleep(when)
@@ -311,7 +311,7 @@ def test_a_rank_that_dies_before_it_comes_is_noticed_by_all_who_wait(n, when):
         assert outcome.ok, outcome
 
 
-def wait_for_who_has_closed(comm):
+def wait_for_a_rank_that_has_closed(comm):
     if comm.rank == 1:
         comm.close()
         with pytest.raises(ClosedError):
@@ -327,7 +327,7 @@ def wait_for_who_has_closed(comm):
 
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_rank_that_has_closed_the_parent_is_not_waited_for(n):
-    run_ranks(n, wait_for_who_has_closed)
+    run_ranks(n, wait_for_a_rank_that_has_closed)
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def wait_for_a_group_while_its_parent_breaks(comm):
     assert pickle.loads(pickle.dumps(caught.value)).rank == 0
 
 
-def test_a_loss_that_the_parent_heard_of_meanwhile_is_told_with_the_parents_numbers():
+def test_a_loss_that_the_parent_reports_meanwhile_has_the_parents_numbers():
     gang = start_ranks(3, wait_for_a_group_while_its_parent_breaks)
     gang.wait_for("broken", [1])
     gang.kill(1)

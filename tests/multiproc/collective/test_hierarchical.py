@@ -113,7 +113,7 @@ def test_what_is_nested_and_why_is_explained(run_ranks, tmp_path):
         assert "hierarchical" not in other
 
 
-def test_ranks_that_are_asked_to_find_out_who_is_near_whom_come_to_the_same_domains(run_ranks):
+def test_ranks_that_measure_their_distances_find_the_same_domains(run_ranks):
     found = run_ranks(5, measured, init={"nearness": 1, "hierarchical_nbytes": 0})
     assert len(set(found)) == 1
 
@@ -132,7 +132,7 @@ def come_late(comm):
     return times, [program["kind"] for program in comm.stats()["programs"]]
 
 
-def test_nobody_leaves_a_nested_barrier_before_the_last_has_come(run_ranks, tmp_path):
+def test_no_rank_leaves_a_hierarchical_barrier_before_the_last_has_come(run_ranks, tmp_path):
     for name in ("two nodes", "four nodes in two packages"):
         found = run_ranks(6, come_late, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
         assert all("barrier" in kinds for _, kinds in found)

@@ -247,7 +247,7 @@ def different_allocations(comm):
         gc.collect()
         assert len(comm.engine.sharing.registry) == 0
     x[:] = comm.rank
-    comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so nobody tries
+    comm.broadcast(x, root=1)       # rank 0 cannot reach it any more, so no rank tries
     assert (x == 1).all()
     assert nmapped(comm) == 1
     comm.all_reduce(x)
@@ -306,8 +306,8 @@ def test_views_of_any_layout_are_reduced_in_place(n):
     run_ranks(n, odd_layouts)
 
 
-def broadcast_and_tell(comm, nbytes):
-    """The others come only after the root has returned: where it waits for them, nobody would ever come."""
+def broadcast_and_store(comm, nbytes):
+    """The others come only after the root has returned: if it waited for them, none would ever come."""
     x, returned = comm.array(np.full(nbytes, comm.rank, np.uint8)), comm.shared_result(1, np.uint8)
     while comm.rank and not returned[0]:
         time.sleep(0.001)
@@ -318,7 +318,7 @@ def broadcast_and_tell(comm, nbytes):
 
 
 def test_the_root_of_a_small_broadcast_does_not_wait_though_the_array_is_shared():
-    assert run_ranks(3, broadcast_and_tell, (1 << 20) - 1) == [0, 0, 0]
+    assert run_ranks(3, broadcast_and_store, (1 << 20) - 1) == [0, 0, 0]
 
 
 def broadcast_large(comm):
@@ -476,7 +476,7 @@ def names_left(comm):
     return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(names.session_prefix(comm.name))]
 
 
-def test_ranks_that_ask_for_different_arrays_all_hear_it_and_go_on():
+def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on():
     run_ranks(2, ask_for_different_arrays)
 
 
@@ -536,7 +536,7 @@ def drop_in_one_rank(comm):
     comm.barrier()
 
 
-def test_an_array_that_its_owner_dropped_stays_for_those_who_look_at_it():
+def test_an_array_that_its_owner_dropped_stays_for_ranks_with_a_view():
     run_ranks(3, drop_in_one_rank)
 
 
@@ -624,7 +624,7 @@ def address_space():
 
 
 def run_out(comm, what, room):
-    """One rank has no room, in the file system or in its address space; all hear of it and go on."""
+    """One rank has no room, in the file system or in its address space; all ranks raise and go on."""
     size, rank, nbytes = comm.size, comm.rank, 64 << 20
     x = comm.zeros(2000)
     limit = room * nbytes // 2 + (address_space() if what == resource.RLIMIT_AS else 0)
@@ -661,10 +661,10 @@ def be_refused(comm):
     if comm.rank == 0:
         def refuse(name):
             if name == "posix_fallocate":
-                raise PermissionError(1, "no, says the test")
+                raise PermissionError(1, "no, by the test")
 
         syscalls.fault = refuse
-    with pytest.raises(SegmentError, match="no, says the test"):
+    with pytest.raises(SegmentError, match="no, by the test"):
         comm.empty(1000)
     syscalls.fault = None
     return comm.zeros(1000).sum()

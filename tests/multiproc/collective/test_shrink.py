@@ -90,7 +90,7 @@ def test_survivors_of_two_kills_at_once_or_during_the_shrink_go_on(n, gap_s, see
         for rank in left:
             assert outcomes[rank].ok, outcomes[rank]
             ranks = outcomes[rank].result[1]
-            # All who are alive got through go_on together; who died in or after it may have been of the party.
+            # All live ranks returned from go_on together; those that died in or after it may be among them.
             assert set(left) <= set(ranks)
             assert ranks == outcomes[left[0]].result[1] or gap_s
 
@@ -144,7 +144,7 @@ def stay_away(comm):
         comm.shrink(rendezvous_timeout=0.4)
     assert caught.value.missing == (comm.size - 1,)
     assert f"[{comm.size - 1}] of the ranks" in str(caught.value)
-    time.sleep(1)      # whoever closes is not a survivor, and not waited for any more
+    time.sleep(1)      # a rank that closes is no survivor, and no rank waits for it any more
     return True
 
 
@@ -155,7 +155,7 @@ def test_a_living_rank_that_never_shrinks_is_named(n):
 
 
 def shrink_when_all_live(comm):
-    # After a mismatch nobody is dead: everybody starts again, and may do so twice.
+    # After a mismatch no rank is dead: all start again, and may do so twice.
     with pytest.raises(MismatchError):
         comm.barrier() if comm.rank else comm.all_reduce(np.ones(3))
         comm.barrier()
@@ -172,7 +172,7 @@ def shrink_when_all_live(comm):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_all_go_on_after_a_mismatch_if_nobody_died(n):
+def test_all_go_on_after_a_mismatch_if_no_rank_died(n):
     run_ranks(n, shrink_when_all_live if n > 1 else shrink_alone)
 
 

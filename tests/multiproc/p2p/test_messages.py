@@ -249,7 +249,7 @@ def probe_then_receive(comm):
         assert request.done()
 
 
-def test_probe_tells_what_will_be_received_and_leaves_it_there():
+def test_probe_describes_what_will_be_received_and_leaves_it_there():
     run_ranks(2, probe_then_receive)
 
 
@@ -494,7 +494,7 @@ def wait_for_the_victim(comm, way):
             comm.recv(big, 0)
     else:
         report("waiting")
-        comm.recv(x, 1)  # which will never send, because of rank 0: it hears from rank 1
+        comm.recv(x, 1)  # which will never send, because of rank 0: the error comes from rank 1
 
 
 @pytest.mark.parametrize("way", ["before", "half", "some", "send", "any"])
@@ -548,7 +548,7 @@ def others_go_on(comm):
         comm.recv(x)
 
 
-def test_a_rank_that_closed_disturbs_only_who_needs_it():
+def test_a_rank_that_closed_disturbs_only_ranks_that_need_it():
     run_ranks(3, others_go_on)
 
 
@@ -587,7 +587,7 @@ def abort_the_receiver(comm):
         comm.isend(np.zeros(1), 1)
 
 
-def test_abort_reaches_those_who_wait_for_messages():
+def test_abort_reaches_ranks_that_wait_for_messages():
     run_ranks(3, abort_the_receiver)
 
 
@@ -916,7 +916,7 @@ def traffic(comm, seed, count):
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("init", [{}, TINY], ids=["default", "tiny"])
 @pytest.mark.parametrize("n", RANKS)
-def test_random_traffic_arrives_as_the_model_says(n, init, seed, long_run):
+def test_random_traffic_arrives_as_in_the_model(n, init, seed, long_run):
     run_ranks(n, traffic, seed, 5000 if long_run else 300, init=init)
 
 

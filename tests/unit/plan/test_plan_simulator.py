@@ -164,7 +164,7 @@ def test_a_private_plan_that_reads_a_peers_buffer_is_found():
         check("all_gather", "staged", edit, victim=0)
 
 
-def test_bytes_of_a_slot_that_nobody_wrote_are_not_read():
+def test_bytes_of_a_slot_that_no_rank_wrote_are_not_read():
     def edit(step):
         if not isinstance(step, Copy) or step.src.space is not SLOT:
             return [step]

@@ -90,7 +90,7 @@ def test_one_result_is_complete_for_all_and_written_once(kind, root, seed):
                 assert r == root or (own[r].out_memory.data == buffers[r].out_memory.data).all()
 
 
-def test_the_page_on_shared_arrays_says_what_the_plans_cost():
+def test_the_page_on_shared_arrays_has_the_cost_of_the_plans():
     page = (Path(__file__).resolve().parents[3] / "docs" / "shared-arrays.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
     seen = set()
