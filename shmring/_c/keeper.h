@@ -20,7 +20,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,15 +31,13 @@
 
 #include "atomics.h"
 #include "layout.h"
+#include "thread.h"
 
 enum { SHMRING_ALIVE = 0, SHMRING_DEAD = 1, SHMRING_DROPPED = 2 };
 enum { KERNEL_MARKS = 1, ASK_PROCESS_TABLE = 2 };
 
 /* The kernel gives up after this many entries (ROBUST_LIST_LIMIT); lives beyond it go by method 2. */
 #define KEEPER_MARKED_MAX 2048
-
-/* Small, but with room for the static TLS of big libraries, which glibc takes out of the stack. */
-#define KEEPER_STACK_NBYTES (128 * 1024)
 
 _Static_assert(sizeof(struct robust_list) == sizeof(uint64_t), "a link must have the kernel's size");
 _Static_assert(offsetof(shmring_liveness, link) % 8 == 0 && offsetof(shmring_liveness, word) % 4 == 0,
@@ -227,25 +224,10 @@ static int start_keeper(void) {
     }
     sem_init(&keeper.asked, 0, 0);
     sem_init(&keeper.answered, 0, 0);
-    pthread_attr_t attributes;
-    int error = pthread_attr_init(&attributes);
-    if (error) return error;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    size_t default_nbytes = 0;
-    pthread_attr_getstacksize(&attributes, &default_nbytes);
-    pthread_attr_setstacksize(&attributes, KEEPER_STACK_NBYTES);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: no handler ever runs in the keeper */
     pthread_t thread;
-    error = pthread_create(&thread, &attributes, keep, NULL);
-    if (error == EINVAL) { /* static TLS larger than we allowed for */
-        pthread_attr_setstacksize(&attributes, default_nbytes);
-        error = pthread_create(&thread, &attributes, keep, NULL);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    int error = start_thread(&thread, SMALL_STACK_NBYTES, keep, NULL);
     if (error) return error;
+    pthread_detach(thread);
     wait_semaphore(&keeper.answered);
     keeper.is_started = true;
     return 0;

@@ -17,7 +17,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 #include "atomics.h"
 #include "layout.h"
 #include "backoff.h"
+#include "thread.h"
 
 /* Room for a block of a fold and its table of sources, and for the static TLS of big libraries. */
 #define TEAM_STACK_NBYTES (256 * 1024)
@@ -108,35 +108,16 @@ static shmring_team *make_team(void (*work)(void *, int), void *what, int64_t sp
     return team;
 }
 
-static int start_helper(shmring_helper *helper, pthread_attr_t *attributes) {
-    size_t default_nbytes = 0;
-    pthread_attr_getstacksize(attributes, &default_nbytes);
-    pthread_attr_setstacksize(attributes, TEAM_STACK_NBYTES);
-    sem_init(&helper->wake, 0, 0);
-    int error = pthread_create(&helper->thread, attributes, help, helper);
-    if (error == EINVAL) { /* static TLS larger than we allowed for */
-        pthread_attr_setstacksize(attributes, default_nbytes);
-        error = pthread_create(&helper->thread, attributes, help, helper);
-    }
-    return error;
-}
-
 /* Before the first call. How many came to be: fewer than wanted where the system gives no more threads. */
 static int start_helpers(shmring_team *team, int wanted) {
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes)) return 0;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited */
     while (team->nhelpers < wanted && team->nhelpers < (int)SHMRING_THREADS_MAX - 1) {
         shmring_helper *helper = &team->helpers[team->nhelpers];
         helper->team = team;
         helper->number = team->nhelpers + 1;
-        if (start_helper(helper, &attributes)) break;
+        sem_init(&helper->wake, 0, 0);
+        if (start_thread(&helper->thread, TEAM_STACK_NBYTES, help, helper)) break;
         team->nhelpers++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return team->nhelpers;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-# Descriptors for which a task waits.
+# Ends for which a task waits, by their id.
 _awaited: set[int] = set()
 
 
@@ -23,21 +24,23 @@ async def when_ready(end: Any, call: Callable[[int], Any]) -> Any:
 
 
 async def readable(end: Any) -> None:
-    """Wait until the descriptor of an end is readable."""
+    """Wait until the descriptor of an end is readable, or the end is closed."""
     import asyncio  # here, because programs without an event loop should not pay for the import
 
     loop = asyncio.get_running_loop()
-    descriptor = end.fileno()
-    if descriptor in _awaited:
+    if id(end) in _awaited:
         raise RuntimeError("another task waits at this end: an end is for one task at a time")
+    # A duplicate: it stays what it is when the end closes its own, which the end has made readable before.
+    descriptor = os.dup(end.fileno())
     ready = loop.create_future()
-    _awaited.add(descriptor)
-    loop.add_reader(descriptor, _set, ready)
+    _awaited.add(id(end))
     try:
+        loop.add_reader(descriptor, _set, ready)
         await ready
     finally:
         loop.remove_reader(descriptor)
-        _awaited.discard(descriptor)
+        os.close(descriptor)
+        _awaited.discard(id(end))
 
 
 def _set(ready: asyncio.Future) -> None:

@@ -54,7 +54,6 @@ cdef class RingEndpoint(Endpoint):
     cdef int end_lease(self) except -1
     cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
     cdef void signal_notifier(self) noexcept
-    cdef int stop_notifier(self) except -1
     cdef int look_once(self, const uint64_t *counter, uint64_t until) noexcept
     cdef object peer_lost(self)
     cdef object corrupt(self)

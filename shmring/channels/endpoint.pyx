@@ -179,7 +179,7 @@ cdef class RingEndpoint(Endpoint):
         if timeout_ns == 0:
             outcome = self.look_once(counter, until)
             if outcome == LATE and self.notifier is not None:
-                self.notifier.awaited[0].counter = counter
+                self.notifier.notice.awaited[0].counter = counter
                 self.notifier.arm(&until)
             return outcome
         self.signal_notifier()
@@ -227,9 +227,9 @@ cdef class RingEndpoint(Endpoint):
             self.prepare()
         if self.notifier is None:
             self.notifier = Notifier(1, self.mapping)
-            self.notifier.awaited[0].watch = &self.watch
-            self.notifier.wake = &self.watch.waiter.wake
-        return self.notifier.descriptor
+            self.notifier.notice.awaited[0].watch = &self.watch
+            self.notifier.notice.wake = &self.watch.waiter.wake
+        return self.notifier.notice.descriptor
 
     # ---- errors ----
 
@@ -258,23 +258,17 @@ cdef class RingEndpoint(Endpoint):
         if is_own and self.lease is not None:
             self.end_lease()
         self.is_closed = True
+        self.notifier = None
         if is_own:
-            self.stop_notifier()
             self.leave(in_good_order)
         self.is_taken = False
         self.channel.leave()
         return 0
 
     def __dealloc__(self):
+        self.notifier = None           # its thread waits in a waiter word of the ring
         if self.is_taken and self.generation == fork_generation():
-            self.stop_notifier()
             self.leave(False)
-
-    cdef int stop_notifier(self) except -1:
-        if self.notifier is not None:
-            self.notifier.stop()
-            self.notifier = None
-        return 0
 
     def __reduce__(self):
         if self.is_taken or self.is_closed:

@@ -3,29 +3,42 @@
 The process that moves a counter posts a semaphore, and only if a waiter sleeps there. So a thread of this process waits
 as a ring end does, spinning first and then asleep, and writes the eventfd. The process at the other end of the ring is
 not involved: no descriptor is passed to it, named and unnamed channels work alike, and it makes no further system call.
+The thread is not one of Python's: it can be joined at any time, also while the interpreter ends.
 """
 
+cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
+from posix.unistd cimport close
 
 import os
-import threading
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
 from shmring.ring.wait_any cimport await_any
 from shmring.sync.backoff cimport be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
 from shmring.sync.group cimport UNREADY
+from shmring.sync.liveness cimport fork_generation
 
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_write(int descriptor, uint64_t value)
     int eventfd_read(int descriptor, uint64_t *value)
 
+cdef extern from "<pthread.h>" nogil:
+    int pthread_join(pthread_t thread, void **result)
 
+cdef extern from "thread.h" nogil:
+    const size_t SMALL_STACK_NBYTES
+    int start_thread(pthread_t *thread, size_t stack_nbytes, void *(*run)(void *) noexcept nogil, void *argument)
+
+
+# no_gc: the collector must not drop the mapping while the thread waits there.
+@cython.final
+@cython.no_gc
 cdef class Notifier:
-    """Makes its eventfd readable when any of ``n`` counters reaches its target; readable initially.
+    """Makes its eventfd readable when any of ``n`` counters reaches its target; readable initially, and when stopped.
 
-    Belongs to the thread that arms it.
+    Belongs to the thread that arms it. In a forked child it is stopped: the child has the descriptor, but no thread.
 
     Parameters
     ----------
@@ -35,85 +48,93 @@ cdef class Notifier:
     """
 
     def __cinit__(self, int n, mapping):
-        self.awaited = <awaited_t *>calloc(n, sizeof(awaited_t))
-        if self.awaited == NULL:
+        self.notice.descriptor = -1
+        self.notice.awaited = <awaited_t *>calloc(n, sizeof(awaited_t))
+        if self.notice.awaited == NULL:
             raise MemoryError
-        self.n = n
+        self.notice.n = n
         self.mapping = mapping
-        sem_init(&self.requests, 0, 0)
-        self.descriptor = -1
-        self.descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        sem_init(&self.notice.requests, 0, 0)
+        self.notice.descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
-        free(self.awaited)
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
+        self.stop()
+        free(self.notice.awaited)
+        if self.notice.descriptor >= 0:
+            close(self.notice.descriptor)
 
     cdef int arm(self, const uint64_t *until) except -1:
         """Signal when a counter reaches its ``until``, which the caller has just seen it has not."""
+        cdef notice_t *notice = &self.notice
         cdef uint64_t value
         cdef int i
         cdef bint is_same = True
-        if load_acquire_u32(&self.is_armed):
-            for i in range(self.n):
-                is_same &= self.awaited[i].until == until[i]
+        if not self.is_signalled():
+            for i in range(notice.n):
+                is_same &= notice.awaited[i].until == until[i]
             if is_same:
                 return 0
             self.signal()
-        for i in range(self.n):
-            self.awaited[i].until = until[i]
-        eventfd_read(self.descriptor, &value)
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="shmring-notifier", daemon=True)
-            self.thread.start()
+        if not self.has_thread:
+            self.start()
+        for i in range(notice.n):
+            notice.awaited[i].until = until[i]
+        eventfd_read(notice.descriptor, &value)
         # SYNC armed (meets: wait_and_signal). The targets are stored before the word that announces them.
-        store_release_u32(&self.is_armed, 1)
-        sem_post(&self.requests)
+        store_release_u32(&notice.is_armed, 1)
+        sem_post(&notice.requests)
+        return 0
+
+    cdef int start(self) except -1:
+        cdef int error = start_thread(&self.thread, SMALL_STACK_NBYTES, wait_and_signal, &self.notice)
+        if error:
+            raise OSError(error, f"cannot start the thread behind the descriptor of this end: {os.strerror(error)}")
+        self.generation = fork_generation()
+        self.has_thread = True
         return 0
 
     cdef bint is_signalled(self) noexcept:
         # SYNC signalled (meets: wait_and_signal).
-        return not load_acquire_u32(&self.is_armed)
+        return not load_acquire_u32(&self.notice.is_armed) or self.generation != fork_generation()
 
     cdef void signal(self) noexcept:
         """Make the descriptor readable now. Afterwards the thread is in no waiter word."""
         if self.is_signalled():
             return
         with nogil:
-            store_release_u32(&self.must_signal, 1)
-            sem_post(self.wake)
+            store_release_u32(&self.notice.must_signal, 1)
+            sem_post(self.notice.wake)
             # SYNC signalled (meets: wait_and_signal).
-            while load_acquire_u32(&self.is_armed):
+            while load_acquire_u32(&self.notice.is_armed):
                 sched_yield()
-            store_release_u32(&self.must_signal, 0)
+            store_release_u32(&self.notice.must_signal, 0)
 
-    cdef int stop(self) except -1:
+    cdef void stop(self) noexcept:
+        """End the thread. The descriptor is readable, and stays so."""
         self.signal()
-        if self.thread is not None:
-            store_release_u32(&self.must_stop, 1)
-            sem_post(&self.requests)
-            self.thread.join()
-            self.thread = None
-        return 0
+        if self.has_thread and self.generation == fork_generation():
+            store_release_u32(&self.notice.must_stop, 1)
+            sem_post(&self.notice.requests)
+            with nogil:
+                pthread_join(self.thread, NULL)
+        self.has_thread = False
 
-    def run(self):
-        """The thread's function."""
-        with nogil:
-            self.wait_and_signal()
 
-    cdef void wait_and_signal(self) noexcept nogil:
-        cdef patience_t patience
-        while True:
-            # SYNC armed (meets: arm).
-            while not load_acquire_u32(&self.is_armed):
-                if load_acquire_u32(&self.must_stop):
-                    return
-                sem_wait(&self.requests)
-            be_patient(&patience, -1)
-            while await_any(self.awaited, self.n, self.wake, &patience) == UNREADY:
-                if load_acquire_u32(&self.must_signal):
-                    break
-            eventfd_write(self.descriptor, 1)
-            # SYNC signalled (meets: is_signalled, signal). The descriptor is readable, and this thread is in no waiter
-            # word, before the store that says so.
-            store_release_u32(&self.is_armed, 0)
+cdef void *wait_and_signal(void *argument) noexcept nogil:
+    """The thread's function."""
+    cdef notice_t *notice = <notice_t *>argument
+    cdef patience_t patience
+    while True:
+        # SYNC armed (meets: arm).
+        while not load_acquire_u32(&notice.is_armed):
+            if load_acquire_u32(&notice.must_stop):
+                return NULL
+            sem_wait(&notice.requests)
+        be_patient(&patience, -1)
+        while await_any(notice.awaited, notice.n, notice.wake, &patience) == UNREADY:
+            if load_acquire_u32(&notice.must_signal):
+                break
+        eventfd_write(notice.descriptor, 1)
+        # SYNC signalled (meets: is_signalled, signal). The descriptor is readable, and this thread is in no waiter
+        # word, before the store that says so.
+        store_release_u32(&notice.is_armed, 0)

@@ -37,6 +37,7 @@ cdef bint has_left(RingReceiver receiver) noexcept:
 
 
 @cython.final
+@cython.no_gc
 cdef class FanInReceiver(Endpoint):
     """The receiving end of a fan-in; made by `shmring.fan_in`.
 
@@ -71,7 +72,7 @@ cdef class FanInReceiver(Endpoint):
         self.last_sender = -1
 
     def __dealloc__(self):
-        self.stop_notifier()
+        self.notifier = None           # its thread uses the receivers
         free(self.awaited)
         free(self.untils)
 
@@ -173,12 +174,12 @@ cdef class FanInReceiver(Endpoint):
 
     cdef int arm(self) except -1:
         cdef int i
-        if self.notifier.n != self.nawaited:      # some are over since
+        if self.notifier.notice.n != self.nawaited:      # some are over since
             self.notifier.signal()
         if self.notifier.is_signalled():
-            self.notifier.n = self.nawaited
+            self.notifier.notice.n = self.nawaited
             for i in range(self.nawaited):
-                self.notifier.awaited[i] = self.awaited[i]
+                self.notifier.notice.awaited[i] = self.awaited[i]
         self.notifier.arm(self.untils)
         return 0
 
@@ -341,8 +342,8 @@ cdef class FanInReceiver(Endpoint):
         self.prepare()
         if self.notifier is None:
             self.notifier = Notifier(self.count, self.rings.mapping)
-            self.notifier.wake = self.wake
-        return self.notifier.descriptor
+            self.notifier.notice.wake = self.wake
+        return self.notifier.notice.descriptor
 
     def __iter__(self):
         return self
@@ -369,12 +370,6 @@ cdef class FanInReceiver(Endpoint):
         """Process id of each sender; 0 if no process has taken that end yet."""
         return [receiver.peer_pid for receiver in self.receivers]
 
-    cdef int stop_notifier(self) except -1:
-        if self.notifier is not None:
-            self.notifier.stop()
-            self.notifier = None
-        return 0
-
     cdef int close_end(self, bint in_good_order) except -1:
         cdef RingReceiver receiver
         if self.is_closed:
@@ -382,8 +377,8 @@ cdef class FanInReceiver(Endpoint):
         self.require_usable("receiver")
         if self.leased_by is not None:
             self.release()
-        self.stop_notifier()
         self.is_closed = True
+        self.notifier = None
         for receiver in self.receivers:
             receiver.close_end(in_good_order)
         return 0

@@ -167,6 +167,8 @@ cdef class Sender(MessageWriter):
         try:
             while self.advance(&m, False, &wanted) == LATE:
                 await aio.readable(self)
+                if not m.is_streamed:      # it may have been closed meanwhile
+                    self.require_idle()
         finally:
             self.end_send(&m)
 

@@ -1,18 +1,25 @@
-"""Ends in event loops and in select: awaited without a busy loop, cancelled without a loss, rung by whoever sends."""
+"""Ends in event loops and in select: awaited without a busy loop, cancelled without a loss, closed while awaited."""
 
 import asyncio
+import errno
+import gc
 import os
 import queue
+import resource
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
+from support.harness import PATIENCE
 
 import shmring
-from shmring import EndOfStreamError, PeerLostError
+from shmring import ClosedError, EndOfStreamError, PeerLostError
 
 
 def test_messages_are_awaited():
@@ -38,20 +45,20 @@ def test_ends_in_two_threads_await_each_other_through_a_small_ring(nbytes):
     sender, receiver = shmring.channel(1 << 10)
     count = 300 if nbytes < 10_000 else 20
 
-    async def speak():
-        with sender:  # who fails is heard on the other side
+    async def send_all():
+        with sender:  # the other end raises if this one fails
             for i in range(count):
                 await sender.send_async(i.to_bytes(4, "little") * (nbytes // 4))
             await sender.send_object_async("end")
 
-    async def listen():
+    async def receive_all():
         for i in range(count):
             assert await receiver.recv_async() == i.to_bytes(4, "little") * (nbytes // 4)
         assert await receiver.recv_async() == "end"
 
-    thread = threading.Thread(target=asyncio.run, args=(speak(),))
+    thread = threading.Thread(target=asyncio.run, args=(send_all(),))
     thread.start()
-    asyncio.run(listen())
+    asyncio.run(receive_all())
     thread.join()
     sender.close()
     receiver.close()
@@ -61,11 +68,11 @@ def test_both_ends_in_one_loop():
     sender, receiver = shmring.channel(1 << 10)
 
     async def main():
-        speaking = asyncio.create_task(speak())
+        sending = asyncio.create_task(send_all())
         assert [await receiver.recv_async() for _ in range(50)] == [bytes(5000)] * 50
-        await speaking
+        await sending
 
-    async def speak():
+    async def send_all():
         for _ in range(50):
             await sender.send_async(bytes(5000))
 
@@ -78,12 +85,12 @@ def test_records_are_awaited():
     sender, receiver = shmring.channel(1 << 10, dtype="i8")
 
     async def main():
-        speaking = asyncio.create_task(sender.send_async(np.arange(10_000)))
+        sending = asyncio.create_task(sender.send_async(np.arange(10_000)))
         got = []
         while len(got) < 10_000:
             got.extend(await receiver.recv_async(1000))
         assert got == list(range(10_000))
-        assert await speaking == 10_000
+        assert await sending == 10_000
 
     asyncio.run(main())
     sender.close()
@@ -112,7 +119,7 @@ def test_a_cancelled_receive_has_lost_nothing_and_a_cancelled_send_has_sent_noth
     receiver.close()
 
 
-def test_the_end_of_the_stream_and_death_are_heard():
+def test_the_end_of_the_stream_and_death_are_reported():
     sender, receiver = shmring.channel()
     sender.take()
     threading.Timer(0.05, sender.close).start()
@@ -175,7 +182,7 @@ def test_two_tasks_cannot_await_one_end():
 
 
 def is_readable(end, seconds=0.0):
-    """What select says."""
+    """Whether select finds it readable."""
     return bool(select.select([end], [], [], seconds)[0])
 
 
@@ -214,7 +221,7 @@ def test_calls_that_wait_and_the_descriptor_may_be_mixed():
     receiver.close()
 
 
-def test_the_descriptor_of_a_sender_says_when_there_is_room():
+def test_the_descriptor_of_a_sender_is_readable_when_there_is_room():
     sender, receiver = shmring.channel(1 << 10)
     sender.fileno()
     sent = 0
@@ -265,3 +272,158 @@ def test_waiting_costs_no_processor_time():
     assert used < 0.5  # a busy loop takes all of it
     sender.close()
     receiver.close()
+
+
+# ---- ends that are closed, dropped or inherited while their descriptor is used ----
+
+
+def test_a_task_that_awaits_a_closed_end_wakes():
+    _, receiver = shmring.channel()
+    _, fan_receiver = shmring.fan_in(2)
+    sender, _ = shmring.channel(1 << 10)
+    while sender.try_send(bytes(100)):
+        pass
+
+    async def main():
+        for end, call in (
+            (receiver, receiver.recv_async()),
+            (fan_receiver, fan_receiver.recv_async()),
+            (sender, sender.send_async(bytes(100))),
+        ):
+            waiting = asyncio.create_task(call)
+            await asyncio.sleep(0.01)
+            end.close()
+            with pytest.raises(ClosedError):
+                await waiting
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_of_a_closed_end_leaves_other_descriptors_alone():
+    _, receiver = shmring.channel()
+    inbox, outbox = os.pipe()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(receiver.recv_async())
+        await asyncio.sleep(0.01)
+        descriptor = receiver.fileno()
+        receiver.close()
+        os.dup2(inbox, descriptor)  # the number of the closed descriptor belongs to another file now
+        came = asyncio.Event()
+        loop.add_reader(descriptor, came.set)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        os.write(outbox, b"x")
+        await asyncio.wait_for(came.wait(), 10 * PATIENCE)
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+    asyncio.run(main())
+    os.close(inbox)
+    os.close(outbox)
+
+
+def nthreads():
+    """Threads of this process, also those that are not Python's."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def armed(kind):
+    """An end whose descriptor is used, and what must live as long."""
+    if kind == "fan_in":
+        others, end = shmring.fan_in(2)
+    else:
+        others, end = shmring.channel()
+    end.fileno()
+    assert end.try_recv() is None
+    return end, others
+
+
+@pytest.mark.parametrize("kind", ["channel", "fan_in"])
+def test_an_end_with_a_descriptor_in_cyclic_garbage_ends_its_thread(kind):
+    end, others = armed(kind)  # also starts the thread that keeps this process's lives
+    end.close()
+    before = nthreads()
+    end, others = armed(kind)
+    assert nthreads() == before + 1
+    cycle = [end, others]
+    cycle.append(cycle)
+    del end, others, cycle
+    gc.collect()
+    assert nthreads() == before
+
+
+@pytest.mark.parametrize("kind", ["channel", "fan_in"])
+@pytest.mark.parametrize("leave", ["close", "drop"])
+def test_a_forked_child_closes_or_drops_an_end_whose_parent_uses_its_descriptor(kind, leave):
+    end, others = armed(kind)
+
+    def child(end):
+        if leave == "close":
+            end.close()
+        del end
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child(end)
+            del end
+        finally:
+            os._exit(0)
+    assert status_of(pid) == 0
+    (others if kind == "channel" else others[0]).send(b"x")
+    assert is_readable(end, 10)
+    assert end.recv() == b"x"
+    end.close()
+
+
+WITHOUT_A_THREAD = """
+import errno, resource, select, shmring
+sender, receiver = shmring.channel()
+assert receiver.try_recv() is None
+receiver.fileno()
+limits = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (4096, limits[1]))
+try:
+    receiver.try_recv()
+except OSError as error:
+    failed = error.errno
+resource.setrlimit(resource.RLIMIT_AS, limits)
+assert failed in (errno.EAGAIN, errno.ENOMEM)
+assert select.select([receiver], [], [], 0)[0]
+sender.send(b"1")
+assert receiver.recv(10) == b"1"
+assert receiver.try_recv() is None
+assert not select.select([receiver], [], [], 0.01)[0]
+sender.send(b"2")
+assert select.select([receiver], [], [], 10)[0]
+receiver.close()
+"""
+
+
+def run_program(text):
+    """Run a program in an interpreter of its own; what it printed."""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60 * PATIENCE)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_thread_that_could_not_be_started_is_an_error_and_the_end_stays_usable():
+    run_program(WITHOUT_A_THREAD)  # a forked child would take the stack of a former thread
+
+
+PROGRAMS = {
+    "fileno": "receiver.fileno(); receiver.try_recv()",
+    "recv_async": "asyncio.run(asyncio.wait_for(receiver.recv_async(), 0.01))",
+    "fan_in": "_, receiver = shmring.fan_in(2); receiver.fileno(); receiver.try_recv()",
+    "in a cycle": "receiver.fileno(); receiver.try_recv(); cycle = [receiver]; cycle.append(cycle)",
+    "kept by C": "receiver.fileno(); receiver.try_recv(); ctypes.pythonapi.Py_IncRef(ctypes.py_object(receiver))",
+}
+
+
+@pytest.mark.parametrize("how", PROGRAMS)
+def test_a_program_that_used_a_descriptor_and_does_not_close_ends(how):
+    head = "import asyncio, contextlib, ctypes, shmring\nsender, receiver = shmring.channel()\n"
+    program = f"{head}with contextlib.suppress(TimeoutError, asyncio.TimeoutError): {PROGRAMS[how]}\nprint('done')"
+    assert run_program(program) == "done\n"
