@@ -1,4 +1,4 @@
-# What every room needs from C and from the interpreter: zeroed memory, timeouts, errors without a caller.
+# What every room needs from C and from the interpreter: zeroed memory, timeouts, counts, errors without a caller.
 
 from libc.stdint cimport int64_t
 
@@ -13,3 +13,5 @@ cdef class HeapBlock:
 
 cdef void *allocate(list blocks, size_t count, size_t nbytes) except NULL
 cdef int64_t timeout_to_ns(object seconds) except -2
+cdef int64_t checked_count(object count, int64_t most) except -1
+cdef int64_t checked_part(object count, int64_t whole) except -1

@@ -1,7 +1,9 @@
-"""What every room needs from C and from the interpreter: zeroed memory, timeouts, errors without a caller."""
+"""What every room needs from C and from the interpreter: zeroed memory, timeouts, counts, errors without a caller."""
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdlib cimport calloc, free
+
+from operator import index
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -65,6 +67,26 @@ def timeout_ns(seconds):
         Not a real number.
     """
     return timeout_to_ns(seconds)
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+cdef int64_t checked_count(object count, int64_t most) except -1:
+    """How many things a caller wants at most, 1 or more; None, and whatever is more than that, is ``most``."""
+    if count is None:
+        return most
+    if index(count) < 1:
+        raise ValueError(f"count={count}: must be at least 1")
+    return min(index(count), most)
+
+
+cdef int64_t checked_part(object count, int64_t whole) except -1:
+    """How many of ``whole`` things a caller means, none of them or more; None: all."""
+    if count is None:
+        return whole
+    if not 0 <= index(count) <= whole:
+        raise ValueError(f"count={count}: must be from 0 to {whole}")
+    return index(count)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

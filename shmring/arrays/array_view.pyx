@@ -35,7 +35,7 @@ from shmring.arrays.dlpack cimport (
     is_dense,
 )
 
-from shmring.arrays.refusals import is_masked, name_of, not_an_array, unknown_dtype
+from shmring.arrays.refusals import is_masked, masked_array, name_of, not_an_array, unknown_dtype
 from shmring.dtypes import DTYPE_CODES, DTYPES
 
 cnp.import_array()
@@ -237,7 +237,7 @@ cdef int _code_of_ndarray(object x, bint opaque) except -2:
     cdef cnp.dtype descr = array.descr
     cdef int num = cnp.PyArray_TYPE(array)
     if not cnp.PyArray_CheckExact(x) and is_masked(x):
-        raise TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
+        raise masked_array(x)
     if 0 <= num < NUMS and code_of_num[num] >= 0:
         return code_of_num[num]
     if descr.name == "bfloat16" and descr.itemsize == 2:

@@ -20,9 +20,11 @@ _EXTENSION = "ml_dtypes:"
 
 @functools.lru_cache(maxsize=256)
 def describe(dtype: np.dtype) -> bytes:
-    """The description of a dtype; ``TypeError`` if it has none, or holds Python objects."""
+    """The description of a dtype; ``TypeError`` if it has none, or no array has it, or it holds Python objects."""
     if dtype.hasobject:
         raise TypeError(f"{dtype} holds Python objects, which are addresses: send them by send_object()")
+    if not _is_of_arrays(dtype):
+        raise TypeError(f"{dtype} is not the dtype of any array: give a string its length, and an array a field's name")
     if dtype.isbuiltin == 2:
         name = f"{_EXTENSION}{dtype.type.__name__}"
         if dtype.type.__module__.partition(".")[0] == "ml_dtypes" and dtype_of(name.encode()) == dtype:
@@ -40,17 +42,22 @@ def describe(dtype: np.dtype) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def dtype_of(description: bytes) -> np.dtype:
-    """The dtype of a description; `SegmentError` if the text describes none."""
+    """The dtype of a description; `SegmentError` if the text describes none that an array of plain data can have."""
     text = description.decode("latin-1")
+    if text.startswith(_EXTENSION):
+        return _extension(text[len(_EXTENSION) :])
     try:
-        if text.startswith(_EXTENSION):
-            return _extension(text[len(_EXTENSION) :])
         dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-    except (ValueError, TypeError, SyntaxError) as error:
+    except Exception as error:  # a peer may have written anything, which the parsers refuse in many ways
         raise SegmentError(f"{text[:80]!r} is not the description of a dtype") from error
-    if dtype.hasobject:
-        raise SegmentError(f"{text[:80]!r} describes a dtype of Python objects")
+    if dtype.hasobject or not _is_of_arrays(dtype):
+        raise SegmentError(f"{text[:80]!r} describes a dtype that no array of plain data has")
     return dtype
+
+
+def _is_of_arrays(dtype: np.dtype) -> bool:
+    # NumPy makes longer shapes of subarrays, and longer elements of strings of no length.
+    return dtype.subdtype is None and not (dtype.kind in "SU" and dtype.itemsize == 0)
 
 
 def dtype_with_code(code: int) -> np.dtype:
@@ -70,6 +77,6 @@ def _extension(name: str) -> np.dtype:
     except ImportError:
         raise TypeError(f"the array received is of {name}, which needs ml_dtypes: install it") from None
     kind = getattr(ml_dtypes, name, None)
-    if not isinstance(kind, type):
+    if not (isinstance(kind, type) and issubclass(kind, np.generic)):
         raise SegmentError(f"the installed ml_dtypes has no type {name!r}")
     return np.dtype(kind)

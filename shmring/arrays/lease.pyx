@@ -16,6 +16,8 @@ import numpy as np
 
 cimport numpy as cnp
 
+from shmring.arrays.array_view cimport NDIM_MAX
+
 cnp.import_array()
 
 cdef extern from "numpy/arrayobject.h":
@@ -93,9 +95,11 @@ cdef class SpanReference:
 cdef object array_over(Span span, object dtype, tuple shape):
     """An array over a span, of any dtype, those without the buffer protocol (bfloat16) included."""
     cdef SpanReference reference = SpanReference.__new__(SpanReference)
-    cdef cnp.npy_intp dims[64]
+    cdef cnp.npy_intp dims[NDIM_MAX]
     cdef int d, ndim = len(shape)
     cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (0 if span.is_readonly else cnp.NPY_ARRAY_WRITEABLE)
+    if ndim > NDIM_MAX:
+        raise ValueError(f"{ndim} dimensions; at most {NDIM_MAX} are possible")
     for d in range(ndim):
         dims[d] = shape[d]
     Py_INCREF(dtype)

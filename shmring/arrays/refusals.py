@@ -21,6 +21,11 @@ def is_masked(x: Any) -> bool:
     return masked is not None and isinstance(x, masked.MaskedArray)
 
 
+def masked_array(x: Any) -> TypeError:
+    """The error for a masked array, whose mask would be lost."""
+    return TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
+
+
 def not_an_array(x: Any) -> TypeError:
     """The error for an object with neither the buffer protocol nor DLPack."""
     return TypeError(

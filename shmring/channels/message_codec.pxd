@@ -23,6 +23,7 @@ cdef object encode_pickled(object pickled, message_t *m)
 cdef void start_stream(message_t *m) noexcept nogil
 cdef bint is_midway(message_t *m) noexcept nogil
 cdef tuple word_and_meta(object kind, tuple shape)
+cdef bint is_array_shape(tuple shape, object itemsize)
 
 cdef object pickle_object(object obj, object channel)
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel)

@@ -14,7 +14,7 @@ frame has the word of the message; the others are pieces.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from math import prod
 
@@ -22,13 +22,14 @@ import numpy as np
 
 cimport numpy as cnp
 
-from shmring.arrays.array_view cimport array_t, fast_array, source_array
+from shmring.arrays.array_view cimport NDIM_MAX, array_t, fast_array, source_array
 from shmring.arrays.outputs cimport shape_of
 from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, is_long,
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
 from shmring.arrays.pickle5 import buffer_sizes, pack, unpack
+from shmring.arrays.refusals import is_masked, masked_array
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
@@ -71,6 +72,8 @@ cdef object encode_bytes(object x, message_t *m):
 cdef object encode_unusual(object x, message_t *m):
     """Arrays that `fast_array` refuses: strided, foreign, or of a dtype that has no code."""
     cdef array_t a
+    if is_masked(x):
+        raise masked_array(x)
     if isinstance(x, np.ndarray):
         keeper = np.asarray(x, order="C")
         word, meta = word_and_meta(x.dtype, x.shape)
@@ -107,12 +110,20 @@ cdef object encode_pickled(object pickled, message_t *m):
 cdef tuple word_and_meta(object kind, tuple shape):
     """Word and metadata of an array; ``kind`` is its dtype, or the code of it."""
     cdef object code = kind if isinstance(kind, int) else dtype_codec.code_of_dtype(kind)
+    if len(shape) > NDIM_MAX:
+        raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
     extents = np.array(shape, np.int64).tobytes()
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
     text = dtype_codec.describe(kind)
     padding = bytes((WORD_NBYTES - len(text) % WORD_NBYTES) % WORD_NBYTES)
     return word_of(ARRAY, OTHER_DTYPE, len(shape)), len(text).to_bytes(WORD_NBYTES, "little") + extents + text + padding
+
+
+cdef bint is_array_shape(tuple shape, object itemsize):
+    """Whether an array can have that shape: as many dimensions, and as many bytes, extents of zero left out."""
+    return (len(shape) <= NDIM_MAX and min(shape, default=0) >= 0
+            and prod([extent or 1 for extent in shape]) * (itemsize or 1) <= INT64_MAX)
 
 
 cdef void begin(message_t *m, uint64_t word) noexcept nogil:
@@ -163,6 +174,8 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     if is_long(f.word):
         words += 1
         present -= WORD_NBYTES
+    if nbytes > <uint64_t>INT64_MAX:
+        return None
     if kind_of(f.word) == BYTES:
         return UINT8, (nbytes,), 0
     if kind_of(f.word) == OBJECT:
@@ -188,7 +201,7 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     else:
         words += code == OTHER_DTYPE
         shape = tuple([words[d] for d in range(ndim)])
-    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != content_nbytes:
+    if not is_array_shape(shape, dtype.itemsize) or prod(shape) * dtype.itemsize != content_nbytes:
         return None
     return dtype, shape, meta_nbytes + padded
 

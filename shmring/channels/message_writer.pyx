@@ -163,13 +163,18 @@ cdef class MessageWriter(RingSender):
         cdef uint64_t wanted
         cdef int outcome
         cdef bint is_whole = m.load.nbytes <= self.piece or self.drops or timeout_ns == 0
+        cdef int64_t deadline_ns = 0
         while True:
             outcome = self.try_whole(m, &wanted) if is_whole else self.try_begin_stream(m, &wanted)
             if outcome != LATE:
                 break
-            if self.wait_for_room(wanted, timeout_ns) == LATE:
+            if deadline_ns == 0:           # a message for which there is room needs no look at the clock
+                deadline_ns = deadline_of(timeout_ns)
+            if self.wait_for_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
                 return LATE
-        return outcome if is_whole else self.send_stream(m, timeout_ns)
+        if is_whole:
+            return outcome
+        return self.send_stream(m, timeout_ns if deadline_ns == 0 else left_until(deadline_ns, timeout_ns))
 
     cdef int wait_for_room(self, uint64_t nwords, int64_t timeout_ns) except -1:
         cdef int outcome = self.wait_for(&self.ring.head, room_at(self, nwords),

@@ -1,7 +1,7 @@
 """The receiving end of a channel of records: values of one dtype, without headers, moved as arrays."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 import queue
 
@@ -10,8 +10,9 @@ import numpy as np
 cimport numpy as cnp
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport timeout_to_ns
+from shmring._runtime cimport checked_count, checked_part, timeout_to_ns
 from shmring.arrays.lease cimport make_lease
+from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.ring_ends cimport RingReceiver
 from shmring.channels.format cimport DROPS_OLDEST
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
@@ -79,10 +80,7 @@ cdef class RecordReceiver(RingReceiver):
         ValueError
             ``count`` is not positive.
         """
-        cdef uint64_t n
-        if count is not None and count < 1:
-            raise ValueError(f"count={count}: must be at least 1")
-        n = self.await_records(0 if count is None else count, timeout_to_ns(timeout))
+        cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
         out = np.empty(n, self.channel.dtype)
         self.pop(cnp.PyArray_DATA(out), n)
         return out
@@ -157,10 +155,8 @@ cdef class RecordReceiver(RingReceiver):
             ``count`` is not positive; or another lease is open.
         """
         cdef int64_t found
-        cdef const char *address
-        if count is not None and count < 1:
-            raise ValueError(f"count={count}: must be at least 1")
-        address = ring_peek(&self.c, self.await_records(0 if count is None else count, timeout_to_ns(timeout)), &found)
+        cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
+        cdef const char *address = ring_peek(&self.c, n, &found)
         self.lease = make_lease(self.mapping, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
@@ -181,9 +177,7 @@ cdef class RecordReceiver(RingReceiver):
         """
         cdef uint64_t n
         self.require_lease("peeked")
-        n = self.c.peeked if count is None else count
-        if n > self.c.peeked:
-            raise ValueError(f"count={count}: only {self.c.peeked} records are peeked")
+        n = checked_part(count, self.c.peeked)
         self.end_lease()
         ring_release(&self.c, n)
         self.announce(n)
@@ -196,18 +190,20 @@ cdef class RecordReceiver(RingReceiver):
         return ready > 0
 
     cdef uint64_t await_records(self, uint64_t most, int64_t timeout_ns) except 0:
-        """How many may be read, at most ``most`` if that is not 0; they are claimed."""
-        cdef int64_t ready
+        """How many may be read, at most ``most``; they are claimed."""
+        cdef int64_t ready, deadline_ns = 0
         cdef int outcome
         self.require_idle()
-        most = most or self.c.capacity
+        most = min(most, self.c.capacity)
         while True:
             ready = claim_next(&self.c) if self.drops == DROPS_OLDEST else ring_ready(&self.c, most)
             if ready < 0:
                 raise self.corrupt()
             if ready:
                 return min(most, <uint64_t>ready)
-            outcome = self.wait_for_tail(timeout_ns)
+            if deadline_ns == 0:           # records that are there need no look at the clock
+                deadline_ns = deadline_of(timeout_ns)
+            outcome = self.wait_for_tail(left_until(deadline_ns, timeout_ns))
             if outcome == LATE:
                 raise queue.Empty
             if outcome == GONE:

@@ -1,7 +1,7 @@
 """The sending end of a channel of records: values of one dtype, without headers, moved as arrays."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 import queue
 
@@ -10,7 +10,7 @@ import numpy as np
 cimport numpy as cnp
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport timeout_to_ns
+from shmring._runtime cimport checked_count, checked_part, timeout_to_ns
 from shmring.arrays.lease cimport make_lease
 from shmring.channels.endpoint cimport DROPPED, deadline_of, is_gone, left_until
 from shmring.channels.ring_ends cimport RingSender
@@ -21,9 +21,32 @@ from shmring.ring.overwrite cimport overwrite_slots
 from shmring.ring.spsc cimport ring_abort, ring_commit, ring_free, ring_reserve, ring_try_push
 from shmring.sync.group cimport READY
 
+from shmring.arrays.refusals import is_masked, masked_array
 from shmring.channels import aio
 
 cnp.import_array()
+
+
+cdef object records_of(object records, object dtype):
+    """A contiguous array of the records of a caller; `TypeError` if they are of another dtype."""
+    if is_masked(records):
+        raise masked_array(records)
+    array = np.asarray(records)
+    if array.dtype != dtype:
+        if isinstance(records, np.ndarray) and (array.dtype.names is not None or dtype.names is not None):
+            raise TypeError(f"this channel carries {dtype}, not {array.dtype}")
+        array = np.array(records, dtype)
+    return np.ascontiguousarray(array)
+
+
+cdef object one_record(object record, object dtype):
+    """An array of one record of a caller; `ValueError` if it is more than one."""
+    if is_masked(record):
+        raise masked_array(record)
+    array = np.array([record], dtype)
+    if array.size != 1:
+        raise ValueError(f"{record!r} is {array.size} records of {dtype}, not one: use send_many()")
+    return array
 
 
 @cython.final
@@ -59,7 +82,8 @@ cdef class RecordSender(RingSender):
         TypeError, ValueError
             Not such a record. Nothing was sent.
         """
-        sent = self.send_many(np.array([record], self.channel.dtype), timeout)
+        self.require_idle()
+        sent = self.send_many(one_record(record, self.channel.dtype), timeout)
         if not sent and not self.drops:
             raise queue.Full
         return sent == 1
@@ -82,7 +106,8 @@ cdef class RecordSender(RingSender):
         PeerLostError, TypeError, ValueError
             As in `send`.
         """
-        return self.send_many(np.array([record], self.channel.dtype), 0) == 1
+        self.require_idle()
+        return self.send_many(one_record(record, self.channel.dtype), 0) == 1
 
     def send_many(self, records, timeout=None):
         """Send records, as many as there are, in as few steps as there is room.
@@ -111,7 +136,8 @@ cdef class RecordSender(RingSender):
         cdef uint64_t done = 0, count
         cdef const char *source
         self.require_idle()
-        array = self.array_of(records)
+        array = records_of(records, self.channel.dtype)
+        self.require_idle()              # again: making the array may have run Python code, which used this end
         count = cnp.PyArray_SIZE(array)
         source = <const char *>cnp.PyArray_DATA(array)
         if is_gone(self.watch.other):
@@ -141,21 +167,12 @@ cdef class RecordSender(RingSender):
         int
             How many went in. Cancelled, some may have been sent. Raises as `send_many`.
         """
-        array = self.array_of(records)
+        array = records_of(records, self.channel.dtype)
         done = self.send_many(array, 0)
         while done < array.size and self.drops == WAITS:
             await aio.readable(self)
             done += self.send_many(array.reshape(-1)[done:], 0)
         return done
-
-    cdef object array_of(self, records):
-        array = np.asarray(records)
-        if array.dtype != self.channel.dtype:
-            if array.dtype.names is not None or self.channel.dtype.names is not None:
-                if isinstance(records, np.ndarray):
-                    raise TypeError(f"this channel carries {self.channel.dtype}, not {array.dtype}")
-            array = np.array(records, self.channel.dtype)
-        return np.ascontiguousarray(array)
 
     cdef int64_t push(self, const char *source, uint64_t count) except -1:
         cdef int64_t pushed
@@ -231,28 +248,28 @@ cdef class RecordSender(RingSender):
         ValueError
             ``count`` is not positive; or another lease is open.
         """
-        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int outcome
-        self.require_idle()
         while True:
             outcome = self.try_reserve(count)
             if outcome == READY:
                 return self.lease
-            if outcome == DROPPED or self.wait_for_room(1, timeout_ns) == LATE:
+            if outcome == DROPPED or self.wait_for_room(1, left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Full
 
     cdef int try_reserve(self, object count) except -1:
         """READY: there is a lease; LATE: one slot must be free first; or DROPPED."""
         cdef int64_t found = 0
         cdef char *address
-        if count < 1:
-            raise ValueError(f"count={count}: must be at least 1")
+        cdef uint64_t most = checked_count(count, INT64_MAX)
+        self.require_idle()
+        most = min(most, self.p.capacity)
         if is_gone(self.watch.other):
             raise self.peer_lost()
         if self.drops == DROPS_OLDEST:
-            if overwrite_slots(&self.p, min(count, self.p.capacity), &self.ring.sent.overwritten) < 0:
+            if overwrite_slots(&self.p, most, &self.ring.sent.overwritten) < 0:
                 raise self.corrupt()
-        address = ring_reserve(&self.p, self.clip(count), &found)
+        address = ring_reserve(&self.p, self.clip(most), &found)
         if found < 0:
             raise self.corrupt()
         if address == NULL:
@@ -280,9 +297,7 @@ cdef class RecordSender(RingSender):
         """
         cdef uint64_t n
         self.require_lease("reserved")
-        n = self.p.reserved if count is None else count
-        if n > self.p.reserved:
-            raise ValueError(f"count={count}: only {self.p.reserved} records are reserved")
+        n = checked_part(count, self.p.reserved)
         self.end_lease()
         ring_commit(&self.p, n)
         self.announce(n)

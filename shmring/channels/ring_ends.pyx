@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t
 import queue
 
 from shmring._runtime cimport timeout_to_ns
+from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.format cimport DROPS_OLDEST
 from shmring.ring cimport overwrite
 from shmring.ring.blocking cimport GONE, wake_peer_at_once
@@ -100,11 +101,11 @@ cdef class RingReceiver(RingEndpoint):
         bool
             Also True at the end of the stream, and if the sender is lost: `recv` then raises.
         """
-        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int outcome
         self.require_idle()
         while not self.has_next():
-            outcome = self.wait_for_tail(timeout_ns)
+            outcome = self.wait_for_tail(left_until(deadline_ns, timeout_ns))
             if outcome != READY:
                 return outcome == GONE
         return True

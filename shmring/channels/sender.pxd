@@ -11,5 +11,8 @@ cdef class Sender(MessageWriter):
     cdef uint64_t reserved_meta    # bytes before its content,
     cdef uint64_t reserved_nwords  # and what to commit for all of it
 
+    cdef uint64_t quiet            # messages that `send_many` has put into the ring and not announced yet
+
+    cdef void announce_quiet(self) noexcept
     cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1

@@ -7,12 +7,13 @@ from libc.string cimport memcpy
 
 import queue
 from math import prod
+from operator import index
 
 import numpy as np
 
-from shmring._runtime cimport timeout_to_ns
+from shmring._runtime cimport checked_part, timeout_to_ns
 from shmring.channels.endpoint cimport deadline_of, left_until
-from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, message_t, pickle_object,
+from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t, pickle_object,
                                              word_and_meta)
 from shmring.channels.message_writer cimport announce, is_clear, put_bytes
 from shmring.arrays.lease cimport make_lease
@@ -21,6 +22,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, WORD_NBYTES, code_
                                    longest_frame, nwords_of, open_frame, word_of)
 from shmring.ring.spsc cimport ring_abort
 from shmring.sync.group cimport READY
+from shmring.sync.liveness cimport fork_generation
 
 from shmring.channels import aio
 
@@ -69,6 +71,7 @@ cdef class Sender(MessageWriter):
         return self.send_encoded(&m, timeout_ns)
 
     cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1:
+        self.require_idle()      # again: encoding may have run Python code, which used this end
         cdef int outcome = self.send_message(m, timeout_ns)
         if outcome == LATE:
             raise queue.Full
@@ -97,6 +100,7 @@ cdef class Sender(MessageWriter):
             return True
         self.require_idle()
         _keeper = encode(x, &m)
+        self.require_idle()
         return self.send_message(&m, 0) == READY
 
     def send_object(self, obj, timeout=None):
@@ -162,8 +166,8 @@ cdef class Sender(MessageWriter):
         cdef message_t m
         cdef uint64_t wanted
         self.fileno()      # before the first step: in the middle of a message it could not be made
-        self.require_idle()
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
+        self.require_idle()
         try:
             while self.advance(&m, False, &wanted) == LATE:
                 await aio.readable(self)
@@ -195,7 +199,6 @@ cdef class Sender(MessageWriter):
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int64_t count = 0, needed
-        cdef uint64_t quiet = 0      # how many are in the ring and not announced yet
         cdef int outcome
         cdef char *to
         cdef message_t m
@@ -204,28 +207,37 @@ cdef class Sender(MessageWriter):
             for x in messages:
                 to = NULL
                 if PyBytes_CheckExact(x) and is_clear(self) and <uint64_t>PyBytes_GET_SIZE(x) <= self.piece:
-                    if quiet < QUIET_MAX and not self.drops:
+                    if self.quiet < QUIET_MAX and not self.drops:
                         to = open_frame(&self.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
                 if to != NULL:
                     copy_payload(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
                     self.p.tail += self.p.reserved      # only here: one store announces all of them
                     self.p.reserved = 0
-                    quiet += 1
+                    self.quiet += 1
                     count += 1
                     continue
-                if quiet:
-                    announce(self, quiet)
-                    quiet = 0
+                self.announce_quiet()
                 self.require_idle()
                 _keeper = encode(x, &m)
+                self.require_idle()
                 outcome = self.send_message(&m, left_until(deadline_ns, timeout_ns))
                 if outcome == LATE:
                     break
                 count += outcome == READY
         finally:
-            if quiet:
-                announce(self, quiet)
+            self.announce_quiet()
         return count
+
+    cdef void announce_quiet(self) noexcept:
+        """Announce what `send_many` has put into the ring; not in a child that the iterable has forked."""
+        if self.quiet and self.is_taken and self.generation == fork_generation():
+            self.p.reserved = 0      # a lease that the iterable has left open stays open: `commit` knows its size
+            announce(self, self.quiet)
+        self.quiet = 0
+
+    cdef void leave(self, bint in_good_order) noexcept:
+        self.announce_quiet()
+        MessageWriter.leave(self, in_good_order)
 
     def reserve(self, shape, dtype=None, timeout=None):
         """Lease memory of the ring, to write a message in place.
@@ -252,16 +264,15 @@ cdef class Sender(MessageWriter):
         TypeError, ValueError
             No such array, or too large; or another lease is open.
         """
-        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t wanted
         cdef int outcome
-        self.require_idle()
-        shape = shape if isinstance(shape, int) else tuple(shape)
+        shape = as_shape(shape)
         while True:
             outcome = self.try_reserve(shape, dtype, &wanted)
             if outcome == READY:
                 return self.lease
-            if outcome != LATE or self.wait_for_room(wanted, timeout_ns) == LATE:
+            if outcome != LATE or self.wait_for_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Full
 
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1:
@@ -270,14 +281,13 @@ cdef class Sender(MessageWriter):
         cdef char *to
         cdef int outcome
         kind = np.dtype(np.uint8 if dtype is None else dtype)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = as_shape(shape)
+        if not is_array_shape(shape, kind.itemsize):
+            raise ValueError(f"shape={shape}: no array of {kind} can have it")
         word, meta = (word_of(BYTES), b"") if dtype is None else word_and_meta(kind, shape)
-        nbytes = kind.itemsize
-        for extent in shape:
-            if extent < 0:
-                raise ValueError(f"shape={shape}: no extent can be negative")
-            nbytes *= extent
+        nbytes = prod(shape) * kind.itemsize
         meta_nbytes = len(meta)
+        self.require_idle()
         outcome = self.try_open(word, meta_nbytes + nbytes, &to, wanted)
         if outcome == READY:
             memcpy(to, PyBytes_AS_STRING(meta), meta_nbytes)
@@ -306,12 +316,13 @@ cdef class Sender(MessageWriter):
         self.require_lease("reserved")
         cdef Lease lease = self.lease
         shape = lease.shape
-        if count is not None and not (shape and 0 <= count <= shape[0]):
-            raise ValueError(f"count={count}: must be from 0 to the first extent of the lease, whose shape is {shape}")
+        if count is not None and not shape:
+            raise ValueError(f"count={count}: this lease is of a single value")
+        count = checked_part(count, shape[0] if shape else 1)
         nbytes = self.reserved_meta + <uint64_t>lease.nbytes
         self.end_lease()
         before = self.reserved_nwords - nwords_of(nbytes)
-        if count is not None and count < shape[0]:
+        if shape and count < shape[0]:
             nbytes -= (<uint64_t>lease.dtype.itemsize) * <uint64_t>prod(shape[1:]) * <uint64_t>(shape[0] - count)
             if kind_of(self.reserved_word[0]) == ARRAY and self.reserved_meta:
                 self.reserved_word[2 if code_of(self.reserved_word[0]) == OTHER_DTYPE else 1] = count
@@ -336,3 +347,10 @@ cdef class Sender(MessageWriter):
     def longest_nbytes(self):
         """The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
         return longest_frame(self.ring.nslots)
+
+
+cdef tuple as_shape(object shape):
+    try:
+        return (index(shape),)
+    except TypeError:
+        return tuple([index(extent) for extent in shape])

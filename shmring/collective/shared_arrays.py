@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmring.arrays.refusals import is_masked, name_of
+from shmring.arrays.refusals import is_masked, masked_array
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
@@ -321,7 +321,7 @@ def _shape(shape) -> tuple[int, ...]:
 
 def _refuse_mask(x) -> None:
     if is_masked(x):
-        raise TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
+        raise masked_array(x)
 
 
 def _array(allocation, rank: int, shape, dtype) -> np.ndarray:

@@ -6,9 +6,8 @@ from libc.stdlib cimport free
 from libc.string cimport memset, strerror
 from posix.stdlib cimport posix_memalign
 
-from operator import index
-
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, shmring_ring
+from shmring._runtime cimport checked_part
 from shmring.arrays.lease cimport make_span
 from shmring.ring.spsc cimport (RING_CORRUPT, RING_FOREIGN, RING_TAKEN, consumer_t, producer_t, ring_attach_consumer,
                                 ring_attach_producer, ring_end_state, ring_in, ring_leave)
@@ -81,17 +80,9 @@ cdef class End:
         self.view = memoryview(self.span)
         return self.view
 
-    cdef uint64_t wanted(self, count) except 0:
-        """A number of slots to lend, no more than there are."""
-        if count < 1:
-            raise ValueError(f"count must be at least 1, not {count}")
-        return min(count, self.capacity)
-
     cdef uint64_t taken(self, count, uint64_t lent) except? 0:
         """End the view; how many of the lent slots ``count`` stands for."""
-        if count is not None and not 0 <= count <= lent:
-            raise ValueError(f"count={count}: must be from 0 to {lent}, the number of slots that are lent")
-        cdef uint64_t n = lent if count is None else index(count)
+        cdef uint64_t n = checked_part(count, lent)
         self.take_back()
         return n
 

@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
+from shmring._runtime cimport checked_count
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow
 from shmring.ring.end cimport End, checked, require_idle, require_open, slots_in
 from shmring.ring.spsc cimport (consumer_t, producer_t, ring_abort, ring_commit, ring_free, ring_is_finished, ring_peek,
@@ -98,7 +99,7 @@ cdef class Producer(End):
             The last reservation is still open.
         """
         cdef int64_t found
-        cdef uint64_t most = self.wanted(count)
+        cdef uint64_t most = checked_count(count, self.capacity)
         require_idle(self)
         cdef char *address = ring_reserve(self.p, most, &found)
         checked(self, found)
@@ -217,7 +218,7 @@ cdef class Consumer(End):
             The last peek is still open.
         """
         cdef int64_t found
-        cdef uint64_t most = self.wanted(count)
+        cdef uint64_t most = checked_count(count, self.capacity)
         require_idle(self)
         cdef const char *address = ring_peek(self.c, most, &found)
         checked(self, found)

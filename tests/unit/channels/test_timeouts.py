@@ -1,0 +1,158 @@
+"""Timeouts of channels: one rule for every call, and one deadline for the whole of each call."""
+
+import queue
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import shmring
+
+FULL = 1 << 10
+
+
+def filled(dtype=None):
+    """A channel that is full."""
+    sender, receiver = shmring.channel(FULL, dtype=dtype)
+    while sender.try_send(b"x" if dtype is None else 1):
+        pass
+    return sender, receiver
+
+
+# By call: one that has to wait, and one that need not.
+WAITS = {
+    "send": lambda t: filled()[0].send(b"x", t),
+    "send, an array": lambda t: filled()[0].send(np.ones(3), t),
+    "send, a long message": lambda t: filled()[0].send(bytes(9999), t),
+    "send_object": lambda t: filled()[0].send_object([], t),
+    "send_many": lambda t: filled()[0].send_many([b"x"], t),
+    "reserve": lambda t: filled()[0].reserve(8, None, t),
+    "recv": lambda t: shmring.channel()[1].recv(t),
+    "recv_many": lambda t: shmring.channel()[1].recv_many(None, t),
+    "recv_into": lambda t: shmring.channel()[1].recv_into(bytearray(8), t),
+    "peek": lambda t: shmring.channel()[1].peek(t),
+    "poll": lambda t: shmring.channel()[1].poll(t),
+    "send, a record": lambda t: filled("i8")[0].send(1, t),
+    "send_many, records": lambda t: filled("i8")[0].send_many([1], t),
+    "reserve, records": lambda t: filled("i8")[0].reserve(1, t),
+    "recv, a record": lambda t: shmring.channel(dtype="i8")[1].recv(t),
+    "recv_many, records": lambda t: shmring.channel(dtype="i8")[1].recv_many(None, t),
+    "recv_into, records": lambda t: shmring.channel(dtype="i8")[1].recv_into(np.zeros(1, "i8"), t),
+    "peek, records": lambda t: shmring.channel(dtype="i8")[1].peek(None, t),
+    "poll, records": lambda t: shmring.channel(dtype="i8")[1].poll(t),
+}
+
+
+def with_a_message(dtype):
+    sender, receiver = shmring.channel(dtype=dtype)
+    sender.send(b"x" if dtype is None else 1)
+    return receiver
+
+
+READY = {
+    "send": lambda t: shmring.channel()[0].send(b"x", t),
+    "send, an array": lambda t: shmring.channel()[0].send(np.ones(3), t),
+    "send_object": lambda t: shmring.channel()[0].send_object([], t),
+    "send_many": lambda t: shmring.channel()[0].send_many([b"x"], t),
+    "reserve": lambda t: shmring.channel()[0].reserve(8, None, t),
+    "recv": lambda t: with_a_message(None).recv(t),
+    "recv_many": lambda t: with_a_message(None).recv_many(None, t),
+    "recv_into": lambda t: with_a_message(None).recv_into(bytearray(8), t),
+    "peek": lambda t: with_a_message(None).peek(t),
+    "poll": lambda t: with_a_message(None).poll(t),
+    "send, a record": lambda t: shmring.channel(dtype="i8")[0].send(1, t),
+    "send_many, records": lambda t: shmring.channel(dtype="i8")[0].send_many([1], t),
+    "reserve, records": lambda t: shmring.channel(dtype="i8")[0].reserve(1, t),
+    "recv, a record": lambda t: with_a_message("i8").recv(t),
+    "recv_many, records": lambda t: with_a_message("i8").recv_many(None, t),
+    "recv_into, records": lambda t: with_a_message("i8").recv_into(np.zeros(1, "i8"), t),
+    "peek, records": lambda t: with_a_message("i8").peek(None, t),
+    "poll, records": lambda t: with_a_message("i8").poll(t),
+}
+
+
+@pytest.mark.parametrize("call", READY.values(), ids=READY)
+def test_every_timeout_means_the_same_to_every_call(call):
+    for timeout in (None, 0, 0.0, 1e-9, 5, float("inf"), 1e300, 10**400, np.float32(1), True):
+        assert call(timeout)
+    for timeout in (-1, -1e-9, float("-inf"), float("nan"), -(10**400)):
+        with pytest.raises(ValueError, match="timeout"):
+            call(timeout)
+    for timeout in ("1", 1j, []):
+        with pytest.raises(TypeError, match="timeout"):
+            call(timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-6, 0.02])
+@pytest.mark.parametrize("call", WAITS.values(), ids=WAITS)
+def test_a_call_waits_as_long_as_its_timeout(call, timeout):
+    begin = time.monotonic()
+    try:
+        assert not call(timeout)  # poll, send_many
+    except (queue.Full, queue.Empty):
+        pass
+    except ValueError:
+        if timeout:  # else it is a long message, which is not streamed then
+            raise
+    assert time.monotonic() - begin >= timeout
+
+
+TRICKLE = {
+    "poll": lambda receiver: receiver.poll(0.05),
+    "recv": lambda receiver: receiver.recv(0.05),
+    "recv_many": lambda receiver: receiver.recv_many(None, 0.05),
+    "recv_into": lambda receiver: receiver.recv_into(bytearray(1 << 20), 0.05),
+    "peek": lambda receiver: receiver.peek(0.05),
+}
+
+
+@pytest.mark.parametrize("call", TRICKLE.values(), ids=TRICKLE)
+def test_a_timeout_bounds_a_call_while_a_long_message_trickles_in(call):
+    receiver = shmring.channel(256)[1].take()
+    is_over = threading.Event()
+
+    def trickle():
+        # A message of pieces that never ends; each is there well within the timeout.
+        words = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
+        slots, tail = words[640 : 640 + 256].cast("Q"), words[128:136].cast("Q")
+        count = 0
+
+        def put(word, *payload):
+            nonlocal count
+            for value in (word, *payload):
+                slots[count % 32] = value
+                count += 1
+            tail[0] = count
+
+        put(8 | 2 << 32 | 1 << 56, 1 << 20)
+        while not is_over.wait(0.005):
+            put(8 | 5 << 32, 0)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        with pytest.raises(queue.Empty):
+            assert not call(receiver)
+            raise queue.Empty  # poll
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_timeout_bounds_a_send_that_waits_for_more_than_once():
+    sender, receiver = filled()
+    is_over = threading.Event()
+
+    def receive_slowly():
+        while not is_over.wait(0.005):
+            receiver.try_recv()
+
+    thread = threading.Thread(target=receive_slowly)
+    thread.start()
+    try:
+        with pytest.raises(queue.Full):
+            sender.send(bytes(1 << 20), 0.05)
+    finally:
+        is_over.set()
+        thread.join()
