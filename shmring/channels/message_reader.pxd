@@ -18,6 +18,11 @@ cdef enum:                         # what `look` and `find` find, beside NOTHING
     ASSEMBLED = 2                  # a streamed message, complete
 
 
+cdef class PickledContent:             # a received object, not yet unpickled
+    cdef readonly object content
+    cdef readonly uint64_t stream_nbytes
+
+
 cdef class MessageReader(RingReceiver):
     cdef object target                 # of a streamed message under way: what it becomes,
     cdef char *to                      # where its next bytes go,
@@ -27,7 +32,7 @@ cdef class MessageReader(RingReceiver):
     cdef uint64_t stream_nbytes        # of its pickle stream, if it is an object,
     cdef object content                # its dtype and shape
     cdef borrowed_t *into              # where the next streamed message goes, if the caller gave memory for it
-    cdef object assembled              # a streamed message that is complete and was not received yet, as (message,)
+    cdef list kept                     # messages that are complete and were not returned yet; None if there are none
     cdef object failure                # an error that the next call raises
     cdef bint leaves_pickled           # objects are returned as `PickledContent`
 
@@ -38,6 +43,8 @@ cdef class MessageReader(RingReceiver):
     cdef tuple meta_of(self, frame_t *f, uint64_t nbytes)
     cdef object make(self, frame_t *f)
     cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word)
+    cdef object take_kept(self)
+    cdef object unpickled(self, object content)
     cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1
     cdef int require_room(self, uint64_t nbytes, borrowed_t *b) except -1
     cdef int begin_stream(self, frame_t *f) except -1
@@ -51,7 +58,7 @@ cdef class MessageReader(RingReceiver):
 # Whether no check is needed before a call, and the next frame is simply the next one.
 cdef inline bint is_clear(MessageReader r) noexcept:
     return (r.is_taken and not r.is_busy and r.lease is None and r.target is None
-            and r.assembled is None and r.failure is None and r.drops != DROPS_OLDEST
+            and r.kept is None and r.failure is None and r.drops != DROPS_OLDEST
             and r.generation == fork_generation())
 
 

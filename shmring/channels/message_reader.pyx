@@ -5,8 +5,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.string cimport memcpy
 
-from typing import NamedTuple
-
 import numpy as np
 
 cimport numpy as cnp
@@ -29,11 +27,9 @@ cnp.import_array()
 CALLERS_MEMORY = object()      # the target of a stream that goes straight into memory of the caller
 
 
-class PickledContent(NamedTuple):
+@cython.final
+cdef class PickledContent:
     """A received object, not yet unpickled: see `unpickle_content` in channels/message_codec.pyx."""
-
-    content: np.ndarray
-    stream_nbytes: int
 
 
 @cython.no_gc
@@ -48,9 +44,12 @@ cdef class MessageReader(RingReceiver):
 
     cdef bint has_next(self) except -1:
         cdef frame_t f
-        if self.assembled is not None or self.failure is not None:
+        if self.kept is not None or self.failure is not None:
             return True
-        is_there = self.look(&f) != NOTHING
+        try:
+            is_there = self.look(&f) != NOTHING
+        except TypeError as error:         # of a message that was received
+            self.failure, is_there = error, True
         self.give_up_claim()
         return is_there
 
@@ -85,7 +84,7 @@ cdef class MessageReader(RingReceiver):
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
-        while self.assembled is None:
+        while self.kept is None:
             outcome = self.look(f)
             if outcome:
                 return outcome
@@ -108,10 +107,27 @@ cdef class MessageReader(RingReceiver):
         self.require_idle()
         outcome = self.find(&f, timeout_ns)
         found[0] = outcome != NOTHING
-        if outcome == ASSEMBLED:
-            (message,), self.assembled = self.assembled, None
-            return message
-        return self.make(&f) if outcome == FRAME else None
+        if outcome == NOTHING:
+            return None
+        return self.unpickled(self.make(&f) if outcome == FRAME else self.take_kept())
+
+    cdef object take_kept(self):
+        content = self.kept.pop(0)
+        self.kept = self.kept or None
+        return content
+
+    cdef object unpickled(self, object content):
+        cdef PickledContent pickled
+        if self.leaves_pickled or type(content) is not PickledContent:
+            return content
+        pickled = content
+        try:
+            return unpickle_content(pickled.content, pickled.stream_nbytes, self.channel)
+        except Exception:
+            raise
+        except BaseException:              # KeyboardInterrupt: it was not received, and the next call begins again
+            self.kept = [content, *(self.kept or ())]
+            raise
 
     # ---- whole frames ----
 
@@ -142,11 +158,12 @@ cdef class MessageReader(RingReceiver):
         return self.made(message, stream_nbytes, f.word)
 
     cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word):
+        cdef PickledContent pickled
         if kind_of(word) != OBJECT:
             return content
-        if self.leaves_pickled:
-            return PickledContent(content, stream_nbytes)
-        return unpickle_content(content, stream_nbytes, self.channel)
+        pickled = PickledContent.__new__(PickledContent)
+        pickled.content, pickled.stream_nbytes = content, stream_nbytes
+        return pickled
 
     cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1:
         if nbytes < LONG_COPY_NBYTES:
@@ -173,7 +190,11 @@ cdef class MessageReader(RingReceiver):
         if f.nbytes < WORD_NBYTES:
             raise self.corrupt()
         nbytes = (<const uint64_t *>f.bytes)[0]
-        dtype, shape, skipped = self.meta_of(f, nbytes)
+        try:
+            dtype, shape, skipped = self.meta_of(f, nbytes)
+        except TypeError:                  # its pieces will be passed over
+            leave_message(self, f)
+            raise
         here = f.nbytes - WORD_NBYTES - skipped
         if here > nbytes - skipped:
             raise self.corrupt()
@@ -243,7 +264,7 @@ cdef class MessageReader(RingReceiver):
         if self.missing:
             return False
         count_message(self)
-        self.assembled = (self.made(target, self.stream_nbytes, self.word),)
+        self.kept = [self.made(target, self.stream_nbytes, self.word)]
         return True
 
     cdef int await_pieces(self, int64_t timeout_ns) except -1:

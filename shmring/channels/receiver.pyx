@@ -1,17 +1,16 @@
 """The receiving end of a channel of messages."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 import queue
-import sys
 
 import numpy as np
 
 cimport numpy as cnp
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport timeout_to_ns
+from shmring._runtime cimport checked_count, timeout_to_ns
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
 from shmring.channels.message_codec cimport QUIET_MAX, bytes_of
 from shmring.channels.message_reader cimport (ASSEMBLED, FRAME, NOTHING, MessageReader, is_clear, leave_message,
@@ -22,7 +21,7 @@ from shmring.ring.spsc cimport ring_release
 
 from shmring.channels import aio
 from shmring.channels.message_reader import CALLERS_MEMORY
-from shmring.errors import EndOfStreamError, ObjectError, PeerLostError, SegmentError
+from shmring.errors import EndOfStreamError, PeerLostError, SegmentError
 
 cnp.import_array()
 
@@ -115,12 +114,15 @@ cdef class Receiver(MessageReader):
         self.require_idle()
         # A bytearray could be resized while the GIL is released; not one that is exported.
         borrow(memoryview(out) if isinstance(out, bytearray) else out, &b, True)
-        self.into = &b
         try:
-            nbytes = self.receive_into(&b, timeout_ns)
+            self.require_idle()            # again: exporting memory may have run Python code, which used this end
+            self.into = &b
+            try:
+                nbytes = self.receive_into(&b, timeout_ns)
+            finally:
+                self.into = NULL
+                self.move_out()
         finally:
-            self.into = NULL
-            self.move_out()
             end_borrow(&b)
         if nbytes < 0:
             raise queue.Empty
@@ -134,14 +136,14 @@ cdef class Receiver(MessageReader):
         if found == NOTHING:
             return -1
         if found == ASSEMBLED:
-            if self.assembled[0] is CALLERS_MEMORY:
-                self.assembled = None
+            if self.kept[0] is CALLERS_MEMORY:
+                self.take_kept()
                 return self.content_nbytes
-            source = self.assembled_array()
+            source = self.kept_array()
             nbytes = cnp.PyArray_NBYTES(source)
             self.require_room(nbytes, b)
             self.copy(b.address, cnp.PyArray_DATA(source), nbytes)
-            self.assembled = None
+            self.take_kept()
             return nbytes
         self.require_no_object(&f)
         skipped = self.meta_of(&f, f.nbytes)[2]
@@ -151,9 +153,9 @@ cdef class Receiver(MessageReader):
         leave_message(self, &f)
         return nbytes
 
-    cdef object assembled_array(self):
-        """The content of an assembled message of bytes or an array."""
-        (message,) = self.assembled
+    cdef object kept_array(self):
+        """The content of a kept message of bytes or an array."""
+        message = self.kept[0]
         if not isinstance(message, (bytes, np.ndarray)):
             raise TypeError("the next message is an object: recv() it")
         return message if isinstance(message, np.ndarray) else np.frombuffer(message, np.uint8)
@@ -184,21 +186,23 @@ cdef class Receiver(MessageReader):
         queue.Empty, EndOfStreamError, PeerLostError, ObjectError, SegmentError
             As in `recv`; what came before an error is returned first, and the next call raises the error.
         """
-        cdef Py_ssize_t most = sys.maxsize if count is None else count
-        cdef list messages
-        if most < 1:
-            raise ValueError(f"count={count}: must be at least 1")
-        messages = [self.recv(timeout)]
+        cdef Py_ssize_t most = checked_count(count, INT64_MAX)
+        cdef list messages = [self.recv(timeout)]
+        cdef uint64_t begin = self.c.head
         try:
-            while len(messages) < most:
+            # No more than the ring can hold: a sender that goes on sending does not keep this call for ever.
+            while len(messages) < most and self.c.head - begin < self.c.capacity:
                 if is_clear(self):
                     self.append_bytes(messages, min(most - len(messages), QUIET_MAX))
                 if len(messages) < most:
                     messages.append(self.recv(0))
-        except ObjectError as error:
-            self.failure = error       # the next call raises the others by itself
         except (queue.Empty, EndOfStreamError, PeerLostError, SegmentError):
-            pass
+            pass                       # the next call raises it by itself
+        except Exception as error:
+            self.failure = error
+        except BaseException:          # KeyboardInterrupt
+            self.kept = messages + (self.kept or [])
+            raise
         return messages
 
     cdef int append_bytes(self, list messages, Py_ssize_t most) except -1:
@@ -250,7 +254,7 @@ cdef class Receiver(MessageReader):
             self.frame = f
             self.lease = make_lease(self.mapping, <char *>f.bytes + <uint64_t>skipped, dtype, shape, True)
         else:
-            array = self.assembled_array()
+            array = self.kept_array()
             self.lease = make_lease(array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
         return self.lease
 
@@ -266,8 +270,8 @@ cdef class Receiver(MessageReader):
         """
         self.require_lease("peeked")
         self.end_lease()
-        if self.assembled is not None:
-            self.assembled = None
+        if self.kept is not None:
+            self.take_kept()
         else:
             leave_message(self, &self.frame)
 
