@@ -26,6 +26,8 @@ class Work:
     __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_wakers")
 
     def __init__(self, progress: ProgressThread, call: Callable[[], Any]) -> None:
+        if not isinstance(progress, ProgressThread):
+            raise TypeError("calls with async_op=True make work; it has no other constructor")
         self._progress = progress
         self._call: Callable[[], Any] | None = call
         self._label: int | str = getattr(call, "label", "a call")

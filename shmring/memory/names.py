@@ -98,8 +98,9 @@ def segment_name(session: str, part: str | int) -> str:
     part = str(part)
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", part):
         raise ValueError(f"part={part!r} is not 1 to 64 letters, digits, '_', '.' or '-'")
+    prefix = session_prefix(session)
     _, slash, rest = session.partition("/")
-    return session_prefix(session) + (f"{_slug(rest)}-" if slash else "") + part
+    return prefix + (f"{_slug(rest)}-" if slash else "") + part
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------

@@ -197,6 +197,8 @@ def callbacks_in_detail(comm):
 
     with pytest.raises(TypeError, match="takes a callable, not int"):
         work.add_done_callback(1)
+    with pytest.raises(TypeError, match="async_op=True"):
+        Work(1, work.wait)
 
     def fail(w):
         raise LookupError("in a callback")

@@ -222,3 +222,5 @@ def test_a_session_that_is_no_text_is_refused(session):
         leftovers(session)
     with pytest.raises(TypeError, match="session="):
         sweep(session)
+    with pytest.raises(TypeError, match="session="):
+        segment_name(session, "r0")
