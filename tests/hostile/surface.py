@@ -1,0 +1,108 @@
+"""The public surface of shmring, found by introspection: classes, their members, functions.
+
+No call is listed by hand, so a new one is attacked from the day it is added.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from functools import cache
+
+import shmring
+import shmring.ring
+
+GUESTS = ("shmring.torch", "shmring.cli", "shmring.bench", "shmring.__main__")
+# Public though not exported by `shmring` or `shmring.ring`: what `Communicator.plan` returns, and what a page mentions.
+DOCUMENTED = ("shmring.collective.persistent.Prepared", "shmring.dtypes.is_defined")
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C
+
+# Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
+PROTOCOLS = {
+    "__array__": "np.array({0})",
+    "__await__": "asyncio.run(awaiting({0}))",
+    "__buffer__": "bytes(memoryview({0}))",
+    "__call__": "{0}()",
+    "__copy__": "copy.copy({0})",
+    "__deepcopy__": "copy.deepcopy({0})",
+    "__delitem__": "operator.delitem({0}, key)",
+    "__dir__": "dir({0})",
+    "__enter__": "{0}.__enter__()",
+    "__eq__": "{0} == {0}",
+    "__exit__": "{0}.__exit__(None, None, None)",
+    "__getitem__": "{0}[key]",
+    "__hash__": "hash({0})",
+    "__init__": "{0}.__init__()",
+    "__iter__": "list(itertools.islice({0}, 3))",
+    "__len__": "len({0})",
+    "__lt__": "{0} < {0}",
+    "__next__": "next({0})",
+    "__reduce_ex__": "pickle.loads(pickle.dumps({0}))",
+    "__repr__": "repr({0})",
+    "__setitem__": "operator.setitem({0}, key, value)",
+    "__sizeof__": "sys.getsizeof({0})",
+    "__weakref__": "weakref.ref({0})",
+}
+# What every object is asked for, whether or not its class has a method for it.
+ALWAYS = ("__array__", "__buffer__", "__copy__", "__deepcopy__")
+
+
+@cache
+def exported() -> dict[str, object]:
+    """What users get by name, errors excluded: from the package, `shmring.ring`, and `DOCUMENTED`."""
+    names = {f"shmring.{name}": getattr(shmring, name) for name in shmring.__all__}
+    names |= {f"shmring.ring.{name}": value for name, value in vars(shmring.ring).items() if name[0] != "_"}
+    for name in DOCUMENTED:
+        module, _, attribute = name.rpartition(".")
+        names[name] = getattr(importlib.import_module(module), attribute)
+    is_error = {name for name, value in names.items() if isinstance(value, type) and issubclass(value, BaseException)}
+    return {name: value for name, value in names.items() if callable(value) and name not in is_error}
+
+
+@cache
+def classes() -> dict[str, type]:
+    """Public classes by name: those whose objects are attacked."""
+    return {name: value for name, value in exported().items() if isinstance(value, type)}
+
+
+@cache
+def functions() -> dict[str, object]:
+    """Public functions by name."""
+    return {name: value for name, value in exported().items() if not isinstance(value, type)}
+
+
+@cache
+def extension_types() -> dict[str, type]:
+    """Every type that is implemented in C, public or not: one that is half-made must not crash the interpreter."""
+    found = {}
+    for module in pkgutil.walk_packages(shmring.__path__, "shmring."):
+        if not module.name.startswith(GUESTS):
+            home = importlib.import_module(module.name)
+            own = {f"{module.name}.{name}": value for name, value in vars(home).items() if isinstance(value, type)}
+            found |= {
+                name: value
+                for name, value in own.items()
+                if value.__module__ == module.name and not value.__flags__ & HEAP_TYPE
+            }
+    return found
+
+
+def methods(cls: type) -> list[str]:
+    """Public methods of a class."""
+    return [name for name in dir(cls) if name[0] != "_" and callable(getattr(cls, name))]
+
+
+def attributes(cls: type) -> list[str]:
+    """Public attributes and properties of a class."""
+    return [name for name in dir(cls) if name[0] != "_" and not callable(getattr(cls, name))]
+
+
+def protocols(cls: type) -> list[str]:
+    """Operators and protocols of a class, and those that it should refuse."""
+    return [name for name in PROTOCOLS if hasattr(cls, name) or name in ALWAYS]
+
+
+def parameters(function) -> list[inspect.Parameter]:
+    """Parameters of a function, without ``self``."""
+    return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name != "self"]
