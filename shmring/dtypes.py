@@ -61,7 +61,7 @@ _FAMILIES = {
 
 
 def is_defined(op: str, dtype: str) -> bool:
-    """Whether operation ``op`` exists on ``dtype`` (both canonical names); ``ValueError`` for a name that is unknown."""
+    """Whether operation ``op`` exists on ``dtype`` (both canonical names); ``ValueError`` for an unknown one."""
     op_code(op)
     if not isinstance(dtype, str) or dtype not in DTYPE_CODES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")

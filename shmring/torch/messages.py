@@ -106,7 +106,8 @@ class MessageProgress:
         self._under_way: deque = deque()  # noted receives with their sizes, in the order of the calls
         self._nbytes = 0
         self._requests: deque = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered as a lock, never as a condition: leaving a condition is Python code,
+        self._changed = threading.Condition(self._lock)  # in which a signal handler may raise and leave the lock taken
         self._thread: threading.Thread | None = None
         self._ended = False
 
@@ -124,7 +125,7 @@ class MessageProgress:
 
     def add(self, request, is_send: bool = False) -> None:
         """Hand a request to the thread."""
-        with self._changed:
+        with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"shmring {self._name} messages", daemon=True)
                 self._thread.start()
@@ -133,7 +134,7 @@ class MessageProgress:
 
     def close(self, timeout_s: float | None) -> None:
         """Wait up to ``timeout_s`` until pending sends are done, and end the thread."""
-        with self._changed:
+        with self._lock:
             thread, self._ended = self._thread, True
             self._changed.notify()
         if thread is not None:
@@ -141,7 +142,7 @@ class MessageProgress:
 
     def _serve(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._requests and not self._ended:
                     self._changed.wait()
                 if not self._requests:

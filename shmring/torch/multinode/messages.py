@@ -30,7 +30,8 @@ class MultinodeMessages(MultinodeLifecycle):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()  # entered as a lock, never as a condition: leaving a condition is Python code,
+        self.changed = threading.Condition(self.lock)  # in which a signal handler may raise and leave the lock taken
         self._posted: list[NetworkReceive] = []  # in the order of the calls
         self._arrived: list[Envelope] = []  # that no receive has matched
         self._unacknowledged: dict[tuple[int, int], NetworkSend] = {}
@@ -54,7 +55,7 @@ class MultinodeMessages(MultinodeLifecycle):
         request = NetworkSend(self, dense(x), dst)
         mailbox = self._mailboxes[dst]
         try:
-            with self.changed:  # it is not acknowledged before it is in the table
+            with self.lock:  # it is not acknowledged before it is in the table
                 number, request.work = mailbox.send(request.content, tag)
                 if request.work is not None:
                     self._unacknowledged[dst, number] = request
@@ -103,7 +104,7 @@ class MultinodeMessages(MultinodeLifecycle):
     # ---- envelopes ----
 
     def _start_receiver(self, peer: int) -> None:
-        with self.changed:
+        with self.lock:
             if peer in self._receivers:
                 return
             name = f"shmring {self.name} {peer}"
@@ -122,7 +123,7 @@ class MultinodeMessages(MultinodeLifecycle):
                 if kind == LEAVING:
                     self._left.add(peer)
                 elif kind == ACK:
-                    with self.changed:
+                    with self.lock:
                         request = self._unacknowledged.pop((peer, envelope.number))
                     request.end()
                 else:
@@ -135,13 +136,13 @@ class MultinodeMessages(MultinodeLifecycle):
 
         Both are queued under one lock: an envelope that has arrived must not be lost with its sender.
         """
-        with self.changed:
+        with self.lock:
             self._posted += posted
             self._arrived += arrived
             pair = self._take_pair()
         while pair is not None:
             self._deliver(*pair)
-            with self.changed:
+            with self.lock:
                 pair = self._take_pair()
 
     def _take_pair(self) -> tuple[NetworkReceive, Envelope] | None:
@@ -158,7 +159,7 @@ class MultinodeMessages(MultinodeLifecycle):
     def _deliver(self, request: NetworkReceive, envelope: Envelope) -> None:
         misfit = request.misfit(envelope)
         if misfit is not None:
-            with self.changed:
+            with self.lock:
                 self._arrived.insert(0, envelope)
             request.end(error=misfit)
             return
@@ -191,7 +192,7 @@ class MultinodeMessages(MultinodeLifecycle):
 
     def _unpost(self, request: NetworkReceive) -> bool:
         """Withdraw a receive; False if it has been matched."""
-        with self.changed:
+        with self.lock:
             if request not in self._posted:
                 return False
             self._posted.remove(request)
@@ -218,7 +219,7 @@ class MultinodeMessages(MultinodeLifecycle):
             self._break(error)
             return
         left = PeerLostError(f"{self.name}: rank {peer} has left the group", peer)
-        with self.changed:
+        with self.lock:
             self._lost[peer] = left
             failed: list[NetworkRequest] = [request for request in self._posted if request.source == peer]
             self._posted = [request for request in self._posted if request not in failed]
@@ -227,7 +228,7 @@ class MultinodeMessages(MultinodeLifecycle):
             request.end(error=left)
 
     def _fail_requests(self, failure: ShmringError) -> None:
-        with self.changed:
+        with self.lock:
             failed: list[NetworkRequest] = [*self._posted, *self._unacknowledged.values()]
             self._posted, self._unacknowledged = [], {}
         for request in failed:

@@ -49,7 +49,7 @@ class NetworkRequest:
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Have ``callback(request)`` called once it is over, by the thread that ends it."""
-        with self._messages.changed:
+        with self._messages.lock:
             if not self._is_over:
                 self._callbacks.append(callback)
                 return
@@ -57,7 +57,7 @@ class NetworkRequest:
 
     def end(self, message: Envelope | None = None, error: Exception | None = None) -> None:
         """Note that it is over, with its result or error; wake waiters and run callbacks."""
-        with self._messages.changed:
+        with self._messages.lock:
             if self._is_over:
                 return
             self._message, self._error, self._is_over = message, error, True
@@ -70,7 +70,7 @@ class NetworkRequest:
                 report_unraisable(raised, callback)
 
     def _settle(self, timeout: float | None) -> None:
-        with self._messages.changed:
+        with self._messages.lock:
             if not self._messages.changed.wait_for(self.done, timeout):
                 raise MessageTimeoutError(
                     f"{self._messages.name}: the message is not done in time; it is still under way"
@@ -130,7 +130,7 @@ class ReceiveAny(NetworkReceive):
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 super()._settle(0)
-            with self._messages.changed:
+            with self._messages.lock:
                 self._messages.changed.wait_for(
                     lambda: self._is_over, tick_s if left_s is None else min(tick_s, left_s)
                 )

@@ -59,7 +59,7 @@ def test_small_blocks_go_round_the_ring_for_ever(n):
 
 
 def nothing_at_the_end(comm):
-    # The eager message of rank 0 fills whole lines; the last rank receives none of them, as its share begins at the end.
+    # The eager message of rank 0 fills whole lines; the last rank receives none of them: its share begins at the end.
     for nbytes in (48, 104, 160, 440):
         counts = [nbytes, *[0] * (comm.size - 1)]
         shares = comm.all_to_all(np.full(nbytes * (comm.rank == 0), 7, np.uint8),

@@ -49,5 +49,5 @@ def test_an_unknown_op_is_refused_and_the_known_ones_are_named(op):
 
 @pytest.mark.parametrize("dtype", ["f4", "", None, 3, ["float32"]])
 def test_an_unknown_dtype_is_refused_and_the_known_ones_are_named(dtype):
-    with pytest.raises(ValueError, match="unknown dtype .* float32"):
+    with pytest.raises(ValueError, match=r"unknown dtype .* float32"):
         dtypes.is_defined("sum", dtype)
