@@ -41,7 +41,8 @@ def channel(
         being read. Both ends count what was dropped.
     allow_pickle : bool, optional
         Whether it carries Python objects; unpickling runs code that the sender chose. By default the setting of the
-        same name (``SHMRING_ALLOW_PICKLE``), which is True.
+        same name (``SHMRING_ALLOW_PICKLE``), which is True. In a process that gets an end from another one, its own
+        setting must allow it, too.
 
     Returns
     -------
@@ -83,7 +84,8 @@ def open_channel(
         Which end; it is taken at once.
     capacity_nbytes, dtype, when_full, allow_pickle
         As in `channel`. The process that opens first decides about ``capacity_nbytes``; ``dtype`` and ``when_full``
-        must be the same for both.
+        must be the same for both. An end with ``allow_pickle=False`` neither sends objects nor unpickles them,
+        whatever the other end was opened with; with True it does if the end that was opened first allowed it, too.
 
     Returns
     -------

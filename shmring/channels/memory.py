@@ -56,6 +56,8 @@ class ChannelMemory:
     when_full : str
         One of `WHEN_FULL`.
     allow_pickle : bool
+        Whether the ends that use this object send objects, or unpickle those that they receive: the process that made
+        the channel must allow it, and this process by its own argument or setting.
     spin_ns, tick_ns : int
         How this process waits.
     """
@@ -64,7 +66,7 @@ class ChannelMemory:
     common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
-    def __init__(self, memory: Segment, key: str | None = None) -> None:
+    def __init__(self, memory: Segment, key: str | None = None, allow_pickle: bool | None = None) -> None:
         self.memory = memory
         self.mapping = memory.mapping
         self.key = key
@@ -74,8 +76,8 @@ class ChannelMemory:
         if flags & 0xFF >= len(WHEN_FULL):
             raise SegmentError(f"{self.title} is corrupted: its header has flags {flags:#x}")
         self.when_full = list(WHEN_FULL)[flags & 0xFF]
-        self.allow_pickle = bool(flags >> 8 & 1)
         config = configure()
+        self.allow_pickle = bool(flags >> 8 & 1) and (config.allow_pickle if allow_pickle is None else allow_pickle)
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
         self.tick_ns = int(config.tick_ms * 1e6)
 
@@ -117,7 +119,7 @@ def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str,
     """Fresh memory without a name."""
     memory = _create(fresh_name(), capacity_nbytes, dtype, when_full, allow_pickle, keep_descriptor=True)
     memory.unlink()
-    return ChannelMemory(memory)
+    return ChannelMemory(memory, allow_pickle=allow_pickle)
 
 
 def open_named(
@@ -129,7 +131,7 @@ def open_named(
     while True:
         memory = segment.join(name, kind=CHANNEL)
         if memory is not None:
-            return _require_same(ChannelMemory(memory, key), dtype, when_full)
+            return _require_same(ChannelMemory(memory, key, allow_pickle), dtype, when_full)
         try:
             memory = _create(name, capacity_nbytes, dtype, when_full, allow_pickle)
         except SegmentError as error:
@@ -138,7 +140,7 @@ def open_named(
             time.sleep(0.001)  # another process is creating it
         else:
             memory.share()
-            return ChannelMemory(memory, key)
+            return ChannelMemory(memory, key, allow_pickle)
 
 
 def _require_same(found: ChannelMemory, dtype: np.dtype | None, when_full: str) -> ChannelMemory:

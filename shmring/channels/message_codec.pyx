@@ -224,7 +224,7 @@ cdef object dtype_with_code(int code):
 cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
-        raise ValueError("made with allow_pickle=False, this channel carries no objects")
+        raise ValueError(f"allow_pickle is False for {channel.title}, which carries no objects then")
     try:
         return pack(obj)
     except Exception as error:
@@ -234,7 +234,7 @@ cdef object pickle_object(object obj, object channel):
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):
     """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
-        raise ObjectError("an object was received and dropped: this channel was made with allow_pickle=False")
+        raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
     stream, at, buffers = content[:stream_nbytes], stream_nbytes, []
     try:
         for nbytes in buffer_sizes(stream):

@@ -42,8 +42,8 @@ class MemberRing(ChannelMemory):
     index : int
     """
 
-    def __init__(self, memory: Segment, index: int) -> None:
-        super().__init__(memory)
+    def __init__(self, memory: Segment, index: int, allow_pickle: bool | None = None) -> None:
+        super().__init__(memory, allow_pickle=allow_pickle)
         layout, stride = memory.header.params[2:]
         self.index = index
         self.ring_offset = HEADER_NBYTES + index * stride
@@ -89,12 +89,12 @@ class RingSet:
     common_waiter_offset : int
     """
 
-    def __init__(self, memory: Segment) -> None:
+    def __init__(self, memory: Segment, allow_pickle: bool | None = None) -> None:
         self.memory = memory
         self.mapping = memory.mapping
         flags, _, layout, _ = memory.header.params
         self.count = layout >> 8
-        first = MemberRing(memory, 0)
+        first = MemberRing(memory, 0, allow_pickle)
         self.dtype, self.allow_pickle = first.dtype, first.allow_pickle
         self.spin_ns, self.tick_ns = first.spin_ns, first.tick_ns
         self.common_waiter_offset = first.common_waiter_offset
@@ -102,7 +102,7 @@ class RingSet:
 
     def ring(self, index: int) -> MemberRing:
         """One ring."""
-        return MemberRing(self.memory, index)
+        return MemberRing(self.memory, index, self.allow_pickle)
 
     def __reduce__(self) -> tuple:
         return _adopted_set, (reduction.DupFd(self.memory.descriptor),)
@@ -130,7 +130,7 @@ def create_fan_in(
         with view[HEADER_NBYTES + count * stride :] as rest:
             format_common_waiter(rest)
     memory.announce()
-    return RingSet(memory)
+    return RingSet(memory, allow_pickle)
 
 
 def create_broadcast(
@@ -150,7 +150,7 @@ def create_broadcast(
     with memoryview(memory.mapping)[HEADER_NBYTES:] as rest:
         format_shared_slots(rest, count, ring.nslots, ring.slot_nbytes, drops)
     memory.announce()
-    return RingSet(memory)
+    return RingSet(memory, allow_pickle)
 
 
 def _require_count(name: str, count: int) -> None:

@@ -144,7 +144,7 @@ def test_a_killed_sender_is_lost_once_all_it_committed_is_received(dtype):
 
 @pytest.mark.parametrize("dtype", [None, "i8"])
 @pytest.mark.parametrize("how", ["killed", "closed", "dropped"])
-def test_a_sender_that_waits_hears_that_its_receiver_is_gone(dtype, how):
+def test_a_waiting_sender_raises_when_its_receiver_goes(dtype, how):
     sender, receiver = shmring.channel(128, dtype=dtype)
     reader, writer = os.pipe()
 
@@ -327,7 +327,7 @@ def test_squatters_are_refused(squat, tmp_path):
         (os.rmdir if squat == "directory" else os.unlink)(path)
 
 
-def test_ends_that_disagree_are_told_so():
+def test_ends_of_different_settings_are_refused():
     name = unique("disagree")
     with shmring.open_channel(name, "sender", dtype="i8"):
         for other in ({}, {"dtype": "f8"}, {"dtype": "i8", "when_full": "drop_newest"}):

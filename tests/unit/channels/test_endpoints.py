@@ -126,6 +126,51 @@ class Sour:
         return int, ("sour",)
 
 
+class Forbidden:
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+@pytest.mark.parametrize("first", ["sender", "receiver"])
+def test_a_receiver_that_does_not_allow_pickle_unpickles_nothing(first, monkeypatch):
+    for is_setting in (False, True):
+        ends = {}
+        for role in ("sender", "receiver") if first == "sender" else ("receiver", "sender"):
+            if is_setting:
+                monkeypatch.setenv("SHMRING_ALLOW_PICKLE", "1" if role == "sender" else "0")
+            allowed = None if is_setting else role == "sender"
+            ends[role] = shmring.open_channel(f"pickle-{os.getpid()}-{first}", role, allow_pickle=allowed)
+        if first == "sender":
+            ends["sender"].send_object(Forbidden())
+            with pytest.raises(ObjectError, match="allow_pickle"):
+                ends["receiver"].recv(0)
+        else:
+            with pytest.raises(ValueError, match="allow_pickle"):
+                ends["sender"].send_object(Forbidden())
+        ends["sender"].send(b"bytes")
+        assert ends["receiver"].recv(0) == b"bytes"
+        for end in ends.values():
+            end.close()
+
+
+@pytest.mark.leaks  # multiprocessing keeps a thread that hands over descriptors
+def test_an_end_from_another_process_asks_the_setting_of_this_one(monkeypatch):
+    (fan_sender,), fan_receiver = shmring.fan_in(1, allow_pickle=True)
+    broadcaster, (member,) = shmring.broadcast_channel(1, allow_pickle=True)
+    shared = shmring.Queue()
+    ends = [pickle.dumps(end) for end in (fan_receiver, member, shared)]
+    for sender in (fan_sender, broadcaster):
+        sender.send_object(Forbidden())
+    shared.put(Forbidden())
+    monkeypatch.setenv("SHMRING_ALLOW_PICKLE", "0")
+    for end in map(pickle.loads, ends):
+        with pytest.raises(ObjectError, match="allow_pickle"):
+            end.get(timeout=0) if hasattr(end, "get") else end.recv(0)
+        end.close()
+    with pytest.raises(ValueError, match="allow_pickle"):
+        shmring.Queue().put([])
+
+
 def test_an_object_that_cannot_be_made_is_received_all_the_same():
     sender, receiver = shmring.channel()
     sender.send(b"1")
@@ -630,7 +675,7 @@ test_a_channel_is_a_deque = ChannelMachine.TestCase
 # ---- ends ----
 
 
-def test_a_closed_end_says_so():
+def test_a_closed_end_raises_closed_error():
     for dtype in (None, "i8"):
         sender, receiver = shmring.channel(dtype=dtype)
         with sender, receiver:
@@ -708,7 +753,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_channel_usable():
     assert receiver.recv() == b"fine"
 
 
-def test_what_a_peer_scribbles_leads_nowhere():
+def test_an_invalid_counter_or_frame_word_is_refused():
     for offset, value in ((640 + 0, 0xFFFFFFFF), (640 + 4, 77), (128, 1 << 40), (128, 3)):
         sender, receiver = shmring.channel(1 << 10)
         sender.send(b"12345678")
@@ -721,7 +766,7 @@ def test_what_a_peer_scribbles_leads_nowhere():
         del memory
 
 
-def test_the_look_from_outside_tells_who_waits():
+def test_a_look_from_outside_shows_which_end_waits():
     from shmring import list_channels
 
     sender, receiver = shmring.channel(1 << 10)
