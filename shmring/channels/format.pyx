@@ -24,10 +24,19 @@ WAITER_NBYTES = SHMRING_FALSE_SHARING
 QUEUE_NBYTES = sizeof(shmring_queue)
 
 
+cdef int export_room(object buffer, Py_buffer *view, object nbytes) except -1:
+    """Export a writable buffer of at least ``nbytes``."""
+    PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
+    if view.len < nbytes:
+        PyBuffer_Release(view)
+        raise ValueError(f"the buffer has {view.len} bytes, {nbytes} are needed")
+    return 0
+
+
 def format_common_waiter(buffer):
     """Make the semaphore on which the receiver of several rings sleeps, at the beginning of a buffer."""
     cdef Py_buffer view
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    export_room(buffer, &view, sizeof(shmring_waiter))
     memset(view.buf, 0, sizeof(shmring_waiter))
     sem_init(&(<shmring_waiter *>view.buf).wake, 1, 0)
     PyBuffer_Release(&view)
@@ -40,23 +49,19 @@ def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_n
     """
     cdef Py_buffer view
     cdef uint64_t i, at
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    try:
-        if <uint64_t>view.len < (count + 1) * sizeof(shmring_ring) + nslots * slot_nbytes:
-            raise ValueError("the buffer is too small")
-        for i in range(count + 1):
-            at = i * sizeof(shmring_ring)
-            ring_format(<char *>view.buf + at, nslots, slot_nbytes, 0, drops and i > 0,
-                        (count + 1) * sizeof(shmring_ring) - at)
-    finally:
-        PyBuffer_Release(&view)
+    export_room(buffer, &view, (int(count) + 1) * sizeof(shmring_ring) + int(nslots) * slot_nbytes)
+    for i in range(count + 1):
+        at = i * sizeof(shmring_ring)
+        ring_format(<char *>view.buf + at, nslots, slot_nbytes, 0, drops and i > 0,
+                    (count + 1) * sizeof(shmring_ring) - at)
+    PyBuffer_Release(&view)
 
 
 def format_queue(buffer):
     """Make the locks of a queue at the beginning of a buffer."""
     cdef Py_buffer view
     cdef int error
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    export_room(buffer, &view, sizeof(shmring_queue))
     cdef shmring_queue *q = <shmring_queue *>view.buf
     memset(q, 0, sizeof(shmring_queue))
     sem_init(&q.joined, 1, 0)

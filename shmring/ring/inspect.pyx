@@ -83,6 +83,8 @@ def look(buffer):
         ring = <shmring_ring *>view.buf
         if <size_t>view.len < ring_control_nbytes() or load_acquire_u64(&ring.magic) != SHMRING_RING_MAGIC:
             raise SegmentError("there is no ring in this buffer")
+        if ring.nslots == 0:
+            raise SegmentError("the ring in this buffer has no slots")
         # Head first: what is filled is never taken for less than nothing.
         head = load_acquire_u64(&ring.head)
         if ring.drops:

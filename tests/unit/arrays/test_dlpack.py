@@ -193,7 +193,7 @@ def test_without_a_usable_table_the_capsule_serves():
     assert len(x.capsules) == 1
 
 
-def test_many_short_lived_types_are_told_apart():
+def test_many_short_lived_types_are_distinguished():
     for i in range(200):
         kind = type(f"Lender{i}", (Lender,), {})
         assert arrays.describe(kind(), writable=True)[1] == 4

@@ -8,6 +8,7 @@ import pytest
 import shmring
 from shmring import SegmentError
 from shmring.arrays import dtype_codec
+from shmring.channels import format
 
 BYTES, ARRAY, OBJECT = 2, 3, 4
 FLOAT64, OTHER = 0, 255
@@ -168,3 +169,16 @@ def test_one_record_is_one():
         assert not receiver.poll(0)
         assert sender.send(record)
         assert receiver.recv(0).tolist() == record
+
+
+def test_a_buffer_without_room_is_not_written():
+    for make in (
+        format.format_common_waiter,
+        format.format_queue,
+        lambda buffer: format.format_shared_slots(buffer, 2, 8, 8, False),
+        lambda buffer: format.format_shared_slots(buffer, 0, 1 << 61, 8, False),
+    ):
+        buffer = bytearray(16)
+        with pytest.raises(ValueError, match="needed"):
+            make(buffer)
+        assert buffer == bytes(16)

@@ -21,6 +21,7 @@ from support.children import in_child, status_of
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
+from shmring.ring.inspect import look
 from shmring.sync.liveness import hold
 
 TAIL, HEAD = 128, 256  # where the counters lie in the control area
@@ -564,6 +565,14 @@ def test_geometry_that_was_tampered_with_is_refused(geometry):
     for kind in (Producer, Consumer):
         with pytest.raises(SegmentError, match="no ring"):
             kind(memory)
+
+
+def test_a_look_at_a_ring_without_slots_is_refused():
+    memory = shared(4, 8)
+    assert look(memory).fill == 0
+    memory[8:16] = bytes(8)
+    with pytest.raises(SegmentError):
+        look(memory)
 
 
 def test_geometry_changed_after_attaching_does_not_matter():
