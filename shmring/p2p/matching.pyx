@@ -139,6 +139,15 @@ cdef class Matching(Waiter):
                     break
         return 0
 
+    cdef int put_back(self, Request r) except -1:
+        """Make a message that was received an unexpected one again: the call that received it raises. The caller still
+        holds the memory."""
+        cdef Unexpected unexpected = unexpected_of(r.message)
+        memcpy(unexpected.content, r.a.data, r.message.nbytes)
+        unexpected.is_whole = True
+        self.unexpected.insert(0, unexpected)
+        return self.offer(unexpected)
+
     cdef void post(self, Request r):
         self.posted.append(r)
         self.count_posted(r.peer, 1)

@@ -161,13 +161,15 @@ cdef class Progress(Matching):
         cdef bint is_begun = False       # a part of an object has been sent
         for r in requests:
             if r.is_over:
+                if r.kind == RECV and r.error is None:
+                    self.put_back(r)
                 is_begun = r.kind == SEND and r.a.dtype <= OBJECT_STREAM
             elif not self.withdraw(r) or is_begun:
                 partly_sent = r
         if partly_sent is None:
             if raised is None:
                 raise MessageTimeoutError(f"{self.engine.name}: timed out waiting for {description(requests)}; "
-                                          "nothing changed")
+                                          "a message that has arrived can still be received")
             return 0
         if raised is None:
             report_late(&self.engine.c.group, PUBLISHED, partly_sent.peer, 0, signature_of(partly_sent))

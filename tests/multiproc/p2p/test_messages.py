@@ -950,3 +950,26 @@ def flood(comm):
 
 def test_a_flood_of_other_messages_does_not_outlast_a_timeout():
     run_ranks(2, flood)
+
+
+def exchange_with_a_full_queue(comm):
+    x, out = np.full(1 << 20, comm.rank, np.uint8), np.empty(4, np.uint8)
+    if comm.rank == 0:
+        filler = comm.isend(x, 1, 1)       # fills the pair queue: nothing more can be sent
+        with pytest.raises(MessageTimeoutError):
+            comm.sendrecv(x, 1, out, 1, tag=2, timeout=0.3)
+        assert comm.recv(out, 1).nbytes == 4
+        assert out.tolist() == [1] * 4
+        comm.send(x[:0], 1, 3)
+        filler.wait()
+    else:
+        comm.send(x[:4], 0)
+        assert comm.probe(0, timeout=None).tag == 1
+        time.sleep(0.5)
+        for tag in (1, 3):
+            comm.recv(x, 0, tag)
+    comm.barrier()
+
+
+def test_an_exchange_that_cannot_send_in_time_keeps_the_message_it_received():
+    run_ranks(2, exchange_with_a_full_queue, init=SHORT)
