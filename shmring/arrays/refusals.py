@@ -17,8 +17,8 @@ def name_of(x: Any) -> str:
 
 def is_masked(x: Any) -> bool:
     """Whether ``x`` is a masked array of NumPy, which this does not import."""
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(x, masked.MaskedArray)
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)  # None also while another thread imports it
+    return kind is not None and isinstance(x, kind)
 
 
 def masked_array(x: Any) -> TypeError:
