@@ -7,11 +7,16 @@ cdef enum:
     NO_LIMIT = -1    # of `timeout_to_ns`: wait as long as it takes
 
 
-cdef class HeapBlock:
-    cdef void *memory
+ctypedef struct heap_block_t:
+    heap_block_t *next
 
 
-cdef void *allocate(list blocks, size_t count, size_t nbytes) except NULL
+cdef class Heap:
+    cdef heap_block_t *blocks
+
+    cdef void *allocate(self, size_t count, size_t nbytes) except NULL
+
+
 cdef int64_t timeout_to_ns(object seconds) except -2
 cdef int64_t checked_count(object count, int64_t most) except -1
 cdef int64_t checked_part(object count, int64_t whole) except -1

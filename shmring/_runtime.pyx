@@ -1,28 +1,45 @@
 """What every room needs from C and from the interpreter: zeroed memory, timeouts, counts, errors without a caller."""
 
+import time
+
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdlib cimport calloc, free
 
 from operator import index
 
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
+cdef enum:
+    HEAD_NBYTES = 16      # of a block: keeps the alignment of calloc
+
+
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
-cdef class HeapBlock:
-    """Memory that is freed with this object."""
+cdef class Heap:
+    """Memory of zeros, freed with this object.
+
+    It refers to no Python object, so the garbage collector does not clear it before its owner.
+    """
 
     def __dealloc__(self):
-        free(self.memory)
+        cdef heap_block_t *block
+        while self.blocks != NULL:
+            block = self.blocks
+            self.blocks = block.next
+            free(block)
 
-
-cdef void *allocate(list blocks, size_t count, size_t nbytes) except NULL:
-    """``count`` times ``nbytes`` bytes of zeros, freed with ``blocks``, a list that the owner keeps."""
-    cdef HeapBlock block = HeapBlock.__new__(HeapBlock)
-    block.memory = calloc(max(count, <size_t> 1), nbytes)
-    if block.memory == NULL:
-        raise MemoryError(f"no memory for {count} x {nbytes} bytes")
-    blocks.append(block)
-    return block.memory
+    cdef void *allocate(self, size_t count, size_t nbytes) except NULL:
+        """``count`` times ``nbytes`` bytes."""
+        cdef heap_block_t *block = NULL
+        if count <= (<size_t> PY_SSIZE_T_MAX - HEAD_NBYTES) // max(nbytes, <size_t> 1):
+            block = <heap_block_t *> calloc(1, HEAD_NBYTES + count * nbytes)
+        if block == NULL:
+            raise MemoryError(f"no memory for {count} x {nbytes} bytes")
+        block.next = self.blocks
+        self.blocks = block
+        return <char *> block + HEAD_NBYTES
 
 
 # ---- timeouts --------------------------------------------------------------------------------------------------------
@@ -46,13 +63,15 @@ cdef int64_t timeout_to_ns(object seconds) except -2:
     return <int64_t> value if value < 9223372036854775808.0 else NO_LIMIT
 
 
-def timeout_ns(seconds):
+def timeout_ns(seconds, name="timeout"):
     """Convert a timeout to nanoseconds.
 
     Parameters
     ----------
     seconds : float or None
         0 or more: how long to wait; 0 looks once. None or infinity: no limit.
+    name : str
+        Of the argument, for the error.
 
     Returns
     -------
@@ -66,7 +85,16 @@ def timeout_ns(seconds):
     TypeError
         Not a real number.
     """
-    return timeout_to_ns(seconds)
+    try:
+        return timeout_to_ns(seconds)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("timeout", name, 1)) from None
+
+
+def deadline_after(seconds, name="timeout"):
+    """The moment, by `time.monotonic`, at which a timeout ends; None for no limit. Arguments as of `timeout_ns`."""
+    ns = timeout_ns(seconds, name)
+    return None if ns < 0 else time.monotonic() + ns / 1e9
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------

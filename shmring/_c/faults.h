@@ -1,13 +1,13 @@
 /* Fault injection: named points at which a test can make this process die, stop, or pause.
  *
- * In ordinary builds a point is nothing, not even an instruction. A build with SHMRING_FAULTS=1 asks at every point what
- * the environment variable of that name says at that moment:
+ * In ordinary builds a point is nothing, not even an instruction. A build with SHMRING_FAULTS=1 looks at every point at the
+ * environment variable of that name, at that moment:
  *
  *     SHMRING_FAULT=publish@3:9       at the third pass of "publish" from now on, raise signal 9
  *     SHMRING_FAULT=publish@1:exit    _exit(3)
  *     SHMRING_FAULT=elsewhere@1:50ms  sleep for 50 ms, so that others get ahead
  *
- * Passes are counted in each process from the last change of the variable. tests/faults/ says which points there are.
+ * Passes are counted in each process from the last change of the variable. tests/faults/ lists the points.
  */
 #ifndef SHMRING_FAULTS_H
 #define SHMRING_FAULTS_H

@@ -2,10 +2,10 @@
  *
  * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies,
  * by whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is
- * what lies under a robust mutex; it is used bare because no thread ever locks a life. An observer then only
+ * what lies under a robust mutex; it is used bare because no thread ever locks such a word. An observer then only
  * *loads* a word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A
  * trylock is, and killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat,
- * it can even mark a life it does not hold.) It also works the same on every libc, and says so where it does not work:
+ * it can even mark a word that it does not hold.) It also works the same on every libc, and says so where it does not work:
  * set_robust_list fails there, whereas glibc's robust mutexes pretend.
  *
  * The keeper replaces the list its libc registered; it takes no robust mutex, so nothing is lost by that.
@@ -36,7 +36,7 @@
 enum { SHMRING_ALIVE = 0, SHMRING_DEAD = 1, SHMRING_DROPPED = 2 };
 enum { KERNEL_MARKS = 1, ASK_PROCESS_TABLE = 2 };
 
-/* The kernel gives up after this many entries (ROBUST_LIST_LIMIT); lives beyond it go by method 2. */
+/* The kernel gives up after this many entries (ROBUST_LIST_LIMIT); words beyond it go by method 2. */
 #define KEEPER_MARKED_MAX 2048
 
 _Static_assert(sizeof(struct robust_list) == sizeof(uint64_t), "a link must have the kernel's size");
@@ -54,9 +54,9 @@ static struct {
     pthread_mutex_t desk; /* one caller at a time; held across fork */
     sem_t asked, answered;
     bool is_started, is_atfork_set, is_forced_to_ask;
-    uint32_t generation;              /* forks between here and the first process that held a life */
+    uint32_t generation;              /* forks between here and the first process that held one */
     void (*work)(shmring_liveness *); /* what is asked */
-    shmring_liveness *life;           /* the life that is probed */
+    shmring_liveness *life;           /* the one that it is asked about */
     int method;
     uint32_t tid;
     size_t held_count, held_room, marked_count;
@@ -258,7 +258,7 @@ static int probe_life(shmring_liveness *life) {
     if (word & FUTEX_OWNER_DIED) return SHMRING_DEAD;
     if (!(word & FUTEX_TID_MASK)) return SHMRING_DROPPED;
     if (life->method != ASK_PROCESS_TABLE || !is_gone_from_table(life)) return SHMRING_ALIVE;
-    /* Leave the mark the kernel would have left, so that all others learn it from one load. */
+    /* Store the mark that the kernel would have stored: one load shows it to all others. */
     compare_swap_u32(&life->word, word, word | FUTEX_OWNER_DIED);
     return SHMRING_DEAD;
 }
@@ -286,8 +286,8 @@ static void drop_life(shmring_liveness *life) {
     pthread_mutex_unlock(&keeper.desk);
 }
 
-/* Before memory is unmapped: no link of the kernel's list may lead there. A holder of a life in it will not come
- * back to it, so its peers are to take it for dead. */
+/* Before memory is unmapped: no link of the kernel's list may lead there. The holder of a liveness word in it will
+ * not use it again, so its peers are to take it for dead. */
 static void end_lives_in(const void *base, size_t nbytes) {
     pthread_mutex_lock(&keeper.desk);
     for (size_t i = keeper.held_count; i-- > 0;)

@@ -1,6 +1,6 @@
 /* Every struct that lives in shared memory, and nothing else.
  *
- * Rules: offsets, never pointers (each process maps at its own address); one writer per field unless said otherwise;
+ * Rules: offsets, never pointers (each process maps at its own address); one writer per field unless a comment names more;
  * what different ranks write lies SHMRING_FALSE_SHARING bytes apart (two lines: the adjacent-line prefetcher pulls
  * pairs). Any change of meaning or place raises SHMRING_LAYOUT_VERSION; attachers refuse another version.
  */
@@ -17,7 +17,10 @@
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
-#define SHMRING_HEADER_NBYTES 4096u
+#define SHMRING_PAGE_NBYTES 4096u /* the parts of a segment begin at multiples of this */
+#define SHMRING_HEADER_NBYTES SHMRING_PAGE_NBYTES
+#define SHMRING_ID_NBYTES 16u
+#define SHMRING_NPARAMS 4u
 
 /* What a segment is for; an attacher says which kind it expects. */
 enum shmring_kind {
@@ -28,14 +31,14 @@ enum shmring_kind {
     SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
 };
 
-/* A life, visible to all that map it (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 no holder, else the
+/* Whether a process is alive, for all that map this (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 no holder, else the
  * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
  * sets FUTEX_OWNER_DIED. `method` says whether that mark will come (1) or pid and start time must be asked instead
- * (2: no robust list here, e.g. emulators). Zeroed memory is a life that was never held. */
+ * (2: no robust list here, e.g. emulators). Zeroed memory was never held. */
 typedef struct {
     uint32_t word;
     uint32_t method;
-    uint64_t link;        /* the owner's kernel's: address, in the owner, of the next life the keeper holds */
+    uint64_t link;        /* the owner's kernel's: address, in the owner, of the next `link` that the keeper holds */
     int32_t pid;          /* in the owner's PID namespace */
     uint32_t unused;
     uint64_t start_time;  /* field 22 of /proc/PID/stat, 0 unknown: with pid, a name no other process ever has */
@@ -51,8 +54,8 @@ typedef struct {
 
 /* The holder of one end of a ring. */
 typedef struct {
-    uint32_t taken;  /* 1 once somebody has it (compare-and-swap) */
-    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 cut the other off; once set, no count of his changes */
+    uint32_t taken;  /* 1 once a process has taken it (compare-and-swap) */
+    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 disconnected by the other end; once set, no counter of this end changes */
     uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
     uint32_t unused;
     shmring_liveness life;
@@ -97,7 +100,7 @@ typedef struct {
     uint64_t began;      /* from this slot on; */
     uint64_t sent;       /* there were so many messages before it */
     SHMRING_APART pthread_mutex_t receiving;
-    SHMRING_APART uint64_t done; /* messages said to be dealt with (compare-and-swap) */
+    SHMRING_APART uint64_t done; /* calls of task_done (compare-and-swap) */
     uint32_t joiners;            /* how many wait until all are (compare-and-swap) */
     sem_t joined;
 } shmring_queue;
@@ -111,11 +114,11 @@ typedef struct {
     uint64_t nbytes; /* whole segment */
     uint32_t kind;
     uint32_t uid;
-    uint8_t boot_id[16];
-    uint8_t nonce[16];
+    uint8_t boot_id[SHMRING_ID_NBYTES];
+    uint8_t nonce[SHMRING_ID_NBYTES];
     int32_t rank; /* the creator's, and the size of its group */
     int32_t size;
-    uint64_t params[4]; /* meaning depends on kind */
+    uint64_t params[SHMRING_NPARAMS]; /* meaning depends on kind */
     SHMRING_APART uint32_t ready;
     SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (bootstrap/rendezvous.py) */
     SHMRING_APART shmring_liveness life;
@@ -123,10 +126,10 @@ typedef struct {
 
 _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must fit its page");
 
-/* ---- the outbox: all that one rank says in collectives ------------------------------------------------------------
+/* ---- the outbox: all that one rank stores in collectives ----------------------------------------------------------
  *
  * Rounds are numbered for ever from 0 on each communicator; round r uses slot r % nslots of every rank's outbox. Both
- * counters only grow, and each has one writer. A rank that says nothing in a round need not publish it.
+ * counters only grow, and each has one writer. A rank that writes nothing in a round need not publish it.
  * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
  *
  *   [header page][shmring_outbox][eager slots: nslots x eager_stride][slots: nslots x slot_nbytes]
@@ -137,7 +140,8 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
 
 #define SHMRING_LATE_NBYTES 200u
 
-/* First to notice trouble writes it here, once; only rank 0's is used. Every waiting rank loads `state`. */
+/* The first rank to notice a failure writes this, once; only the one in rank 0's outbox is used. Every waiting rank loads
+ * `state`. */
 typedef struct {
     uint32_t state; /* 0 nothing, 1 being written, 2 written (release) */
     uint32_t cause; /* SHMRING_LOST ... below */
@@ -148,7 +152,7 @@ typedef struct {
     uint64_t theirs;
     union {
         char reason[SHMRING_LATE_NBYTES];
-        uint8_t late[SHMRING_LATE_NBYTES]; /* SHMRING_LATE: the ranks that keep all waiting, a bit each; those beyond are not told */
+        uint8_t late[SHMRING_LATE_NBYTES]; /* SHMRING_LATE: the ranks that are late, a bit each, as far as there are bits */
     };
 } shmring_abort;
 
@@ -163,7 +167,7 @@ enum shmring_cause {
 /* What the trials of the two ways to store have taken this rank: through the cache, and past it (arrays/store_tuning.pyx). */
 #define SHMRING_NCOSTS 8u
 typedef struct {
-    uint64_t told_at; /* the round in which the last trial began, plus one (release) */
+    uint64_t posted_at; /* the round in which the last trial began, plus one (release) */
     uint64_t ns[2];
 } shmring_costs;
 
@@ -179,10 +183,10 @@ typedef struct {
     SHMRING_APART uint64_t pair_queues_asleep;
     SHMRING_APART sem_t pair_queues_wake;
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t said[SHMRING_NSLOTS_MAX];           /* full signatures, read only to explain a mismatch, */
-    uint64_t before[SHMRING_NSLOTS_MAX];         /* and the history that each was mixed with */
+    uint64_t full_signature[SHMRING_NSLOTS_MAX]; /* loaded only to explain a mismatch, */
+    uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
     uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
-    uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for others' diagnoses */
+    uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for the errors of other ranks */
     uint64_t last_wait; /* what its last wait of some length was for (sync/wait_graph.pxd), for the same; void once that has come */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
@@ -190,7 +194,7 @@ typedef struct {
 
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
                "the count and its signatures share one line");
-_Static_assert(sizeof(shmring_outbox) <= 4096 - sizeof(uint64_t), "the control area must fit a page");
+_Static_assert(sizeof(shmring_outbox) <= SHMRING_PAGE_NBYTES - sizeof(uint64_t), "the control area must fit a page");
 
 /* ---- helper areas: the part of an outbox that one helper thread uses -----------------------------------------------
  *

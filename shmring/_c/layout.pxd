@@ -17,6 +17,7 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_LAYOUT_VERSION
     const uint32_t SHMRING_LINE
     const uint32_t SHMRING_FALSE_SHARING
+    const uint32_t SHMRING_PAGE_NBYTES
     const uint32_t SHMRING_HEADER_NBYTES
     const uint32_t SHMRING_OUTBOX
     const uint32_t SHMRING_RING
@@ -74,6 +75,10 @@ cdef extern from "layout.h" nogil:
         uint32_t joiners
         sem_t joined
 
+    enum:
+        SHMRING_ID_NBYTES
+        SHMRING_NPARAMS
+
     ctypedef struct shmring_header:
         uint64_t magic
         uint32_t version
@@ -81,16 +86,17 @@ cdef extern from "layout.h" nogil:
         uint64_t nbytes
         uint32_t kind
         uint32_t uid
-        uint8_t boot_id[16]
-        uint8_t nonce[16]
+        uint8_t boot_id[SHMRING_ID_NBYTES]
+        uint8_t nonce[SHMRING_ID_NBYTES]
         int32_t rank
         int32_t size
-        uint64_t params[4]
+        uint64_t params[SHMRING_NPARAMS]
         uint32_t ready
         uint64_t attached
         shmring_liveness life
 
-    const uint32_t SHMRING_NSLOTS_MAX
+    enum:
+        SHMRING_NSLOTS_MAX
     enum:
         SHMRING_LATE_NBYTES
     const uint32_t SHMRING_LOST
@@ -113,41 +119,43 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
-    const uint32_t SHMRING_NCOSTS
+    enum:
+        SHMRING_NCOSTS
 
     ctypedef struct shmring_costs:
-        uint64_t told_at
+        uint64_t posted_at
         uint64_t ns[2]
 
     ctypedef struct shmring_outbox:
         uint64_t published
-        uint32_t signature[14]
+        uint32_t signature[SHMRING_NSLOTS_MAX]
         uint64_t consumed
         uint64_t asleep
         sem_t wake
         uint64_t pair_queues_asleep
         sem_t pair_queues_wake
         uint32_t left
-        uint64_t said[14]
-        uint64_t before[14]
+        uint64_t full_signature[SHMRING_NSLOTS_MAX]
+        uint64_t history[SHMRING_NSLOTS_MAX]
         uint64_t current
         uint64_t awaiting
         uint64_t last_wait
-        shmring_costs costs[8]
+        shmring_costs costs[SHMRING_NCOSTS]
         shmring_abort abort
 
     const uint32_t SHMRING_EAGER_NBYTES
-    const uint32_t SHMRING_FIRST_NBYTES
-    const uint32_t SHMRING_REST_NBYTES
+    enum:
+        SHMRING_FIRST_NBYTES
+        SHMRING_REST_NBYTES
     const uint32_t SHMRING_EAGER_NLINES
 
     ctypedef struct shmring_first_line:
-        uint8_t payload[48]
+        uint8_t payload[SHMRING_FIRST_NBYTES]
         uint64_t signature
         uint64_t tag
 
     ctypedef struct shmring_rest_line:
-        uint8_t payload[56]
+        uint8_t payload[SHMRING_REST_NBYTES]
         uint64_t tag
 
     ctypedef struct shmring_eager_line:
@@ -155,11 +163,12 @@ cdef extern from "layout.h" nogil:
         shmring_rest_line rest[1]
 
     const uint32_t SHMRING_PAIR_QUEUE_NCELLS
-    const uint32_t SHMRING_PAIR_QUEUE_NTRIALS
-    const uint32_t SHMRING_CELL_NBYTES
+    enum:
+        SHMRING_PAIR_QUEUE_NTRIALS
+        SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
-        uint8_t payload[40]
+        uint8_t payload[SHMRING_CELL_NBYTES]
         uint64_t trial
         uint64_t nbytes
         int32_t tag
@@ -169,4 +178,4 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_pair_queue_end:
         uint64_t taken
         uint64_t opened
-        uint64_t spent_ns[4]
+        uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]

@@ -30,7 +30,7 @@ static inline void add_node(shmring_nodes *nodes, int node) {
 /* For pages of the range that have no memory yet; in shared memory the file keeps the policy, whichever process touches them. */
 static inline int set_policy(void *address, size_t nbytes, int mode, const shmring_nodes *nodes) {
 #ifdef SYS_mbind
-    /* The kernel reads one bit less than it is told of. */
+    /* The kernel reads one bit less than the count it is given. */
     return syscall(SYS_mbind, address, nbytes, mode, nodes->words, SHMRING_NODES_MAX + 1ul, 0u) ? errno : 0;
 #else
     return ENOSYS;

@@ -109,7 +109,7 @@ cdef void publish_costs(stores_t *s, shmring_outbox *own, uint64_t round) noexce
     store_relaxed_u64(&costs.ns[0], least(s, False))
     store_relaxed_u64(&costs.ns[1], least(s, True))
     # SYNC costs (meets: sum_costs). The times are written.
-    store_release_u64(&costs.told_at, s.published_at)
+    store_release_u64(&costs.posted_at, s.published_at)
 
 
 cdef bint sum_costs(stores_t *s, shmring_outbox **outbox, int size) noexcept nogil:
@@ -122,7 +122,7 @@ cdef bint sum_costs(stores_t *s, shmring_outbox **outbox, int size) noexcept nog
     sums[0] = sums[1] = 0
     for rank in range(size):
         costs = costs_at(outbox[rank], s.published_at - 1)
-        if load_acquire_u64(&costs.told_at) != s.published_at:      # SYNC costs (meets: publish_costs)
+        if load_acquire_u64(&costs.posted_at) != s.published_at:      # SYNC costs (meets: publish_costs)
             return False
         for way in range(2):
             sums[way] += <int64_t> load_relaxed_u64(&costs.ns[way])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shmring.launch.processes import describe_status, die_with_parent
-from shmring.memory.names import user_prefix
+from shmring.memory.spelling import user_prefix
 
 from .competitors import Competitor, RankLayout
 

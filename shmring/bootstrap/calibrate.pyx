@@ -55,7 +55,7 @@ cdef void open_exchange(eager_t *t, Engine e, int kind, size_t nbytes) noexcept:
     t.last = e.c.group.size
 
 
-def barrier_ns(Engine e, int64_t timeout_ns):
+def barrier_ns(Engine e not None, int64_t timeout_ns):
     """Nanoseconds of a barrier, measured by this rank. Collective; raises what a barrier raises."""
     cdef int64_t least
     e.enter()
@@ -78,7 +78,7 @@ cdef int64_t run_of_barriers_ns(Engine e, int n, int64_t timeout_ns) except -1:
     return now_ns() - started
 
 
-def partners_ns(Engine e, int64_t timeout_ns):
+def partners_ns(Engine e not None, int64_t timeout_ns):
     """Nanoseconds of a round trip between this rank and each other, by rank; 0 for itself.
 
     Collective; raises what a barrier raises. In each stage all pairs measure at the same time
@@ -118,7 +118,7 @@ cdef int64_t run_of_pairs_ns(Engine e, int other, int n, int64_t timeout_ns) exc
     return now_ns() - started
 
 
-def exchange(Engine e, bytes payload, int64_t timeout_ns):
+def exchange(Engine e not None, bytes payload not None, int64_t timeout_ns):
     """The payload of each rank, by rank, all of the same size. Collective; raises what an all-gather raises."""
     cdef eager_t t
     cdef Py_ssize_t nbytes = len(payload)

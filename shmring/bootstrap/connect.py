@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shmring._runtime import timeout_ns
 from shmring.bootstrap.rendezvous import rendezvous
 from shmring.bootstrap.threads import form_team
 from shmring.bootstrap.tuning import calibrate
@@ -37,6 +38,7 @@ def connect(
     placement that does not exist.
     """
     check_size(size)
+    timeout_ns(rendezvous_timeout, "rendezvous_timeout")
     started_as = started_as or (rank, size)
     seat = own_seat(*started_as)
     place = place_by(config.placement)

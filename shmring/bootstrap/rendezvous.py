@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from shmring._runtime import deadline_after
 from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
@@ -87,7 +88,7 @@ def rendezvous(
     huge, place
         The same, but may differ between ranks.
     timeout : float, optional
-        Seconds to wait for all ranks; 0 looks once, None has no limit.
+        Seconds to wait for all ranks; 0 looks once, None or infinity has no limit.
     prepare : callable, optional
         Called with this rank's segment before any rank can attach it. What it returns, if not None, is called before
         the segment is unmapped should the rendezvous fail.
@@ -121,7 +122,7 @@ def rendezvous(
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout, "rendezvous_timeout")
     name = segment_name(session, f"r{rank}")
     try:
         own = create(
@@ -168,7 +169,7 @@ def _announce_failure(
     with suppress(ShmringError):  # no room even for that; or all have seen it, or failed themselves
         with _failure_notice(segment_name(session, f"r{rank}"), rank, size, error) as note:
             note.announce()
-            _Rendezvous(session, note, sparse_nbytes, min(latest, deadline or latest), None).run()
+            _Rendezvous(session, note, sparse_nbytes, latest if deadline is None else min(latest, deadline), None).run()
 
 
 def _failure_notice(name: str, rank: int, size: int, error: ShmringError) -> Segment:
@@ -269,7 +270,9 @@ class _Rendezvous:
             # that gives up stores the reason before it unlinks its own.
             if self.is_complete():
                 return
-            if segment.attached not in GONE:
+            # That its name is gone is no proof: another process may have unlinked it. Or it completed the rendezvous,
+            # and then another rank left with an error, which is found below.
+            if segment.attached not in GONE and segment.may_be_dead():
                 segment.unlink()  # perhaps no other rank will
                 self.check_agreement()
                 pid = segment.header.pid

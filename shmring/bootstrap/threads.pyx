@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shmring._c.layout cimport SHMRING_THREADS_MAX, sem_t, shmring_outbox
-from shmring._runtime cimport allocate
+from shmring._runtime cimport Heap
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport helper_area_nbytes, helper_areas_offset, helper_slot_nbytes
 from shmring.engine.thread_team cimport Team
@@ -76,7 +76,7 @@ def team_size(ranks, int most=SHMRING_THREADS_MAX):
 
 # ---- getting them ----
 
-def form_team(Engine e, timeout):
+def form_team(Engine e not None, timeout):
     """Start the threads that tuning has decided on, if there are any, and give them to the engine.
 
     Parameters
@@ -133,8 +133,8 @@ cdef int reserve_helper_areas(Engine e, int threads) except -1:
 
 cdef int settle(Engine e, Team team) except -1:
     """Give the team its areas in all outboxes; all of them have memory since the exchange."""
-    cdef list blocks = []
-    cdef char **areas = <char **> allocate(blocks, e.c.group.size, sizeof(char *))
+    cdef Heap heap = Heap()
+    cdef char **areas = <char **> heap.allocate(e.c.group.size, sizeof(char *))
     cdef size_t offset = helper_areas_offset(e.config, e.c.group.size), nbytes = helper_area_nbytes(e.config)
     cdef Mapping mapping
     cdef int j

@@ -16,6 +16,7 @@ from shmring.channels.multi_ring import MemberRing, rings_of
 from shmring.errors import ShmringError
 from shmring.memory import names, segment
 from shmring.memory.segment import CHANNEL
+from shmring.memory.spelling import user_prefix
 from shmring.ring.inspect import RingLook, look
 
 
@@ -82,7 +83,7 @@ def _look(channel: ChannelMemory) -> RingLook:
 def _open_rings() -> Iterator[tuple[str, ChannelMemory]]:
     """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
     seen = set()
-    prefix = names.SHM_DIRECTORY + names.user_prefix()
+    prefix = names.SHM_DIRECTORY + user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")

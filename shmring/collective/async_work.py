@@ -172,12 +172,14 @@ class Work:
 
     def _wake_with(self, waker: Callable[[], object]) -> bool:
         """Have ``waker`` called when this is done; False if it is done already."""
-        with self._progress.lock:
-            if not self._done:
-                if self._progress.is_inherited:
-                    raise ClosedError(f"{self.name} on {self._progress.name!r}: belongs to the parent process")
-                self._wakers.append(waker)
-            return not self._done
+        if not self._done and self._progress.is_inherited:
+            raise ClosedError(f"{self.name} on {self._progress.name!r}: belongs to the parent process")
+        return self._progress.turn.run(self._add_waker, waker)
+
+    def _add_waker(self, waker: Callable[[], object]) -> bool:
+        if not self._done:
+            self._wakers.append(waker)
+        return not self._done
 
     # ---- for the thread that runs it ----
 
@@ -189,12 +191,13 @@ class Work:
         except BaseException as error:  # any: `wait` raises it
             self._error = error
         self._call = None  # and with it the arrays
-        with self._progress.lock:
-            self._done = True
-            wakers, self._wakers = self._wakers, []
-        for waker in wakers:
+        for waker in self._progress.turn.run(self._mark_done):
             waker()
         self._progress.run_next(self._callbacks)
+
+    def _mark_done(self) -> list[Callable[[], object]]:
+        self._done = True
+        return self._wakers
 
     def _attach(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` right after this."""

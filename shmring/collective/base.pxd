@@ -5,7 +5,6 @@ from shmring._runtime cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.reduce cimport reduce_kernel
 from shmring.engine.engine cimport Engine
-from shmring.engine.turn cimport turn_t
 
 
 cdef int number_of(op, int dtype) except -1
@@ -25,17 +24,11 @@ cdef inline int check_out(array_t *x, array_t *out, size_t times, size_t parts) 
     return refuse_out(x, out, times, parts)
 
 
-cdef class ObjectTurn:
-    cdef Engine engine
-    cdef turn_t turn
-    cdef object queue
-
-
 cdef class CollectiveBase:
     cdef readonly Engine engine      # mixins written in Python reach it by this
     cdef readonly int rank
     cdef readonly int size
-    cdef readonly ObjectTurn object_turn
+    cdef readonly object object_turn     # of the calls that consist of several collectives (shmring.sync.turn)
     cdef int64_t timeout_ns
 
     cdef object perform(self, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held, kept, result,

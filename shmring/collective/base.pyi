@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from shmring.config import Config
 from shmring.engine.engine import Engine
+from shmring.sync.turn import Turn
 
 # An array is any object on the CPU with the buffer protocol or DLPack; typing has no name for that.
 _Array = Any
@@ -11,16 +12,10 @@ _Op = str | Callable[[Any, Any], Any]
 _Timeout = float | EllipsisType | None
 _Self = TypeVar("_Self", bound="CollectiveBase")
 
-class ObjectTurn:
-    def __enter__(self) -> None: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
 class CollectiveBase:
     # All are read-only.
     engine: Engine
-    object_turn: ObjectTurn
+    object_turn: Turn
     rank: int
     size: int
     name: str

@@ -6,8 +6,8 @@ argument leaves the communicator as it was.
 """
 
 import operator
-from queue import SimpleQueue
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t, copy_back
@@ -18,11 +18,11 @@ from shmring.collective.schedule cimport prepare_request, request_t, run_request
 from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.turn cimport give_turn, take_turn
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_EXSCAN, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                        NO_OP)
 
 from shmring.dtypes import DTYPES, OPS, op_code
+from shmring.sync.turn import Turn
 
 
 cdef object SUM = "sum"      # interned, as the default of every method is
@@ -57,34 +57,10 @@ cdef int refuse_out(array_t *x, array_t *out, size_t times, size_t parts) except
     raise ValueError(f"out has {out.count} elements; for x with {x.count} it must have {x.count * times // parts}")
 
 
-# ---- calls of several collectives ------------------------------------------------------------------------------------
-
-cdef class ObjectTurn:
-    """A context for a call that consists of several collectives: one thread of a rank makes one at a time.
-
-    An exception in it aborts the communicator: the other ranks wait in a collective that this rank will not call. In C,
-    as a signal handler may raise between any two lines of Python, and would leave a lock taken.
-    """
-
-    def __cinit__(self, Engine engine not None):
-        self.engine = engine
-        self.queue = SimpleQueue()
-
-    def __enter__(self):
-        if self.engine.is_closed or self.engine.is_inherited or self.engine.trouble is not None:
-            self.engine.refuse()
-        take_turn(&self.turn, self.queue, self.engine.name)
-
-    def __exit__(self, kind, value, traceback):
-        try:
-            if value is not None and not self.engine.is_closed and not self.engine.is_broken:
-                self.engine.abort(f"{kind.__name__}: {value}")
-        finally:
-            give_turn(&self.turn, self.queue)
-
-
 # ---- the communicator ------------------------------------------------------------------------------------------------
 
+# Not cleared by the garbage collector: a finalizer may call a method of what is garbage, too.
+@cython.no_gc_clear
 cdef class CollectiveBase:
     """Base of `shmring.Communicator`: rank, size and engine, and the end of every collective call on arrays."""
 
@@ -93,7 +69,7 @@ cdef class CollectiveBase:
         self.rank = engine.c.group.rank
         self.size = engine.c.group.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
-        self.object_turn = ObjectTurn(engine)
+        self.object_turn = Turn(engine.name)
 
     @property
     def name(self):
@@ -127,8 +103,9 @@ cdef class CollectiveBase:
         return self
 
     def __exit__(self, kind, value, traceback):
-        if kind is not None and not self.engine.is_closed and not self.engine.is_broken:
-            self.engine.abort(f"{kind.__name__}: {value}")
+        cdef Engine engine = self.engine
+        if kind is not None and not (engine.is_closed or engine.is_inherited or engine.is_broken):
+            engine.abort(f"{kind.__name__}: {value}")
         self.close()
 
     def stats(self):

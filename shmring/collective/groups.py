@@ -42,7 +42,7 @@ class GroupCalls(CommunicatorMixin):
         key : int, optional
             Ranks are numbered in the order of (key, rank in this communicator); by default all keys are equal.
         rendezvous_timeout : float, optional
-            Seconds to wait for the group's other ranks to make their segments; None: no limit.
+            Seconds to wait for the group's other ranks to make their segments, 0 or more; None: no limit.
         **settings
             Fields of `shmring.config.Config`, by default those of this communicator. A group takes ``nslots *
             slot_nbytes`` of shared memory per rank, 2 MiB by default; use less for many groups at a time.
@@ -195,7 +195,7 @@ class GroupCalls(CommunicatorMixin):
 
     def _checked(self, rendezvous_timeout: float | None, settings: dict[str, Any]) -> tuple[Config, float | None]:
         """The settings of a new group, and its timeout in seconds, None for no limit; nothing is sent yet."""
-        limit_ns = timeout_ns(rendezvous_timeout)
+        limit_ns = timeout_ns(rendezvous_timeout, "rendezvous_timeout")
         return self.config.changed(**settings), None if limit_ns < 0 else 1e-9 * limit_ns
 
     def _make_group(
@@ -273,8 +273,7 @@ class GroupCalls(CommunicatorMixin):
 
     def _key(self) -> str:
         """A text that only this communicator's ranks know: equal on all of them, different for every communicator."""
-        nonces = b"".join(segment.header.nonce for segment in self.engine.segments)
-        return hashlib.blake2b(nonces, digest_size=12).hexdigest()
+        return hashlib.blake2b(self.engine.nonces, digest_size=12).hexdigest()
 
     def _survivors(self) -> list[int]:
         gone = self.engine.gone_ranks()

@@ -12,7 +12,7 @@ arrived, so a failure there concerns only the receiving rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,23 +81,22 @@ class ObjectCalls(CommunicatorMixin):
         is_root = self.rank == root
         own, packed, cause = self._pack_all(ObjectCall.BROADCAST, [obj] if is_root else [], root)
         raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
-        stream: Any = None
-        buffers: Sequence = ()
-        with self.object_turn:
+
+        def exchange() -> tuple[ObjectHeader, Any, Sequence]:
             self.broadcast(raw, root=root, timeout=timeout)
             (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
-            if not header.failed:
-                if is_root:
-                    stream, buffers = packed[0].stream, [np.frombuffer(b, np.uint8) for b in packed[0].buffers]
-                else:
-                    stream = header.inline
-                if header.nbytes.stream > INLINE_NBYTES:
-                    stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
-                    self.broadcast(stream, root=root, timeout=timeout)
-                if not is_root:
-                    buffers = empty_buffers(stream)
-                for buffer in buffers:
-                    self.broadcast(buffer, root=root, timeout=timeout)
+            if header.failed:
+                return header, None, ()
+            stream = packed[0].stream if is_root else header.inline
+            if header.nbytes.stream > INLINE_NBYTES:
+                stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
+                self.broadcast(stream, root=root, timeout=timeout)
+            buffers = [np.frombuffer(b, np.uint8) for b in packed[0].buffers] if is_root else empty_buffers(stream)
+            for buffer in buffers:
+                self.broadcast(buffer, root=root, timeout=timeout)
+            return header, stream, buffers
+
+        header, stream, buffers = self._in_turn(exchange)
         raise_failed([header], [root], cause)
         return obj if is_root else unpacked((stream, buffers), root)
 
@@ -130,18 +129,20 @@ class ObjectCalls(CommunicatorMixin):
         root = self._checked_rank(root, "root")
         own, packed, cause = self._pack_all(ObjectCall.GATHER, [obj], root)
         everyone = range(self.size)
-        received: list = []
 
         def move(block, _sent, counts):
             return self.gather(block, root=root, counts=counts, timeout=timeout)
 
-        with self.object_turn:
+        def exchange() -> tuple[list[ObjectHeader], list]:
             headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
-            if not any(header.failed for header in headers):
-                sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
-                wanted = headers if self.rank == root else []
-                received = carry([packed[0] if self.rank != root else None], [sizes[self.rank]], wanted, sizes,
-                                  longest_of(sizes), move)  # fmt: skip
+            if any(header.failed for header in headers):
+                return headers, []
+            sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
+            wanted = headers if self.rank == root else []
+            sent = [packed[0] if self.rank != root else None]
+            return headers, carry(sent, [sizes[self.rank]], wanted, sizes, longest_of(sizes), move)
+
+        headers, received = self._in_turn(exchange)
         raise_failed(headers, everyone, cause)
         return self._unpack_all(received, obj) if self.rank == root else None
 
@@ -174,25 +175,28 @@ class ObjectCalls(CommunicatorMixin):
         self._check_call(timeout)
         own, packed, cause = self._pack_all(ObjectCall.ALL_GATHER, [obj], -1)
         everyone = range(self.size)
-        received: list = []
 
         def move(block, _sent, counts):
             return self.all_gather(block, counts=counts, timeout=timeout)
 
-        with self.object_turn:
+        def exchange() -> tuple[list[ObjectHeader], list]:
             headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
-            if not any(header.failed for header in headers):
-                sizes = [header.nbytes for header in headers]
-                longest = longest_of(sizes)
-                by_broadcast = longest.buffers > PIECE_NBYTES
-                if by_broadcast:
-                    longest = longest._replace(buffers=0)
-                received = carry(packed, [sizes[self.rank]], headers, sizes, longest, move)
-                for r, (_, buffers) in enumerate(received if by_broadcast else ()):
-                    if r == self.rank:
-                        buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
-                    for buffer in buffers:
-                        self.broadcast(buffer, root=r, timeout=timeout)
+            if any(header.failed for header in headers):
+                return headers, []
+            sizes = [header.nbytes for header in headers]
+            longest = longest_of(sizes)
+            by_broadcast = longest.buffers > PIECE_NBYTES
+            if by_broadcast:
+                longest = longest._replace(buffers=0)
+            received = carry(packed, [sizes[self.rank]], headers, sizes, longest, move)
+            for r, (_, buffers) in enumerate(received if by_broadcast else ()):
+                if r == self.rank:
+                    buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
+                for buffer in buffers:
+                    self.broadcast(buffer, root=r, timeout=timeout)
+            return headers, received
+
+        headers, received = self._in_turn(exchange)
         raise_failed(headers, everyone, cause)
         return self._unpack_all(received, obj)
 
@@ -227,22 +231,24 @@ class ObjectCalls(CommunicatorMixin):
         is_root = self.rank == root
         objs = self._one_per_rank(objs) if is_root else []
         own, packed, cause = self._pack_all(ObjectCall.SCATTER, objs, root)
-        received: list = []
 
         def move(block, counts, received_counts):
             out = np.empty(sum(received_counts), np.uint8)
             return self.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
-        with self.object_turn:
+        def exchange() -> tuple[ObjectHeader, list]:
             raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
             self.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
             (header,) = self._read(raw, [root], ObjectCall.SCATTER, root)
-            if not header.failed:
-                sizes = [header.nbytes] * self.size
-                if exceeds_header(header.longest):
-                    table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
-                    sizes = [PackedSize(*row) for row in self.broadcast(table, root=root, timeout=timeout).tolist()]
-                received = carry(packed, sizes, [header], [sizes[self.rank]], header.longest, move)
+            if header.failed:
+                return header, []
+            sizes = [header.nbytes] * self.size
+            if exceeds_header(header.longest):
+                table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
+                sizes = [PackedSize(*row) for row in self.broadcast(table, root=root, timeout=timeout).tolist()]
+            return header, carry(packed, sizes, [header], [sizes[self.rank]], header.longest, move)
+
+        header, received = self._in_turn(exchange)
         raise_failed([header], [root], cause)
         return objs[root] if is_root else unpacked(received[0], root)
 
@@ -273,17 +279,19 @@ class ObjectCalls(CommunicatorMixin):
         objs = self._one_per_rank(objs)
         own, packed, cause = self._pack_all(ObjectCall.ALL_TO_ALL, objs, -1)
         everyone = range(self.size)
-        received: list = []
 
         def move(block, counts, received_counts):
             return self.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
-        with self.object_turn:
+        def exchange() -> tuple[list[ObjectHeader], list]:
             headers = self._read(self.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
-            if not any(header.failed for header in headers):
-                longest = longest_of([header.longest for header in headers])
-                sizes = [header.nbytes for header in headers]
-                received = carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
+            if any(header.failed for header in headers):
+                return headers, []
+            longest = longest_of([header.longest for header in headers])
+            sizes = [header.nbytes for header in headers]
+            return headers, carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
+
+        headers, received = self._in_turn(exchange)
         raise_failed(headers, everyone, cause)
         return self._unpack_all(received, objs[self.rank])
 
@@ -325,3 +333,21 @@ class ObjectCalls(CommunicatorMixin):
 
     def _unpack_all(self, received: Sequence, own: object) -> list:
         return [own if r == self.rank else unpacked(parts, r) for r, parts in enumerate(received)]
+
+    def _in_turn(self, exchange: Callable[[], Any]) -> Any:
+        """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.
+
+        An exception between two of its collectives aborts the communicator: the ranks would be out of step otherwise,
+        since the others wait in a collective that this rank will not call.
+        """
+
+        def exchange_or_abort() -> Any:
+            try:
+                return exchange()
+            except BaseException as error:
+                if not self.is_closed and not self.is_broken:
+                    self.abort(f"{type(error).__name__}: {error}")
+                raise
+
+        self.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
+        return self.object_turn.run(exchange_or_abort)

@@ -71,12 +71,13 @@ class PlacementCalls(CommunicatorMixin):
         so do calls that make shared arrays. See ``docs/placement.md``.
         """
         engine = self.engine
+        segments = engine.segments  # another thread may close meanwhile
         if engine.is_closed:
             engine.refuse()
-        homes = [current_node() if r == self.rank else _node_of_creator(engine.segments[r]) for r in range(self.size)]
+        homes = [current_node() if r == self.rank else _node_of_creator(segments[r]) for r in range(self.size)]
         rows = [
             SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping))
-            for r, segment in enumerate(engine.segments)
+            for r, segment in enumerate(segments)
         ]
         for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
             if not allocation.is_result:

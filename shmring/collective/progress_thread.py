@@ -17,12 +17,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from shmring._runtime import timeout_ns
-from shmring.engine.lifecycle import Stage, in_child, track
+from shmring.engine.lifecycle import Stage, track
 from shmring.errors import ClosedError
+from shmring.sync.turn import Turn
 
 if TYPE_CHECKING:
     from shmring.collective.async_work import Work
@@ -42,7 +44,9 @@ class ProgressThread:
     def __init__(self, engine) -> None:
         self.name: str = engine.name
         self.is_inherited = False
-        self._make_lock()
+        # Re-entrant: a signal handler or a finalizer may submit, too.
+        self.turn = Turn(self.name, is_reentrant=True)
+        self._changes: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._engine = weakref.ref(engine, self.retire)
         self._queue: deque[Item] = deque()
         self._nested: deque[Item] = deque()  # submitted by the running item; they run before the rest of the queue
@@ -59,40 +63,49 @@ class ProgressThread:
         """Put ``item`` at the end of the queue; or, if the running item submits it, right after that."""
         if self.is_inherited:
             raise ClosedError(f"{self.name}: belongs to the parent process")
-        with self.lock:
-            if self._ended:
-                raise ClosedError(f"{self.name}: is closed")
-            if self._thread is None:
-                self._start()
-            if self.is_own_thread():
-                self._nested.append(item)
-                return
-            if not self._busy:
-                self._set_busy(True)
-            self._queue.append(item)
-            self.changed.notify()
+        self.turn.run(self._append, item)
+
+    def _append(self, item: Item) -> None:
+        if self._ended:
+            raise ClosedError(f"{self.name}: is closed")
+        if self._thread is None:
+            self._start()
+        if self.is_own_thread():
+            self._nested.append(item)
+            return
+        if not self._busy:
+            self._set_busy(True)
+        self._queue.append(item)
+        self._changes.put(None)
 
     def drain(self, timeout: float | None = None) -> None:
         """Return after everything submitted before has run, so that a call made now keeps its place in the order."""
         if self.is_own_thread():
             self.run_nested()
             return
-        with self.lock:
-            if self.is_inherited or self._ended:
-                return
-            drained = threading.Lock()
-            drained.acquire()
-            self.append(drained.release)
-        if not drained.acquire(timeout=lock_timeout(timeout)):
+        drained = threading.Lock()
+        drained.acquire()
+        if self.turn.run(self._append_unless_ended, drained.release) and not drained.acquire(
+            timeout=lock_timeout(timeout)
+        ):
             raise TimeoutError(f"work on {self.name!r} is still pending after {timeout} s")
+
+    def _append_unless_ended(self, item: Item) -> bool:
+        if self.is_inherited or self._ended:
+            return False
+        self._append(item)
+        return True
 
     def run_after(self, work: Work, item: Item) -> None:
         """Run ``item`` at this place in the order, but not before ``work`` is done; now if nothing is pending."""
-        with self.lock:
-            if self._busy and not (self.is_own_thread() and work.done() and not self._nested):
-                self.append(partial(self._run_or_attach, work, item))
-                return
-        item()
+        if not self.turn.run(self._append_after, work, item):
+            item()
+
+    def _append_after(self, work: Work, item: Item) -> bool:
+        if not self._busy or (self.is_own_thread() and work.done() and not self._nested):
+            return False
+        self.append(partial(self._run_or_attach, work, item))
+        return True
 
     def is_own_thread(self) -> bool:
         """Whether the caller is a running item: a callback, or the work itself."""
@@ -102,10 +115,9 @@ class ProgressThread:
         """Run items on the calling thread until ``work`` is done or another thread runs one."""
         while not (work.done() or self.is_own_thread()):
             try:
-                with self.lock:
-                    if self.is_inherited or self._runner is not None or not self._queue:
-                        return
-                    item = self._take()
+                item = self.turn.run(self._take)
+                if item is None:
+                    return
                 self._run(item, self._queue)
             except BaseException:  # from a signal handler, between two lines: the item may not have run
                 self.abort("interrupted while doing asynchronous work")
@@ -122,9 +134,8 @@ class ProgressThread:
 
     def retire(self, _=None) -> None:
         """Let the thread end once the queue is empty: the engine is closed, or freed."""
-        with self.lock:
-            self._retired = True
-            self.changed.notify()
+        self._retired = True
+        self._changes.put(None)
 
     def abort(self, reason: str) -> None:
         """Abort the communicator, on all ranks, if work is pending."""
@@ -135,28 +146,22 @@ class ProgressThread:
     def leave_at_exit(self) -> None:
         """Abort pending work and end the thread: the exit of the interpreter cannot wait for work.
 
-        The interpreter stops daemon threads wherever they are, also while they hold the lock. So this thread is to end
-        before. If a callback prevents that, at least nothing may take the lock any more.
+        The interpreter stops daemon threads wherever they are, also while they have the turn. So this thread is to end
+        before. If a callback prevents that, at least nothing may take the turn any more.
         """
         engine = self._engine()
         if self.is_inherited or engine is None:
             return
         self.abort("exited while asynchronous work was pending")
-        self._engine = weakref.ref(engine)  # without `retire`, which takes the lock
+        self._engine = weakref.ref(engine)  # without `retire`
         self.retire()
         if self._thread is not None:
             self._thread.join(LAST_CALLBACK_S)
 
     def disown(self) -> None:
-        """In a forked child: there is no thread here, and a thread of the parent may have held the lock."""
+        """In a forked child: there is no thread here, and a thread of the parent may have had the turn."""
         self.is_inherited = True
-        self._make_lock()
-
-    def _make_lock(self) -> None:
-        # Re-entrant: a signal handler or a finalizer may submit, too. Entered as a lock, never as a condition: leaving
-        # a condition is Python code; a signal handler that raises there would leave the lock taken for good.
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.turn.renew()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._serve, name=f"shmring {self.name}", daemon=True)
@@ -167,7 +172,8 @@ class ProgressThread:
             # Where a signal handler raises inside of start(), the interpreter's own error may follow its exception.
             raised = error.__context__
             raise error if raised is None or raised is handled else raised from None
-        self._thread = thread
+        if self._thread is None:  # else a signal handler that submitted work, too, has started another one
+            self._thread = thread
 
     def _set_busy(self, busy: bool) -> None:
         self._busy = busy
@@ -178,45 +184,53 @@ class ProgressThread:
     # ---- the thread that runs items ----
 
     def _serve(self) -> None:
-        with self.lock:
-            if self._thread is None:  # a signal handler raised in `_start` after this thread had started
-                self._thread = threading.current_thread()
-            if self._thread is not threading.current_thread():  # and another thread was started since
-                return
+        if not self.turn.run(self._is_the_thread):
+            return
         while True:
-            with self.lock:
-                while self._runner is not None or not (self._queue or self._retired):
-                    self.changed.wait()
-                if not self._queue:
-                    self._ended = True
-                    return
-                item = self._take()
-            try:
-                self._run(item, self._queue)
-            finally:
-                self._release()
-            del item  # it may hold the last reference to the engine
+            item = self.turn.run(self._take)
+            if item is not None:
+                try:
+                    self._run(item, self._queue)
+                finally:
+                    self._release()
+                del item  # it may hold the last reference to the engine
+            elif self._ended:
+                return
+            else:
+                self._changes.get()
 
-    def _take(self) -> Item:
-        """The first item of the queue, to be run by the caller, which holds the lock."""
+    def _is_the_thread(self) -> bool:
+        """Whether the calling thread is this object's, and not one whose start was interrupted by a signal handler."""
+        if self._thread is None:
+            self._thread = threading.current_thread()
+        return self._thread is threading.current_thread()
+
+    def _take(self) -> Item | None:
+        """The first item of the queue, to be run by the caller, which has the turn; None if there is none for it."""
+        if self.is_inherited or self._runner is not None:
+            return None
+        if not self._queue:
+            self._ended = self._retired
+            return None
         self._runner = get_ident()
         return self._queue.popleft()
 
     def _release(self) -> None:
         """The item that the caller took has run; no effect if it took none."""
-        with self.lock:
-            if self._runner == get_ident():
-                self._runner = None
-                if not self._queue:
-                    self._set_busy(False)
-                self.changed.notify()
+        self.turn.run(self._release_in_turn)
+
+    def _release_in_turn(self) -> None:
+        if self._runner == get_ident():
+            self._runner = None
+            if not self._queue:
+                self._set_busy(False)
+            self._changes.put(None)
 
     def _run(self, item: Item, queue: deque[Item]) -> None:
         """Run one item; what it submits goes to the front of the queue from which it was taken."""
         outer, self._nested = self._nested, deque()
         item()
-        with self.lock:
-            queue.extendleft(reversed(self._nested))
+        self.turn.run(queue.extendleft, reversed(self._nested))
         self._nested = outer
 
     def run_nested(self, work: Work | None = None) -> None:
@@ -242,23 +256,11 @@ class ProgressThread:
 
 
 def lock_timeout(timeout: float | None) -> float:
-    """A timeout in seconds, checked, in the form that `threading.Lock.acquire` takes."""
+    """A timeout in seconds, None: no limit, in the form that `threading.Lock.acquire` takes."""
     ns = timeout_ns(timeout)
-    return -1 if ns < 0 else min(1e-9 * ns, threading.TIMEOUT_MAX)
-
-
-_making = threading.Lock()
-
-
-@in_child
-def _renew_lock() -> None:
-    global _making
-    _making = threading.Lock()
+    return -1 if ns < 0 else min(ns / 1e9, threading.TIMEOUT_MAX)
 
 
 def progress_of(engine) -> ProgressThread:
     """The progress thread of an engine, made at the first call."""
-    with _making:
-        if engine.progress is None:
-            engine.progress = ProgressThread(engine)
-    return engine.progress
+    return engine.progress or engine.adopt_progress(ProgressThread(engine))

@@ -224,7 +224,7 @@ class SharedArrayCalls(CommunicatorMixin):
     def _allocate(self, nbytes: int, what: str, root: int | None):
         """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
         engine = self.engine
-        engine.check_usable()
+        engine.check_usable()  # before a segment is made
         sharing = engine.sharing or Sharing(self.size)
         # Only the ranks of this communicator know it: what others allocate at the same time has other names.
         session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"

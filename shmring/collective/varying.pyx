@@ -16,7 +16,7 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
-from shmring._runtime cimport allocate
+from shmring._runtime cimport Heap
 from shmring.collective.schedule cimport follow_plan, open_eager, payload_of, request_t, run_request
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
@@ -108,10 +108,10 @@ cdef inline uint64_t sign(int kind, int op, array_t *x, int root, uint64_t diges
 cdef class RowsCall(Prepared):
     """A collective with counts, and the memory that its eager request points to."""
 
-    cdef list memory
+    cdef Heap memory
 
     def __cinit__(self):
-        self.memory = []
+        self.memory = Heap()
 
 
 cdef RowsCall new_call(type kind, Engine e, int64_t timeout_ns, held, kept, result):
@@ -159,7 +159,7 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
     t = &call.request.eager
     open_eager(t, signature, payload_of(&a), a.nbytes)
     if receives:
-        parts = <part_t *> allocate(call.memory, size, sizeof(part_t))
+        parts = <part_t *> call.memory.allocate(size, sizeof(part_t))
         for j in range(size):
             parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
         t.last, t.parts, t.out = size, parts, <char *> b.data
@@ -288,10 +288,10 @@ cdef class SwapCall(RowsCall):
         cdef array_t mine, whole
         cdef Engine e = self.engine
         cdef int size = e.c.group.size, n = 2 * size + 1, i
-        cdef int64_t *own = <int64_t *> allocate(self.memory, n, sizeof(int64_t))
+        cdef int64_t *own = <int64_t *> self.memory.allocate(n, sizeof(int64_t))
         cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
         cdef eager_t *t = &self.request.eager
-        self.counts = <int64_t *> allocate(self.memory, n * size, sizeof(int64_t))
+        self.counts = <int64_t *> self.memory.allocate(n * size, sizeof(int64_t))
         for i in range(n):
             own[i] = numbers[i]
         memset(&mine, 0, sizeof(array_t))
@@ -311,7 +311,7 @@ cdef class SwapCall(RowsCall):
         cdef int rank = self.engine.c.group.rank
         cdef request_t swap
         cdef Program program
-        cdef list memory = []      # that the second request points to
+        cdef Heap memory = Heap()      # that the second request points to
         result, kept = self.result, self.kept
         self.engine.enter()
         try:
@@ -347,7 +347,7 @@ cdef class SwapCall(RowsCall):
                                                           f"the ranks send it {sent}")
         return matrix
 
-    cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, list memory):
+    cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, Heap memory):
         """The request of an all-to-all of blocks whose sizes all ranks know."""
         cdef Engine e = self.engine
         cdef eager_t *t = &swap.eager
@@ -363,7 +363,7 @@ cdef class SwapCall(RowsCall):
         signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, digest >> 28)
         if max([sum(line) for line in sizes]) > e.eager_limit:
             return follow_plan(e, "all_to_all", sizes, signature, &self.x, out, NO_ROOT, NULL, swap)
-        parts = <part_t *> allocate(memory, size, sizeof(part_t))
+        parts = <part_t *> memory.allocate(size, sizeof(part_t))
         for j in range(size):
             parts[j].offset, parts[j].nbytes, parts[j].place = sum(sizes[j][:rank]), sizes[j][rank], place
             place += parts[j].nbytes

@@ -1,6 +1,7 @@
 # Compiled plans: plans as structs, which the engine executes without the interpreter.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
+from shmring._runtime cimport Heap
 from shmring.arrays.store_tuning cimport stores_t
 
 cdef enum:
@@ -64,6 +65,6 @@ cdef class Program:
     # the distance between the shares of two threads. None, 0: one thread executes the collective.
     cdef Program last
     cdef size_t share_nbytes
-    cdef list blocks
+    cdef Heap heap
 
     cdef int compile_step(self, step_t *s, object step) except -1

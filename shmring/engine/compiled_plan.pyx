@@ -4,8 +4,6 @@ A plan is a few loops of steps with affine offsets, so a program is some hundred
 message. Compiled once for each (collective, size), kept by the engine.
 """
 
-from shmring._runtime cimport allocate
-
 from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
@@ -16,18 +14,18 @@ cdef class Program:
     def __cinit__(self, plan, limits):
         cdef Py_ssize_t i, k
         self.plan = plan
-        self.blocks = []
+        self.heap = Heap()
         self.code.rounds = plan.rounds
         self.code.places, self.code.place_nbytes = places_in_slot(plan.used_nbytes, limits.slot_nbytes, plan.size)
         self.gathers_all = plan.kind == "barrier"
         self.learns = plan.size > 1 and not plan.zero_copy and plan.used_nbytes > 0
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
         self.code.nloops = len(loops)
-        self.code.loops = <loop_t *> allocate(self.blocks, len(loops), sizeof(loop_t))
+        self.code.loops = <loop_t *> self.heap.allocate(len(loops), sizeof(loop_t))
         for i, (times, steps) in enumerate(loops):
             self.code.loops[i].times = times
             self.code.loops[i].nsteps = len(steps)
-            self.code.loops[i].steps = <step_t *> allocate(self.blocks, len(steps), sizeof(step_t))
+            self.code.loops[i].steps = <step_t *> self.heap.allocate(len(steps), sizeof(step_t))
             for k, step in enumerate(steps):
                 self.compile_step(&self.code.loops[i].steps[k], step)
 
@@ -43,7 +41,7 @@ cdef class Program:
             s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
             s.round, s.round_step = step.round
             s.rank = step.ranks if s.code == AWAIT else 0
-        s.operands = <operand_t *> allocate(self.blocks, len(operands), sizeof(operand_t))
+        s.operands = <operand_t *> self.heap.allocate(len(operands), sizeof(operand_t))
         for i, operand in enumerate(operands):
             s.operands[i].space = {Space.IN: IN, Space.OUT: OUT, Space.SLOT: SLOT}[operand.space]
             s.operands[i].rank = operand.rank

@@ -3,18 +3,12 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
+from shmring.engine.membership cimport Membership
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.eager cimport eager_t
-from shmring.engine.thread_team cimport Team
-from shmring.engine.turn cimport turn_t
 
 
-cdef class Engine:
-    cdef engine_t c
-    cdef readonly list segments          # by rank; keeps the memory mapped
-    cdef list blocks                     # the memory that `c` points to
-    cdef readonly object config
-    cdef readonly str name
+cdef class Engine(Membership):
     cdef size_t eager_limit              # what one eager message carries; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
@@ -23,16 +17,9 @@ cdef class Engine:
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
-    cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
     cdef bint learns_stores              # config.streaming leaves the way of storing to trials
-    cdef object trouble                  # the error that every further call raises; None: not broken
-    cdef readonly bint is_closed
-    cdef bint is_inherited               # this process is a forked child; its parent is the rank
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
-    cdef public object progress          # does it (shmring.collective.progress_thread); None before the first
-    cdef turn_t turn                     # of the thread in a call
-    cdef object turn_queue
-    cdef int nvisitors                   # threads in calls that take turns of their own (p2p/progress.pyx)
+    cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first
     cdef object __weakref__
 
     cdef int enter(self) except -1
@@ -44,8 +31,4 @@ cdef class Engine:
     cdef void end_execution(self, Program program, execution_t *x) noexcept
     cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
-    cdef object diagnose(self)
-    cdef int break_down(self) except -1
-    cdef int disagree(self, int about, uint64_t signature, str reason) except -1
-    cdef void mark_left(self) noexcept
     cdef int handle_signals(self, uint64_t signature) except -1

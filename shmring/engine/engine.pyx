@@ -1,40 +1,27 @@
 """The engine of one communicator in one process.
 
-It owns the process's view of all outboxes, admits one thread at a time to a call, runs eager exchanges and compiled
-plans, and turns the abort record into the error that every later call raises again. What a call means is decided in
-`shmring.collective`.
+It admits one thread at a time to a call, and runs eager exchanges and compiled plans. What a call means is decided in
+`shmring.collective`; what ends a communicator, and leaving it, is in `shmring.engine.membership`.
 """
-
-import copy
-import time
-from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport UINT64_MAX
 
-from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
+from shmring._c.atomics cimport store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST,
-                                SHMRING_MISMATCH, shmring_abort, shmring_eager_line, shmring_header, shmring_liveness,
-                                shmring_outbox)
-from shmring._runtime cimport allocate
+from shmring._c.layout cimport SHMRING_EAGER_NBYTES, shmring_eager_line
 from shmring.arrays.store_tuning cimport ON_TRIAL, sum_costs, next_call, note, publish_costs, tries_for
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
-from shmring.engine.outbox cimport control_area, eager_slots, first_slot
-from shmring.engine.turn cimport give_turn, take_turn
+from shmring.engine.membership cimport Membership
+from shmring.engine.outbox cimport eager_slots, first_slot
+from shmring.sync.turn cimport give_turn, take_turn
 from shmring.memory.mapping cimport Mapping
-from shmring.sync.liveness cimport ALIVE, drop_liveness, life_state
-from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
-from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, group_t
+from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE
 
-from shmring.engine.abort_errors import Record, diagnose
-from shmring.engine.lifecycle import Stage, exit_reason, track
-from shmring.errors import ClosedError, PeerLostError
-from shmring.memory.sweep import sweep_after
+from shmring.engine.lifecycle import Stage, track
 from shmring.placement.cpus import usable_processors
 from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
@@ -44,14 +31,9 @@ cdef enum:
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
 
-_CAUSES = {
-    SHMRING_LOST: "lost", SHMRING_LEFT: "left", SHMRING_LATE: "late", SHMRING_MISMATCH: "mismatch",
-    SHMRING_ABORTED: "aborted",
-}
 
-
-@cython.no_gc_clear     # __dealloc__ stores into the mapped memory that `segments` keeps
-cdef class Engine:
+@cython.no_gc_clear
+cdef class Engine(Membership):
     """One rank's part in the rounds of one communicator.
 
     Parameters
@@ -65,42 +47,28 @@ cdef class Engine:
     """
 
     def __cinit__(self, list segments, int rank, config, str name):
-        cdef int size = len(segments), j
+        cdef int size = self.c.group.size, j
         cdef char *base
         cdef engine_t *c = &self.c
-        self.segments = segments
-        self.blocks = []
-        self.config = config
-        self.name = name
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
-        self.turn_queue = SimpleQueue()
-        c.group.rank = rank
-        c.group.size = size
-        c.group.first = &c.group
-        c.group.outbox = <shmring_outbox **> allocate(self.blocks, size, sizeof(void *))
-        c.group.life = <shmring_liveness **> allocate(self.blocks, size, sizeof(void *))
-        c.group.seen[PUBLISHED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
-        c.group.seen[CONSUMED] = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
-        c.eager = <shmring_eager_line **> allocate(self.blocks, size, sizeof(void *))
-        c.slots = <char **> allocate(self.blocks, size, sizeof(void *))
-        c.agreed = <uint64_t *> allocate(self.blocks, size, sizeof(uint64_t))
-        c.sources = <const void **> allocate(self.blocks, size, sizeof(void *))
-        c.scratch = <char *> allocate(self.blocks, size, SHMRING_EAGER_NBYTES)
-        c.ended = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
-        c.did = <uint64_t *> allocate(self.blocks, config.nslots, sizeof(uint64_t))
+        c.group.seen[PUBLISHED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
+        c.group.seen[CONSUMED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
+        c.eager = <shmring_eager_line **> self.heap.allocate(size, sizeof(void *))
+        c.slots = <char **> self.heap.allocate(size, sizeof(void *))
+        c.agreed = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
+        c.sources = <const void **> self.heap.allocate(size, sizeof(void *))
+        c.scratch = <char *> self.heap.allocate(size, SHMRING_EAGER_NBYTES)
+        c.ended = <uint64_t *> self.heap.allocate(config.nslots, sizeof(uint64_t))
+        c.did = <uint64_t *> self.heap.allocate(config.nslots, sizeof(uint64_t))
         c.nslots = config.nslots
         c.nslots_bits = config.nslots.bit_length() - 1
         c.slot_nbytes = config.slot_nbytes
         for j in range(size):
-            base = (<Mapping> segments[j].mapping).address
-            c.group.outbox[j] = control_area(base)
-            c.group.life[j] = &(<shmring_header *> base).life
+            base = (<Mapping> self.mappings[j]).address
             c.eager[j] = eager_slots(base)
             c.slots[j] = first_slot(base, c.nslots)
-        c.own = c.group.outbox[rank]
-        c.group.record = &c.group.outbox[0].abort
         # Loops over ranks need no case for this rank: its own entry is always large enough.
         c.group.seen[PUBLISHED][rank] = c.group.seen[CONSUMED][rank] = UINT64_MAX
         c.free_until = c.nslots
@@ -129,11 +97,6 @@ cdef class Engine:
         )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
 
-    def __dealloc__(self):
-        # Dropped without close(), e.g. by an exception in a constructor: peers see `left` set, then no liveness.
-        if self.c.own != NULL and not self.is_closed and not self.is_inherited:
-            self.mark_left()
-
     # ---- turns: one thread at a time ----
 
     cdef int enter(self) except -1:
@@ -150,14 +113,6 @@ cdef class Engine:
 
     cdef void leave(self) noexcept:
         give_turn(&self.turn, self.turn_queue)
-
-    def refuse(self):
-        if self.is_inherited:
-            raise ClosedError(f"{self.name}: belongs to the parent process; this one inherited it through fork and "
-                              "must make its own")
-        if self.is_closed:
-            raise ClosedError(f"{self.name}: is closed")
-        raise copy.copy(self.trouble)
 
     # ---- calls ----
 
@@ -240,6 +195,12 @@ cdef class Engine:
             raise
         return 0
 
+    def adopt_progress(self, made):
+        """The progress object of this engine: ``made``, unless there is one already."""
+        if self.progress is None:
+            self.progress = made
+        return self.progress
+
     cdef object remember(self, tuple key, Program program):
         program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
         program.stores.streams = self.c.outbox_streaming          # until its own trials decide
@@ -268,133 +229,7 @@ cdef class Engine:
             **self.thresholds.report(),
         }
 
-    # ---- errors ----
-
-    cdef object diagnose(self):  # no-cython-lint
-        """The error this process raises because of the abort record."""
-        cdef shmring_abort *r = self.c.group.record
-        cdef int j, by, about, size = self.c.group.size
-        with nogil:
-            insist_on_report(&self.c.group)
-        # Another process wrote it: numbers that are no ranks are not used as indices.
-        by = r.by if 0 <= r.by < size else 0
-        about = r.about if 0 <= r.about < size else by
-        late = ()
-        if r.cause == SHMRING_LATE:
-            late = tuple(j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1) or (about,)
-        return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), by, about, self.c.group.life[about].pid, r.round, r.mine,
-                   r.theirs, r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
-            self.c.group.rank, self.name)
-
-    cdef int break_down(self) except -1:
-        """Raise the error of the abort record, now and in every further call."""
-        if self.trouble is None:
-            self.trouble = self.diagnose()
-        raise copy.copy(self.trouble)
-
-    cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
-        """Raise a mismatch that all ranks find alike, in data that they exchanged. The caller has entered."""
-        text = reason.encode("utf-8", "replace")
-        report_trouble(&self.c.group, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
-        self.break_down()
-
-    def abort(self, str reason):
-        """Break this communicator on all ranks at once; see `Communicator.abort`."""
-        if self.is_closed or self.is_inherited:
-            self.refuse()
-        text = reason.encode("utf-8", "replace")      # report_trouble cuts it to the record's room
-        report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
-                       text)
-        if self.trouble is None:
-            self.trouble = self.diagnose()
-
-    @property
-    def is_broken(self):
-        """Whether a call failed here, or the abort record is written."""
-        return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.group))
-
     @property
     def rounds(self):
         """How many rounds of collectives there have been."""
         return self.c.next_round
-
-    @property
-    def nonce(self):
-        """A text that the ranks of this communicator share and no other communicator has."""
-        return self.segments[0].header.nonce.hex()
-
-    def left_ranks(self):
-        """The ranks that have closed."""
-        return [j for j in range(self.c.group.size) if load_acquire_u32(&self.c.group.outbox[j].left)]
-
-    def gone_ranks(self):
-        """The ranks that are dead or have closed. Works on a broken communicator, too."""
-        cdef int j
-        if self.is_closed or self.is_inherited:
-            self.refuse()
-        return [j for j in range(self.c.group.size)
-                if load_acquire_u32(&self.c.group.outbox[j].left) or life_state(self.c.group.life[j]) != ALIVE]
-
-    def dead_pids(self):
-        """The process ids of the ranks that died without having closed."""
-        return [self.segments[j].header.pid for j in set(self.gone_ranks()).difference(self.left_ranks())]
-
-    def check_usable(self):
-        """Raise what a call would raise here and now: closed, inherited, or broken."""
-        if not self.is_closed and self.trouble is None and in_trouble(&self.c.group):
-            self.trouble = self.diagnose()
-        if self.is_closed or self.is_inherited or self.trouble is not None:
-            self.refuse()
-
-    # ---- leaving ----
-
-    cdef void mark_left(self) noexcept:
-        cdef group_t *c = &self.c.group
-        fault_point("leave")
-        while c != NULL:
-            # SYNC left (meets: check_ranks in sync/wait.pyx, report_lost_peers in p2p/progress.pyx).
-            store_release_u32(&c.outbox[c.rank].left, 1)
-            c = c.next
-        fault_point("left")
-        wake_all(&self.c.group)     # a rank that sleeps for a counter of this one finds `left`
-        drop_liveness(self.c.group.life[self.c.group.rank])
-        fault_point("dropped")
-
-    def close(self):
-        """Leave. Idempotent. Peers that still need this rank get `PeerLostError`."""
-        if self.is_closed:
-            return
-        if self.turn.is_taken and not self.is_inherited:
-            if self.turn.holder == PyThread_get_thread_ident():
-                raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
-            self.abort("closed while another thread was in a call")
-            take_turn(&self.turn, self.turn_queue, self.name)
-            self.leave()      # wakes the threads that wait for the turn; they raise
-        if self.nvisitors and not self.is_inherited:
-            self.abort("closed while another thread was in a call")
-            while self.nvisitors:      # they look at the abort record at every tick of their sleep
-                time.sleep(0.0005)
-        dead = self.dead_pids() if isinstance(self.trouble, PeerLostError) and not self.is_inherited else []
-        self.is_closed = True
-        if self.team is not None:
-            self.team.keep(1)
-        if not self.is_inherited:
-            self.mark_left()
-        self.c.own = NULL
-        for segment in self.segments:
-            segment.close()
-        self.segments = []
-        if dead:      # they may have been creating groups or arrays with names that no living rank knows
-            sweep_after(self.name.partition("/")[0], dead)
-
-    def leave_at_exit(self):
-        """At exit: close, after an abort if an uncaught exception ended the interpreter (engine/lifecycle.py)."""
-        reason = exit_reason()
-        if reason is not None and not self.is_closed and not self.is_broken:
-            self.abort(reason)
-        self.close()
-
-    def disown(self):
-        """In a forked child: this process is not the rank and has nothing to close (`shmring.engine.lifecycle`)."""
-        self.is_inherited = True

@@ -4,8 +4,8 @@ import functools
 import os
 
 from shmring._c.atomics cimport store_release_u32
-from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_HELPER_SLOT_NBYTES, SHMRING_PAIR_QUEUE_NCELLS,
-                                SHMRING_THREADS_MAX, sem_t, shmring_cell, shmring_header, shmring_pair_queue_end)
+from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_HELPER_SLOT_NBYTES, SHMRING_PAGE_NBYTES,
+                                SHMRING_PAIR_QUEUE_NCELLS, SHMRING_THREADS_MAX, sem_t, shmring_cell, shmring_header, shmring_pair_queue_end)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.liveness cimport drop_liveness, hold_liveness
 
@@ -17,7 +17,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 
 cdef inline size_t whole_pages(size_t nbytes) noexcept:
-    return (nbytes + PAGE - 1) // PAGE * PAGE
+    return (nbytes + SHMRING_PAGE_NBYTES - 1) // SHMRING_PAGE_NBYTES * SHMRING_PAGE_NBYTES
 
 
 cdef shmring_outbox *control_area(char *base) noexcept:
@@ -25,7 +25,7 @@ cdef shmring_outbox *control_area(char *base) noexcept:
 
 
 cdef shmring_eager_line *eager_slots(char *base) noexcept:
-    return <shmring_eager_line *> (base + SHMRING_HEADER_NBYTES + PAGE)
+    return <shmring_eager_line *> (base + SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES)
 
 
 cdef char *first_slot(char *base, int nslots) noexcept:
@@ -33,7 +33,7 @@ cdef char *first_slot(char *base, int nslots) noexcept:
 
 
 cdef size_t slots_offset(int nslots) noexcept:
-    return SHMRING_HEADER_NBYTES + PAGE + whole_pages(nslots * sizeof(shmring_eager_line))
+    return SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES + whole_pages(nslots * sizeof(shmring_eager_line))
 
 
 cdef size_t pair_queue_ends_offset(config) except? 0:
@@ -57,7 +57,7 @@ cdef size_t helper_areas_offset(config, int size) except? 0:
 
 
 cdef size_t helper_area_nbytes(config) except? 0:
-    return PAGE + config.nslots * helper_slot_nbytes(config)
+    return SHMRING_PAGE_NBYTES + config.nslots * helper_slot_nbytes(config)
 
 
 cdef size_t helper_slot_nbytes(config) except? 0:
@@ -74,13 +74,15 @@ def sparse_nbytes(config, int size):
     return outbox_nbytes(config, size) - pair_queue_offset(config, size, 0)
 
 
-def prepare_outbox(Mapping mapping):
+def prepare_outbox(Mapping mapping not None):
     """Initialise the semaphores of this rank's own, zeroed outbox, and hold its liveness word.
 
     Returns what undoes it, to be called before the memory is unmapped.
     """
     cdef shmring_outbox *box = control_area(mapping.address)
     cdef int error
+    if mapping.nbytes < SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES:      # 0 if closed
+        raise ValueError(f"{mapping!r} does not hold an outbox")
     if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.pair_queues_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
     error = hold_liveness(&(<shmring_header *> mapping.address).life)
@@ -89,7 +91,9 @@ def prepare_outbox(Mapping mapping):
     return functools.partial(_abandon_outbox, mapping)
 
 
-def _abandon_outbox(Mapping mapping):
+def _abandon_outbox(Mapping mapping not None):
+    if mapping.address == NULL:
+        return
     # A peer may have seen the rendezvous complete just before this rank gave it up.
     store_release_u32(&control_area(mapping.address).left, 1)
     drop_liveness(&(<shmring_header *> mapping.address).life)

@@ -34,6 +34,12 @@ cdef int await_round(engine_t *e, int rank, uint64_t round, uint64_t base, uint6
 cdef void release(engine_t *e, uint64_t round) noexcept nogil
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil
 cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcept nogil
+cdef bint find_disagreement(engine_t *e, uint64_t end) noexcept nogil
+
+
+cdef inline void mix_history(engine_t *e, uint64_t signature) noexcept nogil:
+    # Times an odd number, so that two histories which differ once stay different.
+    e.history = (e.history ^ signature) * <uint64_t> 0xff51afd7ed558ccd
 
 
 cdef inline void remember_call(engine_t *e, uint64_t signature) noexcept nogil:
@@ -41,5 +47,4 @@ cdef inline void remember_call(engine_t *e, uint64_t signature) noexcept nogil:
     cdef int slot = (e.next_round - 1) & (e.nslots - 1)
     e.ended[slot] = e.next_round
     e.did[slot] = signature
-    # Times an odd number, so that two histories which differ once stay different.
-    e.history = (e.history ^ signature) * <uint64_t> 0xff51afd7ed558ccd
+    mix_history(e, signature)

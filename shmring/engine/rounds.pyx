@@ -39,8 +39,8 @@ cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
 
 cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
     cdef int slot = round & (e.nslots - 1)
-    e.own.said[slot] = signature
-    e.own.before[slot] = e.history
+    e.own.full_signature[slot] = signature
+    e.own.history[slot] = e.history
     e.own.signature[slot] = short_signature(signature ^ e.history, round)
     fault_point("publish")
     # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the counter.
@@ -71,6 +71,9 @@ cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     store_release_u64(&e.own.consumed, end)           # SYNC consumed (meets: has_reached in sync/wait.pyx)
     fault_point("finished")
     wake_waiters(&e.group)
+    if end == e.next_round:      # without rounds: nothing went to another rank
+        mix_history(e, signature)
+        return
     e.next_round = end
     remember_call(e, signature)
 
@@ -103,8 +106,8 @@ cdef uint64_t signature_of(engine_t *e, int rank, uint64_t round) noexcept nogil
     """The signature of that rank's ``round``; 0 if it wrote nothing then, or has overwritten it by now."""
     cdef int slot = round & (e.nslots - 1)
     cdef shmring_outbox *box = e.group.outbox[rank]
-    cdef uint64_t signature = box.said[slot]
-    return signature if box.signature[slot] == short_signature(signature ^ box.before[slot], round) else 0
+    cdef uint64_t signature = box.full_signature[slot]
+    return signature if box.signature[slot] == short_signature(signature ^ box.history[slot], round) else 0
 
 
 cdef uint64_t own_signature(engine_t *e, uint64_t round) noexcept nogil:
@@ -119,17 +122,23 @@ cdef void disagree(engine_t *e, int peer, uint64_t round, uint64_t mine) noexcep
     A root does not wait for other ranks. So two ranks that both believe they are the root go on, and the mismatch is
     found later by the histories, possibly by a third rank. So the rounds that are kept are compared with all ranks'.
     """
-    cdef uint64_t theirs = signature_of(e, peer, round), ours, at = round
-    cdef int j
+    cdef uint64_t theirs = signature_of(e, peer, round)
     if theirs != mine:
         report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, theirs, b"")
-        return
-    while at > 0 and round - at < <uint64_t> e.nslots - 1:
+    elif not find_disagreement(e, round):
+        report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but an earlier one")
+
+
+cdef bint find_disagreement(engine_t *e, uint64_t end) noexcept nogil:
+    """Look for a rank that made another call in the last rounds before ``end``; report it."""
+    cdef uint64_t theirs, ours, at = end
+    cdef int j
+    while at > 0 and end - at < <uint64_t> e.nslots - 1:
         at -= 1
         ours = own_signature(e, at)
         for j in range(e.group.size):
             theirs = signature_of(e, j, at)
-            if ours != 0 and theirs != 0 and ours != theirs:
+            if j != e.group.rank and ours != 0 and theirs != 0 and ours != theirs:
                 report_trouble(&e.group, SHMRING_MISMATCH, j, at, ours, theirs, b"")
-                return
-    report_trouble(&e.group, SHMRING_MISMATCH, peer, round, mine, mine, b"not about this call, but an earlier one")
+                return True
+    return False

@@ -1,6 +1,7 @@
 # Teams: the threads of one rank that share a large collective. Thread 0 is the caller, the others are its helpers.
 from libc.stdint cimport int64_t, uint32_t
 
+from shmring._runtime cimport Heap
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program, program_t
 from shmring.engine.rounds cimport engine_t
@@ -27,7 +28,7 @@ cdef class Team:
     cdef readonly unsigned long ncalls  # calls shared among the threads
     cdef readonly object limits         # for the plans of shares
     cdef readonly double split_nbytes   # messages from this size up are shared among the threads
-    cdef list blocks
+    cdef Heap heap
     cdef patience_t patience           # of the caller, until all helpers have done
     cdef uint32_t generation           # of the process that has the threads
 

@@ -7,15 +7,14 @@ reports death, delay, disagreement and aborts wherever it waits, as a rank does.
 itself.
 """
 
+cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
 from shmring._c.atomics cimport store_release_u64
-from shmring._runtime cimport allocate
 from shmring.engine.executor cimport execute
-from shmring.engine.outbox cimport PAGE
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_THREADS_MAX, shmring_outbox
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_PAGE_NBYTES, SHMRING_THREADS_MAX, shmring_outbox
 from shmring.sync.liveness cimport fork_generation
 from shmring.sync.backoff cimport be_patient
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
@@ -43,6 +42,8 @@ cdef void take_part(void *what, int number) noexcept nogil:
         s.outcome = execute(&s.engine, s.program, &s.execution, &s.patience)
 
 
+# Not cleared by the garbage collector: the threads use the heap until they have ended.
+@cython.no_gc_clear
 cdef class Team:
     """The threads of one rank in one communicator: the caller of each collective and its helpers.
 
@@ -62,7 +63,7 @@ cdef class Team:
         self.limits = limits
         self.split_nbytes = split_nbytes
         self.generation = fork_generation()
-        self.blocks = []
+        self.heap = Heap()
         self.helpers = <helper_t **> PyMem_Calloc(SHMRING_THREADS_MAX, sizeof(helper_t *))
         if self.helpers != NULL:
             self.threads = make_team(take_part, self.helpers, spin_ns)
@@ -91,7 +92,7 @@ cdef class Team:
         cdef size_t nbytes = (sizeof(helper_t) + size * (3 * sizeof(void *) + 3 * sizeof(uint64_t))
                               + caller.nslots * 2 * sizeof(uint64_t))
         for t in range(1, self.nthreads()):
-            room = <char *> allocate(self.blocks, 1, nbytes + 2 * SHMRING_FALSE_SHARING)
+            room = <char *> self.heap.allocate(1, nbytes + 2 * SHMRING_FALSE_SHARING)
             room += -<uintptr_t> room & (SHMRING_FALSE_SHARING - 1)
             s = <helper_t *> room
             e = &s.engine
@@ -108,7 +109,7 @@ cdef class Team:
             for j in range(size):
                 area = areas[j] + (t - 1) * area_nbytes
                 e.group.outbox[j] = <shmring_outbox *> area
-                e.slots[j] = area + PAGE      # after the control area
+                e.slots[j] = area + SHMRING_PAGE_NBYTES      # after the control area
             e.own = e.group.outbox[rank]
             e.group.seen[PUBLISHED][rank] = e.group.seen[CONSUMED][rank] = UINT64_MAX
             e.group.spin_ns = self.threads.spin_ns

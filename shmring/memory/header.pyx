@@ -11,11 +11,16 @@ from typing import NamedTuple
 from libc.string cimport memcpy, memset
 
 from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
-from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_LAYOUT_VERSION,
-                             SHMRING_MAGIC, SHMRING_OUTBOX, SHMRING_FAILURE_NOTICE, SHMRING_RING, shmring_header)
+from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_ID_NBYTES,
+                                SHMRING_LAYOUT_VERSION, SHMRING_MAGIC, SHMRING_NPARAMS, SHMRING_OUTBOX, SHMRING_FAILURE_NOTICE,
+                                SHMRING_RING, shmring_header)
 from shmring.memory.mapping cimport Mapping
+from shmring.sync.liveness cimport DEAD, life_state
 
 from shmring.errors import ClosedError
+
+cdef enum:
+    KERNEL_MARKS = 1      # the method of a liveness word (_c/keeper.h)
 
 MAGIC = SHMRING_MAGIC
 LAYOUT_VERSION = SHMRING_LAYOUT_VERSION
@@ -54,20 +59,21 @@ cdef shmring_header *header_of(Mapping mapping) except NULL:
     return <shmring_header *>mapping.address
 
 
-def stamp(Mapping mapping, *, int kind, boot_id, nonce, int rank, int size, params):
+def stamp(Mapping mapping not None, *, int kind, boot_id, nonce, int rank, int size, params):
     """Write the header of a new segment, all but ``ready``. Creator only, once."""
     cdef shmring_header *header = header_of(mapping)
     cdef Py_ssize_t i
-    if len(boot_id) != 16 or len(nonce) != 16 or len(params) > 4:
-        raise ValueError("a header holds a boot id of 16 bytes, a nonce of 16 bytes and at most 4 params")
+    if len(boot_id) != SHMRING_ID_NBYTES or len(nonce) != SHMRING_ID_NBYTES or len(params) > SHMRING_NPARAMS:
+        raise ValueError(f"a header holds a boot id and a nonce of {SHMRING_ID_NBYTES} bytes each and at most "
+                         f"{SHMRING_NPARAMS} params")
     memset(header, 0, SHMRING_HEADER_NBYTES)
     header.version = SHMRING_LAYOUT_VERSION
     header.header_nbytes = SHMRING_HEADER_NBYTES
     header.nbytes = mapping.nbytes
     header.kind = kind
     header.uid = os.geteuid()
-    memcpy(header.boot_id, <const char *>boot_id, 16)
-    memcpy(header.nonce, <const char *>nonce, 16)
+    memcpy(header.boot_id, <const char *>boot_id, SHMRING_ID_NBYTES)
+    memcpy(header.nonce, <const char *>nonce, SHMRING_ID_NBYTES)
     header.rank = rank
     header.size = size
     for i in range(len(params)):
@@ -78,7 +84,7 @@ def stamp(Mapping mapping, *, int kind, boot_id, nonce, int rank, int size, para
     store_release_u64(&header.magic, SHMRING_MAGIC)
 
 
-def found_version(Mapping mapping):
+def found_version(Mapping mapping not None):
     """The layout version under our magic; None if the magic is not (or not yet) there."""
     cdef shmring_header *header = header_of(mapping)
     # SYNC stamped (meets: stamp)
@@ -87,35 +93,40 @@ def found_version(Mapping mapping):
     return header.version
 
 
-def announce(Mapping mapping):
+def announce(Mapping mapping not None):
     """Set ``ready``; a process that loads it sees everything written to the segment before. Creator only, once."""
     # SYNC ready (meets: is_ready). Peers that load this use the whole segment, not only the header.
     store_release_u32(&header_of(mapping).ready, 1)
 
 
-def is_ready(Mapping mapping):
+def is_ready(Mapping mapping not None):
     """Whether the creator has announced the segment."""
     # SYNC ready (meets: announce)
     return load_acquire_u32(&header_of(mapping).ready) != 0
 
 
-def read(Mapping mapping):
+def read(Mapping mapping not None):
     """Copy the header out, unchecked."""
     cdef shmring_header copy
     memcpy(&copy, header_of(mapping), sizeof(copy))
     return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
-                  (<const char *>copy.boot_id)[:16], (<const char *>copy.nonce)[:16], copy.rank, copy.size,
-                  (copy.params[0], copy.params[1], copy.params[2], copy.params[3]), copy.life.pid,
-                  copy.life.start_time)
+                  (<const char *>copy.boot_id)[:SHMRING_ID_NBYTES], (<const char *>copy.nonce)[:SHMRING_ID_NBYTES], copy.rank,
+                  copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.life.pid, copy.life.start_time)
 
 
-def set_attached(Mapping mapping, value):
+def set_attached(Mapping mapping not None, value):
     """Store the word for which peers the creator has mapped (meaning: `shmring.bootstrap.rendezvous`)."""
     # SYNC attached (meets: attached). A rank that loads the complete word may unlink the names: all mappings exist.
     store_release_u64(&header_of(mapping).attached, value)
 
 
-def attached(Mapping mapping):
+def attached(Mapping mapping not None):
     """The word stored by `set_attached`; 0 at first."""
     # SYNC attached (meets: set_attached)
     return load_acquire_u64(&header_of(mapping).attached)
+
+
+def may_be_dead(Mapping mapping not None):
+    """Whether the segment's creator may be dead. False: the kernel would mark its death in the header, and has not."""
+    cdef shmring_header *header = header_of(mapping)
+    return header.life.method != KERNEL_MARKS or life_state(&header.life) == DEAD

@@ -4,3 +4,4 @@ cdef class Mapping:
     cdef Py_ssize_t views         # exported buffers; close() refuses while there are any
 
     cdef void unmap(self) noexcept
+    cdef bint populate_range(self, size_t at, size_t end, bint write) except -1

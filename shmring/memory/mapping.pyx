@@ -183,14 +183,18 @@ cdef class Mapping:
         self._pages(offset, nbytes)      # checks
         end = <size_t> self.address + offset + (self.nbytes - offset if nbytes is None else nbytes)
         at = (<size_t> self.address + offset + HUGE_NBYTES - 1) // HUGE_NBYTES * HUGE_NBYTES
-        while at + HUGE_NBYTES <= end:
-            with nogil:
-                error = madvise(<void *> at, HUGE_NBYTES, MADV_COLLAPSE)
-            if error:
-                break
-            at += HUGE_NBYTES
-            done += HUGE_NBYTES
-            PyErr_CheckSignals()
+        self.views += 1      # another thread cannot unmap it meanwhile
+        try:
+            while at + HUGE_NBYTES <= end:
+                with nogil:
+                    error = madvise(<void *> at, HUGE_NBYTES, MADV_COLLAPSE)
+                if error:
+                    break
+                at += HUGE_NBYTES
+                done += HUGE_NBYTES
+                PyErr_CheckSignals()
+        finally:
+            self.views -= 1
         return done
 
     @property
@@ -229,15 +233,26 @@ cdef class Mapping:
         OutOfSharedMemoryError
             The file system has no page left.
         """
-        cdef size_t at, end, chunk_nbytes
-        cdef int error
+        cdef size_t at, end
         at, end = self._pages(offset, nbytes)
+        self.views += 1      # another thread cannot unmap it meanwhile
+        try:
+            if not self.populate_range(at, end, write):
+                with nogil:
+                    touch_pages(self.address + at, end - at, write)
+        finally:
+            self.views -= 1
+
+    cdef bint populate_range(self, size_t at, size_t end, bint write) except -1:
+        """Whether the kernel could fault in these pages."""
+        cdef size_t chunk_nbytes
+        cdef int error
         while at < end:
             chunk_nbytes = min(POPULATE_NBYTES, end - at)
             with nogil:
                 error = populate(self.address + at, chunk_nbytes, write)
             if error == EINVAL:
-                return self.touch(offset, nbytes, write=write)
+                return False
             if error == EFAULT or error == ENOMEM:
                 raise OutOfSharedMemoryError(f"no memory behind bytes {at}..{at + chunk_nbytes} of a mapping: "
                                              "its file was not reserved, or was truncated", chunk_nbytes)
@@ -245,6 +260,7 @@ cdef class Mapping:
                 raise OSError(error, f"cannot prefault: {os.strerror(error)}")
             at += chunk_nbytes
             PyErr_CheckSignals()
+        return True
 
     def touch(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
         """Fault pages in by hand: read one byte of each and, with ``write``, store it again.
@@ -253,8 +269,10 @@ cdef class Mapping:
         """
         cdef size_t at, end
         at, end = self._pages(offset, nbytes)
+        self.views += 1
         with nogil:
             touch_pages(self.address + at, end - at, write)
+        self.views -= 1
 
     def _pages(self, Py_ssize_t offset, nbytes):
         """The range as page bounds (from, to), checked."""

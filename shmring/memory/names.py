@@ -17,11 +17,8 @@ A forked child shares its parent's locks, so it closes the descriptors that it i
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -33,6 +30,7 @@ from shmring.memory import header as headers
 from shmring.memory import ofd_locks
 from shmring.memory.mapping import Mapping
 from shmring.memory.syscalls import call, refusals
+from shmring.sync.turn import Turn
 
 # Where shm_open keeps its names on Linux, in glibc as in musl. Used to look at names, never to open them.
 SHM_DIRECTORY = "/dev/shm"
@@ -57,52 +55,6 @@ class NameHeldError(SegmentError):
     """The ``NAME`` lock is held by a process that is stopped."""
 
 
-# -- spelling ---------------------------------------------------------------------------------------------------------
-
-
-def _slug(key: str) -> str:
-    """``key`` as letters, digits, ``_`` and ``.``: readable, and as distinct as its hash."""
-    readable = re.sub(r"[^A-Za-z0-9_]+", "_", key)[:24].strip("_")
-    return f"{readable}.{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
-
-
-def user_prefix() -> str:
-    """The start of all names of this user's segments.
-
-    The environment variable ``SHMRING_FILE_PREFIX`` keeps programs apart: processes with different values see none of
-    each other's names.
-    """
-    prefix = os.environ.get("SHMRING_FILE_PREFIX", "")
-    if not re.fullmatch(r"[A-Za-z0-9_]{0,32}", prefix):
-        raise ValueError(f"SHMRING_FILE_PREFIX={prefix!r}: must be at most 32 letters, digits and underscores")
-    return f"/shmring-{prefix}.{os.geteuid()}-" if prefix else f"/shmring-{os.geteuid()}-"
-
-
-def session_prefix(session: str) -> str:
-    """The start of all names of a session and its sub-sessions."""
-    if not isinstance(session, str):
-        raise TypeError(f"session={session!r}: must be a str")
-    return f"{user_prefix()}{_slug(session.partition('/')[0])}-"
-
-
-def segment_name(session: str, part: str | int) -> str:
-    """The name of one segment of a session: ``/shmring-UID-SESSION-PART``, at most 174 bytes.
-
-    Parameters
-    ----------
-    session : str
-        Any text. The part after a first ``/`` names a sub-session, which `sweep` counts to its session.
-    part : str or int
-        Which segment: 1 to 64 letters, digits, ``_``, ``.``, ``-``.
-    """
-    part = str(part)
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", part):
-        raise ValueError(f"part={part!r} is not 1 to 64 letters, digits, '_', '.' or '-'")
-    prefix = session_prefix(session)
-    _, slash, rest = session.partition("/")
-    return prefix + (f"{_slug(rest)}-" if slash else "") + part
-
-
 # -- opening ----------------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +63,12 @@ def _open_new(name: str) -> int | None:
     try:
         return call("shm_open", posix_ipc.SharedMemory, name, posix_ipc.O_CREX, 0o600, 0).fd
     except posix_ipc.ExistentialError:
+        if not os.path.isdir(SHM_DIRECTORY):
+            raise SegmentError(
+                errno.ENOENT,
+                f"this system has no {SHM_DIRECTORY}, where shared memory is: mount a tmpfs there "
+                f"(mount -t tmpfs -o size=1g shm {SHM_DIRECTORY})",
+            ) from None
         return None
     except posix_ipc.PermissionsError:
         raise SegmentError(errno.EACCES, f"{SHM_DIRECTORY} does not let this user create {name}") from None
@@ -288,9 +246,13 @@ class Claim:
 
     def abandon(self) -> None:
         """Close the descriptor, and with it the locks; the name stays as it is."""
+        _claiming.run(self._close)
+
+    def _close(self) -> None:
         fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
         _claims.discard(self)
-        os.close(fd)
 
     def share(self) -> None:
         """Let other processes `join`."""
@@ -304,21 +266,22 @@ class Claim:
 
 _claims: set[Claim] = set()
 
-# Held while a descriptor is opened and added to _claims, and over fork, so that a child finds all it inherits there.
-# Reentrant: a signal handler may fork meanwhile.
-_claiming = threading.RLock()
+# Held while descriptors are opened, closed and listed in _claims, and over fork, so that a child finds all that it
+# inherits there. Reentrant: a signal handler may fork meanwhile.
+_claiming = Turn("names", is_reentrant=True)
 
 
 def _close_inherited() -> None:
     """In a forked child: close the descriptors with the parent's locks, which the child would keep locked otherwise."""
     for held in _claims:
-        os.close(held.fd)
-        held.fd = -1
+        fd, held.fd = held.fd, -1
+        if fd >= 0:  # else an exception has interrupted `Claim._close`
+            os.close(fd)
     _claims.clear()
-    _claiming.release()
+    _claiming.renew()
 
 
-os.register_at_fork(before=_claiming.acquire, after_in_parent=_claiming.release, after_in_child=_close_inherited)
+os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give, after_in_child=_close_inherited)
 
 
 def claim(name: str) -> Claim:
@@ -336,11 +299,7 @@ def claim(name: str) -> Claim:
     claimed: Claim | None = None
     try:
         while time.monotonic() < deadline:
-            with _claiming:
-                fd = _open_new(name)
-                if fd is not None:
-                    claimed = Claim(name, fd)
-                    _claims.add(claimed)
+            claimed = _claiming.run(_create, name)
             if claimed is None:
                 _make_room(name, first_seen)
             elif _come_alive(claimed):
@@ -364,21 +323,34 @@ def join(name: str) -> Claim | None:
 
     Raises `SegmentError` if the name is not a segment of this user's, or the kernel refuses.
     """
-    with refusals(f"join {name}"), _claiming:
-        fd = _open(name)
-        if fd is None:
-            return None
-        claimed = Claim(name, fd, is_shared=True)
-        _claims.add(claimed)
-        try:
-            with claimed.alone():
-                if is_alive(fd) and refers_to(name, claimed.inode) and ofd_locks.lock(fd, LIFE, shared=True):
-                    return claimed
-        except BaseException:
-            claimed.abandon()
-            raise
-        claimed.abandon()
+    with refusals(f"join {name}"):
+        return _claiming.run(_join, name)
+
+
+def _create(name: str) -> Claim | None:
+    fd = _open_new(name)
+    return None if fd is None else _listed(Claim(name, fd))
+
+
+def _join(name: str) -> Claim | None:
+    fd = _open(name)
+    if fd is None:
         return None
+    claimed = _listed(Claim(name, fd, is_shared=True))
+    try:
+        with claimed.alone():
+            if is_alive(fd) and refers_to(name, claimed.inode) and ofd_locks.lock(fd, LIFE, shared=True):
+                return claimed
+    except BaseException:
+        claimed.abandon()
+        raise
+    claimed.abandon()
+    return None
+
+
+def _listed(claimed: Claim) -> Claim:
+    _claims.add(claimed)
+    return claimed
 
 
 def _come_alive(claimed: Claim) -> bool:

@@ -21,8 +21,8 @@ from shmring.memory import header as headers
 from shmring.memory import names
 from shmring.memory.header import ARRAY, CHANNEL, HEADER_NBYTES, KIND_NAMES, OUTBOX, RING, Header
 from shmring.memory.mapping import Mapping
-from shmring.memory.names import segment_name
 from shmring.memory.reserve import extend, map_file, reserve
+from shmring.memory.spelling import segment_name
 from shmring.memory.syscalls import call, refusals
 
 __all__ = [
@@ -140,6 +140,10 @@ class Segment:
                 return False
             with names.opened(self.name) as fd:
                 return fd is not None and names.inode_of(os.fstat(fd)) == self._inode and names.is_alive(fd)
+
+    def may_be_dead(self) -> bool:
+        """Whether the creator may be dead. False: the kernel would mark its death in the header, and has not."""
+        return headers.may_be_dead(self.mapping)
 
     def unlink(self) -> None:
         """Unlink the name if it still refers to this segment. Existing mappings stay valid.

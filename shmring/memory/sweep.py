@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from shmring.errors import SegmentError
 from shmring.memory import names
+from shmring.memory.spelling import session_prefix, user_prefix
 from shmring.memory.syscalls import refusals
 
 # How long a death that was seen in one place may stay hidden in another: the kernel releases the liveness words of a
@@ -50,7 +51,7 @@ def leftovers(session: str | None = None) -> list[Leftover]:
     -------
     list of Leftover
     """
-    return list(_standing(names.user_prefix() if session is None else names.session_prefix(session)))
+    return list(_standing(user_prefix() if session is None else session_prefix(session)))
 
 
 def sweep(session: str) -> list[str]:
@@ -73,7 +74,7 @@ def sweep(session: str) -> list[str]:
     SegmentError
         The kernel refuses, or a process has stopped while it was creating or unlinking one of the names.
     """
-    stale = [leftover.name for leftover in _standing(names.session_prefix(session)) if leftover.status == "stale"]
+    stale = [leftover.name for leftover in _standing(session_prefix(session)) if leftover.status == "stale"]
     with refusals(f"sweep session {session!r}"):
         return [name for name in stale if names.remove_stale(name)]
 

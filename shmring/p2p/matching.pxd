@@ -1,6 +1,7 @@
 # Matches messages with requests.
 from libc.stdint cimport uint64_t
 
+from shmring._runtime cimport Heap
 from shmring.engine.engine cimport Engine
 from shmring.p2p.pair_queue cimport pair_queues_t
 from shmring._c.layout cimport shmring_cell
@@ -9,7 +10,7 @@ from shmring.p2p.requests cimport Message, Unexpected, Request, Waiter
 
 cdef class Matching(Waiter):
     cdef Engine engine
-    cdef list blocks
+    cdef Heap heap
     cdef pair_queues_t queues
     cdef int rank
     cdef int size

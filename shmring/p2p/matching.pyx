@@ -11,7 +11,6 @@ Callers have the turn (p2p/progress.pyx).
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport copy_back
-from shmring._runtime cimport allocate
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
@@ -35,12 +34,12 @@ cdef class Matching(Waiter):
         cdef int size = engine.c.group.size, rank = engine.c.group.rank, j
         cdef size_t ends = pair_queue_ends_offset(engine.config)
         cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
-        cdef char *own = (<Mapping> engine.segments[rank].mapping).address
+        cdef char *own = (<Mapping> engine.mappings[rank]).address
         cdef char *theirs
         cdef send_queue_t *o
         cdef recv_queue_t *i
         self.engine = engine
-        self.blocks = []
+        self.heap = Heap()
         self.rank = rank
         self.size = size
         self.posted = []
@@ -53,10 +52,10 @@ cdef class Matching(Waiter):
         self.queues.ring_nbytes = engine.config.pair_queue_limit(size)
         # A message is in the sender's and in the receiver's array: two of half the last-level cache fill it.
         self.queues.past_cache_nbytes = engine.c.output_streaming_nbytes // 2
-        self.queues.send = <send_queue_t *> allocate(self.blocks, size, sizeof(send_queue_t))
-        self.queues.recv = <recv_queue_t *> allocate(self.blocks, size, sizeof(recv_queue_t))
+        self.queues.send = <send_queue_t *> self.heap.allocate(size, sizeof(send_queue_t))
+        self.queues.recv = <recv_queue_t *> self.heap.allocate(size, sizeof(recv_queue_t))
         for j in range(size):
-            theirs = (<Mapping> engine.segments[j].mapping).address
+            theirs = (<Mapping> engine.mappings[j]).address
             o = &self.queues.send[j]
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes

@@ -12,14 +12,12 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
-from shmring._runtime cimport allocate
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_offset
-from shmring.engine.turn cimport give_turn, take_turn
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
                                      takes_whole)
-from shmring.p2p.progress cimport Progress
+from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
                                    check_tag, is_for, message_of, request_of)
 from shmring.sync.group cimport UNREADY
@@ -64,15 +62,9 @@ cdef class PointToPoint(Progress):
         cdef Engine e = self.engine
         if e.is_closed or e.trouble is not None or e.is_inherited:
             e.refuse()
-        e.nvisitors += 1
-        try:
-            take_turn(&self.turn, self.turn_queue, self.engine.name)
-            if e.trouble is not None:
-                give_turn(&self.turn, self.turn_queue)
-                e.refuse()
-        except BaseException:
-            e.nvisitors -= 1
-            raise
+        if take_message_turn(e) and (e.is_closed or e.trouble is not None):
+            give_message_turn(e)      # so that the next waiting thread raises, too
+            e.refuse()
         return 0
 
     cdef void leave(self) noexcept:
@@ -80,8 +72,7 @@ cdef class PointToPoint(Progress):
             self.awaiting_is_posted = False
             if not self.engine.is_closed:      # a signal handler may have closed it
                 store_relaxed_u64(&self.engine.c.own.awaiting, 0)
-        give_turn(&self.turn, self.turn_queue)
-        self.engine.nvisitors -= 1
+        give_message_turn(self.engine)
         if self.finished:
             run_callbacks(self)
 
@@ -268,7 +259,7 @@ cdef class PointToPoint(Progress):
         segment = self.engine.segments[self.rank]
         if not queue.is_open:
             if queue.filled_by == NULL:
-                queue.filled_by = <uint64_t *> allocate(self.blocks, SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
+                queue.filled_by = <uint64_t *> self.heap.allocate(SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
             segment.reserve(start, cells_nbytes)
             queue.is_open = True
             fault_point("open")

@@ -1,13 +1,24 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
 from libc.stdint cimport int64_t
 
-from shmring.engine.turn cimport turn_t
+from shmring.engine.engine cimport Engine
+from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
 
 
+cdef inline bint take_message_turn(Engine e) except -1:
+    """Take the turn; whether that took waiting, in which the communicator may have been closed."""
+    cdef bint has_waited = take_turn(&e.message_turn, e.message_turn_queue, e.name)
+    e.nvisitors += 1
+    return has_waited
+
+
+cdef inline void give_message_turn(Engine e) noexcept:
+    e.nvisitors -= 1
+    give_turn(&e.message_turn, e.message_turn_queue)
+
+
 cdef class Progress(Matching):
-    cdef turn_t turn
-    cdef object turn_queue
     cdef int nfollowers            # threads that wait for the sleeping thread's wake-up
     cdef object followers          # a SimpleQueue that wakes them
     cdef bint awaiting_is_posted   # `awaiting` in the outbox describes a call of this rank

@@ -13,7 +13,7 @@ from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
-from shmring.engine.turn cimport give_turn, take_turn
+from shmring.sync.turn cimport give_turn
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.pair_queue cimport LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self
 from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request
@@ -38,7 +38,6 @@ cdef class Progress(Matching):
     """
 
     def __cinit__(self, Engine engine not None):
-        self.turn_queue = SimpleQueue()
         self.followers = SimpleQueue()
 
     cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
@@ -113,24 +112,21 @@ cdef class Progress(Matching):
         try:
             if leads:
                 self.has_sleeper = True
-                give_turn(&self.turn, self.turn_queue)
+                give_turn(&self.engine.message_turn, self.engine.message_turn_queue)
                 with nogil:
                     sleep_until_news(&self.queues, tick_ns, changes)
+                self.engine.nvisitors -= 1      # until it has the turn again: the communicator may be closed meanwhile
             else:
                 wake_self(&self.queues)      # it must now sleep for this thread's requests, too
                 self.nfollowers += 1
-                give_turn(&self.turn, self.turn_queue)
+                give_message_turn(self.engine)
                 try:
                     self.followers.get(timeout=1e-9 * max(0, tick_ns))
                 except Empty:
                     pass
                 finally:
                     self.nfollowers -= 1
-            self.engine.nvisitors -= 1
-            try:
-                PyErr_CheckSignals()
-            finally:
-                self.engine.nvisitors += 1
+            PyErr_CheckSignals()
         finally:
             if leads:
                 self.has_sleeper = False
@@ -140,11 +136,11 @@ cdef class Progress(Matching):
         return 0
 
     cdef int retake_turn(self) except -1:
-        """Take the turn; what signal handlers raise meanwhile is raised afterwards."""
+        """Take the turn; what signal handlers raise meanwhile is raised afterwards. The communicator may be closed."""
         raised = None
         while True:
             try:
-                take_turn(&self.turn, self.turn_queue, self.engine.name)
+                take_message_turn(self.engine)
                 break
             except BaseException as error:
                 raised = error
@@ -193,7 +189,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
         awaited = q.recv[j].is_busy or q.recv[j].nposted > 0 or q.send[j].is_busy
         if j == g.rank or not (awaited or q.nposted):
             continue
-        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
+        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/membership.pyx)
         if only_dead if has_left else life_state(g.life[j]) != DEAD:
             continue
         if has_news(q, j):      # sent before it left

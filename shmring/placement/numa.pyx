@@ -44,7 +44,7 @@ def has_thread_policy():
     return get_thread_policy(&mode) == 0 and mode != SHMRING_MPOL_DEFAULT
 
 
-def lay(Mapping mapping, size_t offset, size_t nbytes, nodes):
+def lay(Mapping mapping not None, size_t offset, size_t nbytes, nodes):
     """Set the memory policy of a range, rounded inwards at its start; to be called before its pages are allocated.
 
     One node: preferred, not strict, as the kernel kills processes that may use only a full node. Several nodes:
@@ -59,18 +59,18 @@ def lay(Mapping mapping, size_t offset, size_t nbytes, nodes):
     cdef size_t start = (offset + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
     cdef size_t end = min(offset + nbytes, mapping.nbytes)
     cdef int node
-    if mapping.address == NULL or start >= end:
-        return 0
     memset(&mask, 0, sizeof(mask))
     for node in nodes:
         if not 0 <= node < SHMRING_NODES_MAX:
             return EINVAL
         add_node(&mask, node)
+    if mapping.address == NULL or start >= end:
+        return 0
     return set_policy(mapping.address + start, end - start,
                       SHMRING_MPOL_PREFERRED if len(nodes) == 1 else SHMRING_MPOL_INTERLEAVE, &mask)
 
 
-def bytes_by_node(Mapping mapping, size_t offset=0, nbytes=None):
+def bytes_by_node(Mapping mapping not None, size_t offset=0, nbytes=None):
     """The nodes on which the pages of a range are.
 
     Parameters

@@ -17,7 +17,7 @@ from support.installed import ROOT
 
 import shmring
 from shmring.launch.run import run
-from shmring.memory.names import segment_name
+from shmring.memory.spelling import segment_name
 
 
 def own_rank(rank, *args):
@@ -192,8 +192,8 @@ def test_names_of_other_programs_and_other_runs_are_no_leak(monkeypatch):
 
 LEAK = """
 import os, sys
-from shmring.memory import names
-open("/dev/shm" + names.segment_name(sys.argv[1] + os.environ.get("RANK", ""), "r0"), "x").close()
+from shmring.memory.spelling import segment_name
+open("/dev/shm" + segment_name(sys.argv[1] + os.environ.get("RANK", ""), "r0"), "x").close()
 """
 
 

@@ -6,14 +6,14 @@ import secrets
 
 import pytest
 
-from shmring.memory import names, syscalls
+from shmring.memory import names, spelling, syscalls
 
 
 @pytest.fixture
 def session():
     """A session key nobody else has; afterwards nothing of it stands in /dev/shm, and this process holds no name."""
     key = f"test-{os.getpid()}-{secrets.token_hex(4)}"
-    prefix = names.session_prefix(key)[1:]
+    prefix = spelling.session_prefix(key)[1:]
     held = set(names._claims)
     yield key
     syscalls.fault = None

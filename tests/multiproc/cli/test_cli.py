@@ -238,7 +238,7 @@ def test_info_shows_which_launcher_started_it():
 LEAVER = """
 import os, signal
 from shmring.memory.segment import OUTBOX, create
-from shmring.memory.names import segment_name
+from shmring.memory.spelling import segment_name
 kept = create(segment_name(os.environ["KEY"], "0"), kind=OUTBOX, nbytes=8192, rank=0, size=2)
 os.kill(os.getpid(), signal.SIGKILL)
 """

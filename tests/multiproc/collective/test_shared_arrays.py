@@ -16,7 +16,7 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
-from shmring.memory import names, syscalls
+from shmring.memory import spelling, syscalls
 from shmring.memory.sweep import leftovers
 from shmring.plan.limits import LINE
 
@@ -473,7 +473,7 @@ def ask_for_different_arrays(comm):
 
 def names_left(comm):
     """Names in shared memory of this communicator's session."""
-    return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(names.session_prefix(comm.name))]
+    return [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(spelling.session_prefix(comm.name))]
 
 
 def test_ranks_that_ask_for_different_arrays_all_raise_and_go_on():

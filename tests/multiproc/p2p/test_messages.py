@@ -27,7 +27,7 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
 )
-from shmring.memory import names, syscalls
+from shmring.memory import spelling, syscalls
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes
@@ -637,7 +637,7 @@ def killed_all(comm):
     others = [r for r in range(comm.size) if r != comm.rank]
     for dst in others:
         comm.isend(np.zeros(1_000_000), dst)
-    prefix = names.session_prefix(comm.name)
+    prefix = spelling.session_prefix(comm.name)
     assert not [name for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]  # pair queues never have one
     report("going")
     time.sleep(1000)

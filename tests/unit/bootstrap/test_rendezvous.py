@@ -5,24 +5,28 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from shmring.engine.outbox import prepare_outbox
+from support.children import in_child, status_of
 from support.harness import report, run_processes, start_processes
 
+import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
 from shmring.bootstrap.rendezvous import rendezvous
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
-from shmring.memory import names, syscalls
-from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name
-from shmring.memory.sweep import sweep
+from shmring.memory import names, spelling, syscalls
+from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, try_attach
+from shmring.memory.sweep import leftovers, sweep
 
 NBYTES = 16 << 10
 
 
 def standing(session):
     """The names that stand in /dev/shm for a session."""
-    prefix = names.session_prefix(session)
+    prefix = spelling.session_prefix(session)
     return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
@@ -538,3 +542,115 @@ def test_who_has_found_a_rank_that_leaves_for_lack_of_memory_leaves_for_the_same
             assert "rank 1 left for lack of memory" in str(outcome.error)
             assert outcome.error.needed == NBYTES
     assert standing(session) == []
+
+
+# -- what is not so ---------------------------------------------------------------------------------------------------
+
+
+def attend_without_a_name(rank, session, size):
+    """Rank 2 comes late; meanwhile another process unlinks the name of rank 1, which lives."""
+    if rank == 2:
+        while len(standing(session)) < 2:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        own = segment_name(session, "r1")
+        found = try_attach(own)
+        assert found is not None
+        with names.opened(own) as fd:
+            names.remove(own, names.inode_of(os.fstat(fd)))
+        time.sleep(0.05)
+        found.close()
+    return attend(rank, session, size, prepare=lambda segment: prepare_outbox(segment.mapping), timeout=0.5)
+
+
+def test_a_rank_whose_name_was_unlinked_is_not_taken_for_dead(session):
+    outcomes = start_processes(3, attend_without_a_name, session, 3).outcomes()
+    for outcome in outcomes:  # rank 2 cannot find rank 1
+        assert isinstance(outcome.error, RendezvousTimeoutError)
+        assert not isinstance(outcome.error, PeerLostError)
+
+
+def test_a_rank_that_leaves_just_when_others_have_met_is_the_one_that_is_named(session):
+    """Rank 1 gives up while rank 2 sees all attached: rank 2 unlinks its name, and is alive."""
+    segments = [create(segment_name(session, f"r{r}"), NBYTES, kind=OUTBOX, rank=r, size=3) for r in range(3)]
+    undo = [prepare_outbox(segment.mapping) for segment in segments]
+    for segment in segments:
+        segment.announce()
+    ranks = rendezvous_module._Rendezvous(session, segments[0], 0, None, None)
+    ranks.look_for_missing()
+    for segment in segments:
+        segment.attached = ranks.own.attached
+    assert ranks.is_complete()
+    segments[2].unlink()
+    segments[1].attached = rendezvous_module.LEFT
+    with pytest.raises(RendezvousError, match=r"rank 1 .* left .* with an error of its own"):
+        ranks.look_after_present()
+    ranks.leave()
+    for drop in undo:
+        drop()
+    for segment in segments:
+        segment.close()
+
+
+# -- timeouts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, -float("inf"), "1", object()])
+def test_a_bad_timeout_is_refused_before_anything_is_made(session, timeout):
+    with pytest.raises((TypeError, ValueError), match="rendezvous_timeout="):
+        rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, timeout=timeout)
+    with pytest.raises((TypeError, ValueError), match="rendezvous_timeout="):
+        shmring.init(rank=0, size=1, session=session, rendezvous_timeout=timeout)
+
+
+def make_groups(rank, session, timeout):
+    with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout) as comm:
+        for group in (comm.dup(rendezvous_timeout=timeout), comm.split(0, rendezvous_timeout=timeout),
+                      comm.shrink(rendezvous_timeout=timeout)):  # fmt: skip
+            group.barrier()
+            group.close()
+        for bad in (float("nan"), -1, "1"):
+            for call in (comm.dup, comm.shrink, partial(comm.split, 0), partial(comm.subgroup, [0])):
+                with pytest.raises((TypeError, ValueError), match="rendezvous_timeout="):
+                    call(rendezvous_timeout=bad)
+        comm.barrier()
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf"), 1e300, 10**400, 30, 2**62])
+def test_without_a_limit_and_with_a_huge_one_ranks_meet(session, timeout):
+    run_processes(2, make_groups, session, timeout)
+
+
+# -- killed while a communicator is made -------------------------------------------------------------------------------
+
+
+def make_all(session):
+    with shmring.init(rank=0, size=1, session=session) as comm:
+        comm.dup().zeros(1000)
+        comm.shared_result(1000)
+
+
+def test_sigkill_at_any_system_call_of_making_leaves_nothing_that_a_sweep_does_not_find(session):
+    nkilled = 0
+    for at in range(1, 1000):
+
+        def die(at=at):
+            left = iter(range(at - 1, -1, -1))
+
+            def fault(_):
+                if next(left, 1) == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            syscalls.fault = fault
+            make_all(session)
+
+        status = status_of(in_child(die))
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+        nkilled += 1
+        found = [left.name for left in leftovers(session)]
+        assert [left.name for left in leftovers() if left.name in found] == found == standing(session)
+        assert sorted(sweep(session)) == found
+        assert standing(session) == []
+    assert nkilled > 20

@@ -7,13 +7,18 @@ import os
 import re
 import secrets
 import signal
+import subprocess
+import sys
+import threading
 
 import pytest
+from support.namespaces import needs_mount
 
 from shmring.errors import SegmentError
-from shmring.memory import names, ofd_locks
-from shmring.memory.names import NameHeldError, claim, join, segment_name
+from shmring.memory import names, ofd_locks, spelling
+from shmring.memory.names import NameHeldError, claim, join
 from shmring.memory.segment import OUTBOX, create
+from shmring.memory.spelling import segment_name
 from shmring.memory.sweep import leftovers, sweep
 
 FORK = multiprocessing.get_context("fork")
@@ -46,17 +51,17 @@ def test_names_carry_uid_session_and_part_and_fit_whatever_the_session():
     long = "x" * 10_000 + "/" + "é/ ☃" * 1000
     name = segment_name(long, "p" * 64)
     assert len(name.encode()) <= 255
-    assert re.fullmatch(rf"{names.user_prefix()}[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
-    assert segment_name("job", 7).startswith(f"{names.user_prefix()}job.")
+    assert re.fullmatch(rf"{spelling.user_prefix()}[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-p{{64}}", name)
+    assert segment_name("job", 7).startswith(f"{spelling.user_prefix()}job.")
     assert segment_name("job", 7).endswith("-7")
 
 
 def test_a_prefix_in_the_environment_keeps_programs_apart(monkeypatch, session):
     uid = os.geteuid()
     monkeypatch.delenv("SHMRING_FILE_PREFIX")
-    assert names.user_prefix() == f"/shmring-{uid}-"
+    assert spelling.user_prefix() == f"/shmring-{uid}-"
     monkeypatch.setenv("SHMRING_FILE_PREFIX", "x" * 32)
-    assert names.user_prefix() == f"/shmring-{'x' * 32}.{uid}-"
+    assert spelling.user_prefix() == f"/shmring-{'x' * 32}.{uid}-"
     assert len(segment_name("s" * 99 + "/" + "t" * 99, "p" * 64)) <= 255
     monkeypatch.setenv("SHMRING_FILE_PREFIX", f"{secrets.token_hex(4)}a")
     first = create(segment_name(session, "r0"), 4096, kind=OUTBOX)
@@ -73,7 +78,7 @@ def test_a_prefix_in_the_environment_keeps_programs_apart(monkeypatch, session):
 def test_a_prefix_that_no_name_may_have_is_refused(prefix, monkeypatch):
     monkeypatch.setenv("SHMRING_FILE_PREFIX", prefix)
     with pytest.raises(ValueError, match="SHMRING_FILE_PREFIX"):
-        names.user_prefix()
+        spelling.user_prefix()
 
 
 def test_sessions_that_look_alike_have_different_names():
@@ -224,3 +229,33 @@ def test_a_session_that_is_no_text_is_refused(session):
         sweep(session)
     with pytest.raises(TypeError, match="session="):
         segment_name(session, "r0")
+
+
+def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closing_the_others(name, session):
+    held = claim(name)
+    other = claim(segment_name(session, "other"))
+    broken = claim(segment_name(session, "broken"))
+    fd, broken.fd = broken.fd, -1  # as if an exception had come right after it was closed
+    names._claims = {broken, held, other}
+
+    def child():
+        assert held.fd == other.fd == -1
+        assert not names._claims
+        thread = threading.Thread(target=lambda: claim(segment_name(session, "child")).release())
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    assert in_child(child) == 0
+    broken.fd = fd
+    for one in (held, other, broken):
+        one.release()
+
+
+@needs_mount
+def test_a_system_without_dev_shm_is_an_error_at_once():
+    code = "import shmring; shmring.init(rank=0, size=1, session='none')"
+    script = 'mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9; exec "$0" -c "$1"'
+    command = ["unshare", "-m", "sh", "-c", script, sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "SegmentError: [Errno 2] this system has no /dev/shm, where shared memory is: mount a tmpfs" in done.stderr

@@ -19,7 +19,7 @@ from support.namespaces import STRANGER, needs_stranger
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
-from shmring.memory import names, ofd_locks, syscalls
+from shmring.memory import names, ofd_locks, spelling, syscalls
 from shmring.memory import segment as segments
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
@@ -41,7 +41,7 @@ def path_of(name):
 
 def standing(session):
     """The names that stand in /dev/shm for a session."""
-    prefix = names.session_prefix(session)
+    prefix = spelling.session_prefix(session)
     return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
@@ -647,7 +647,7 @@ def test_no_room_for_a_name_is_an_error_too():
             print(len(kept), error)
     """
     done = run_with_small_shm("1m,nr_inodes=4", program)
-    assert done.stdout.startswith(f"3 cannot create {names.user_prefix()}small.")
+    assert done.stdout.startswith(f"3 cannot create {spelling.user_prefix()}small.")
     assert "no room for a file" in done.stdout
 
 

@@ -1,8 +1,9 @@
 # The turn that the threads of one process take: one thread at a time is in a call.
 #
 # All fields are loaded and stored with the GIL held, so there are no atomics. A thread that waits for the turn sleeps
-# in `SimpleQueue.get`, which is C code: a lock of `threading` is Python code, in which a signal handler may raise and
-# leave the lock taken for ever.
+# in `SimpleQueue.get`, where signal handlers run. No lock of Python's: a signal handler may raise between any two
+# instructions of Python code, also between taking a lock and the block that releases it. In CPython 3.14 that holds even
+# for the `with` statement and a lock that is written in C.
 from cpython.pythread cimport PyThread_get_thread_ident
 
 ctypedef struct turn_t:
@@ -11,9 +12,14 @@ ctypedef struct turn_t:
     int nwaiting
 
 
+cdef inline bint has_turn(const turn_t *turn) noexcept:
+    """Whether the calling thread has it."""
+    return turn.is_taken and turn.holder == PyThread_get_thread_ident()
+
+
 cdef inline int await_turn(turn_t *turn, object queue, object name) except -1:
     while turn.is_taken:
-        if turn.holder == PyThread_get_thread_ident():
+        if has_turn(turn):
             raise RuntimeError(f"{name}: a signal handler or callback made a call inside a call of its own thread")
         turn.nwaiting += 1
         try:
@@ -41,3 +47,11 @@ cdef inline void give_turn(turn_t *turn, object queue) noexcept:
     turn.is_taken = False
     if turn.nwaiting > 0:
         queue.put(None)
+
+
+cdef class Turn:
+    cdef turn_t turn
+    cdef object queue
+    cdef readonly str name
+    cdef readonly bint is_reentrant
+    cdef int depth                 # of calls of the thread that has it
