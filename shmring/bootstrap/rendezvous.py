@@ -32,7 +32,7 @@ from shmring.errors import (
     SegmentError,
     ShmringError,
 )
-from shmring.memory.header import FAILURE_NOTICE, HEADER_NBYTES, KIND_NAMES
+from shmring.memory.header import FAILURE_NOTICE, HEADER_NBYTES, KIND_NAMES, may_be_dead
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
 from shmring.placement.numa_policy import Place
@@ -272,7 +272,7 @@ class _Rendezvous:
                 return
             # That its name is gone is no proof: another process may have unlinked it. Or it completed the rendezvous,
             # and then another rank left with an error, which is found below.
-            if segment.attached not in GONE and segment.may_be_dead():
+            if segment.attached not in GONE and may_be_dead(segment.mapping):
                 segment.unlink()  # perhaps no other rank will
                 self.check_agreement()
                 pid = segment.header.pid

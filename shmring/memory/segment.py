@@ -141,10 +141,6 @@ class Segment:
             with names.opened(self.name) as fd:
                 return fd is not None and names.inode_of(os.fstat(fd)) == self._inode and names.is_alive(fd)
 
-    def may_be_dead(self) -> bool:
-        """Whether the creator may be dead. False: the kernel would mark its death in the header, and has not."""
-        return headers.may_be_dead(self.mapping)
-
     def unlink(self) -> None:
         """Unlink the name if it still refers to this segment. Existing mappings stay valid.
 

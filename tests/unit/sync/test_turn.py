@@ -56,7 +56,7 @@ class EnoughError(Exception):
 
 
 @pytest.mark.parametrize("is_reentrant", [False, True])
-def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, restored_alarm):
+def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, restored_handler):
     turn, moment, stop, count = Turn("test", is_reentrant=is_reentrant), random.Random(seed), threading.Event(), 0
 
     def ring(*_):
@@ -85,7 +85,7 @@ def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, re
 
 
 @pytest.fixture
-def restored_alarm():
+def restored_handler():
     before = signal.getsignal(signal.SIGALRM)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
