@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.command import status_of_command
 from support.harness import PATIENCE
 
 import shmring
@@ -74,6 +75,7 @@ sys.stdout.write(f"{os.environ['RANK']} {mine}\\n")  # in one piece, buffered or
 FORCED = {"processors": "0-7", "packages": ["0-3", "4-7"], "nodes": [{"number": 0, "processors": "0-7"}]}
 
 
+@pytest.mark.sample(len(UNITS) + 1)
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("unit", [None, *UNITS])
 def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology_is_forced(unit, forced, tmp_path):
@@ -88,6 +90,7 @@ def test_run_binds_ranks_to_units_of_the_machine_that_is_there_whatever_topology
     assert sorted(done.stdout.splitlines()) == [" ".join(map(str, [r, *expected[r]])) for r in range(3)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("unit", UNITS)
 def test_run_binds_ranks_within_what_it_may_use_itself(unit):
     last = max(os.sched_getaffinity(0))
@@ -205,34 +208,46 @@ def test_info_shows_kernels_topology_limits_launcher_and_leftovers():
     assert "/dev/shm" in done.stdout
 
 
-def test_info_writes_json_for_programs():
-    facts = json.loads(shmring_command("info", "--json").stdout)
+@pytest.fixture
+def info(capsys, monkeypatch):
+    """``info(*ARGS, **environment)``: what ``shmring info ARGS`` prints in that environment."""
+
+    def run(*args, **environment):
+        with monkeypatch.context() as changes:
+            for name, value in environment.items():
+                changes.setenv(name, value)
+            assert status_of_command("info", *args) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_info_writes_json_for_programs(info):
+    facts = json.loads(info("--json"))
     assert facts["version"]["shmring"] == shmring.__version__
     assert facts["kernels"]["chosen"] in facts["kernels"]["runnable"]
     assert facts["topology"]["processors"] == sorted(os.sched_getaffinity(0))
     assert {"memory lock", "address space", "open files", "processes"} <= set(facts["limits"])
 
 
-def test_info_shows_the_thresholds_and_where_they_come_from():
-    environ = {**os.environ, "SHMRING_SLOT_NBYTES": "8192", "SHMRING_ONE_SHOT_NBYTES": "77"}
-    found = json.loads(shmring_command("info", "--json", env=environ).stdout)["thresholds"]
+def test_info_shows_the_thresholds_and_where_they_come_from(info):
+    settings = {"SHMRING_SLOT_NBYTES": "8192", "SHMRING_ONE_SHOT_NBYTES": "77"}
+    found = json.loads(info("--json", **settings))["thresholds"]
     assert found["slot_nbytes"] == {"value": 8192, "why": "SHMRING_SLOT_NBYTES"}
     assert found["one_shot_nbytes"] == {"value": 77, "why": "SHMRING_ONE_SHOT_NBYTES"}
     assert found["nslots"] == {"value": 8, "why": "default"}
     assert found["latency_us"]["value"] is None
-    assert "slot_nbytes=8192  (SHMRING_SLOT_NBYTES)" in shmring_command("info", env=environ).stdout
-    wrong = shmring_command("info", env={**os.environ, "SHMRING_NSLOTS": "many"})
-    assert (wrong.returncode, "SHMRING_NSLOTS='many'" in wrong.stdout) == (0, True)
+    assert "slot_nbytes=8192  (SHMRING_SLOT_NBYTES)" in info(**settings)
+    assert "SHMRING_NSLOTS='many'" in info(SHMRING_NSLOTS="many")
 
 
-def test_info_shows_which_launcher_started_it():
-    environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "x"}
-    assert json.loads(shmring_command("info", "--json", env=environ).stdout)["launcher"]["job"]["rank"] == 1
-    del environ["OMPI_COMM_WORLD_SIZE"]
-    launcher = json.loads(shmring_command("info", "--json", env=environ).stdout)["launcher"]
+def test_info_shows_which_launcher_started_it(info):
+    job = {"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "x"}
+    assert json.loads(info("--json", OMPI_COMM_WORLD_SIZE="2", **job))["launcher"]["job"]["rank"] == 1
+    launcher = json.loads(info("--json", **job))["launcher"]
     assert (launcher["name"], launcher["job"]) == ("openmpi", None)
     assert "OMPI_COMM_WORLD_SIZE is not" in launcher["problem"]
-    assert json.loads(shmring_command("info", "--json").stdout)["launcher"]["name"] is None
+    assert json.loads(info("--json"))["launcher"]["name"] is None
 
 
 LEAVER = """
@@ -244,18 +259,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_info_shows_and_cleans_what_a_dead_job_left():
+def test_info_shows_and_cleans_what_a_dead_job_left(info):
     key = f"left{os.getpid()}"
     subprocess.run([sys.executable, "-c", LEAVER], env={**os.environ, "KEY": key}, check=False)
     try:
         names = {x.name for x in sweep.leftovers() if key in x.name}
         assert len(names) == 1, "the dead job should have left one name"
-        shown = shmring_command("info").stdout
+        shown = info()
         assert "stale" in shown
         assert "--clean" in shown
-        facts = json.loads(shmring_command("info", "--json").stdout)
+        facts = json.loads(info("--json"))
         assert names <= {x["name"] for x in facts["leftovers"] if x["status"] == "stale"}
-        cleaned = json.loads(shmring_command("info", "--json", "--clean").stdout)
+        cleaned = json.loads(info("--json", "--clean"))
         assert names <= set(cleaned["removed"])
         assert not names & {x["name"] for x in cleaned["leftovers"]}
     finally:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.command import status_of_command
 from support.harness import PATIENCE
 
 from shmring.cli import _network, _training
@@ -18,6 +19,7 @@ def demo(*options):
     return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_demo_learns_and_every_check_holds(ranks):
     done = demo("-n", str(ranks))
@@ -53,11 +55,11 @@ def test_a_loss_curve_is_drawn_or_matplotlib_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("options", [["-n", "0"], ["--epochs", "-1"], ["--seed", "-1"], ["-n", "many"]])
-def test_senseless_options_are_refused_before_anything_starts(options):
-    done = demo(*options)
-    assert done.returncode == 2
-    assert options[0] in done.stderr
-    assert done.stdout == ""
+def test_senseless_options_are_refused_before_anything_starts(options, capsys):
+    assert status_of_command("demo", *options) == 2
+    shown = capsys.readouterr()
+    assert options[0] in shown.err
+    assert shown.out == ""
 
 
 def test_one_process_that_drops_a_share_is_told_from_one_that_rounds_differently():

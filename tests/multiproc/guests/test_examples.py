@@ -17,6 +17,7 @@ def run(*command):
     return done.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_hello_all_reduce_runs_under_the_launcher(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/hello_all_reduce.py"))
@@ -28,6 +29,7 @@ def test_spawn_sum_runs_without_a_launcher():
     assert "= 49999995000000 on each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_objects_runs_under_the_launcher(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
@@ -35,12 +37,14 @@ def test_objects_runs_under_the_launcher(size):
     assert "refused: rank 0 cannot pickle" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_groups_runs_under_the_launcher(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
     assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shrink_and_go_on_runs_without_a_launcher(size):
     said = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
@@ -53,24 +57,28 @@ def test_ping_pong_plays_with_three_balls():
     assert said.count("bytes there and back") == 3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_pipeline_computes_what_one_process_would(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
     assert f"8 batches went through {size} stages" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shared_arrays_runs_under_the_launcher(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
     assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_overlap_sums_in_the_background(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
     assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/persistent_plan.py"))
@@ -78,6 +86,7 @@ def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
     assert "all_gather" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_variable_counts_runs_under_the_launcher(size):
     said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
@@ -85,6 +94,7 @@ def test_variable_counts_runs_under_the_launcher(size):
     assert f"{10 * size} words came" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("loaders", [1, 3])
 def test_loaders_feed_a_trainer(loaders):
     said = run(str(ROOT / "examples/data_loader.py"), str(loaders))
@@ -92,6 +102,7 @@ def test_loaders_feed_a_trainer(loaders):
     assert float(re.search(r"off by (\S+)", said).group(1)) < 1e-3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("actors", [1, 3])
 def test_actors_teach_a_learner(actors):
     said = run(str(ROOT / "examples/actors_and_learner.py"), str(actors))
