@@ -36,6 +36,7 @@
 
 #define LOOKS_PER_CLOCK 32              /* looks between two readings of the clock: about a microsecond of pauses */
 #define BRIEF_LOOKS 64                  /* before the interpreter lock is released */
+#define MOST_STALE_POSTS 64             /* taken before a sleep; a count that was overwritten can be 2^31 */
 #define FIRST_TICK_NS 1000000           /* the first sleep; each further one is twice as long, up to the waiter's tick */
 #define LONGEST_SPIN_NS 1000000         /* without a check of liveness, timeout and signals, whatever the budget */
 
@@ -91,7 +92,8 @@ static inline void sleep_on(sem_t *sem, int64_t ns) {
 /* ---- the handshake ----------------------------------------------------------------------------------------------- */
 
 static inline void announce_sleep(shmring_sleeper *s) {
-    while (sem_trywait(s->wake) == 0) {} /* posts of an earlier sleep that had ended by itself */
+    /* Posts of an earlier sleep that had ended by itself. One that is left ends this sleep early, no more. */
+    for (int i = 0; i < MOST_STALE_POSTS && sem_trywait(s->wake) == 0; ++i) {}
     /* SYNC asleep (meets: before_wake). The caller looks again after this: its wakers' stores before their fence are
      * visible then, or the word is visible to them. */
     for (; s; s = s->next) store_release_u64(s->word, s->what);

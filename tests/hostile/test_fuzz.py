@@ -16,11 +16,11 @@ import time
 import numpy as np
 import pytest
 from shmring.engine.outbox import outbox_nbytes, sparse_nbytes
-from support.harness import start_processes
+from support.harness import run_ranks, start_processes
 from support.segments import Squatter, page
 
 import shmring
-from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError
+from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError, ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import segment_name, try_attach
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
@@ -181,6 +181,24 @@ def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, 
     for outcome in outcomes:
         print(area, outcome.result)
     assert all(outcome.ok for outcome in outcomes), "\n".join(map(str, outcomes))
+
+
+def wait_with_many_posts(comm):
+    if comm.rank == 0:
+        memory = np.frombuffer(comm.engine.segments[0].mapping, np.uint32)
+        semaphores = [start // 4 for start, _ in areas(comm, 0)["sleepers"][1::2]]
+        memory[semaphores] = 2**31 - 1
+        with pytest.raises(MessageTimeoutError):
+            comm.recv(np.zeros(1), 1, timeout=0.01)
+        assert (memory[semaphores] > 2**30).all()
+        del memory
+        comm.send(np.zeros(1), 1)
+    else:
+        comm.recv(np.zeros(1), 0)
+
+
+def test_a_rank_does_not_take_all_posts_of_an_overwritten_semaphore_before_it_sleeps():
+    run_ranks(2, wait_with_many_posts, init={**SETTINGS, "spin_us": 0, "timeout": 60})
 
 
 # -- a ring -----------------------------------------------------------------------------------------------------------
