@@ -549,7 +549,7 @@ atexit.register(look)       # before shmring's own, hence run after them
 import numpy as np
 import shmring
 
-for turn in range(20):
+for turn in range(int(sys.argv[2])):
     if (pid := os.fork()) == 0:
         sys.setswitchinterval(1e-6)
         comms = [shmring.init(rank=0, size=1, session=f"{sys.argv[1]}{turn}-{i}") for i in range(4)]
@@ -566,11 +566,11 @@ for turn in range(20):
 """
 
 
-def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path):
+def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
     # It would end one with a lock in its hands, and then ask for that lock.
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
-    command = [sys.executable, str(script), f"leave{os.getpid()}-"]
+    command = [sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(done.stdout.splitlines()) == {"left: []"}
