@@ -105,7 +105,7 @@ def extension(path: str) -> Extension:
         sources,
         include_dirs=["shmring/_c", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
-        extra_compile_args=[*COMPILE_ARGS, *(["-O1"] if path in COLD and not DEBUG else [])],
+        extra_compile_args=[*COMPILE_ARGS, *(["-O1"] if path in COLD and not (DEBUG or FAULTS) else [])],
         extra_link_args=LINK_ARGS,
         depends=sorted(set().union(*map(files_behind, sources))),
     )

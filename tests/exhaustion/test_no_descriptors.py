@@ -7,7 +7,7 @@ import resource
 import numpy as np
 import pytest
 from support.collective_checks import SMALL, works
-from support.harness import run_processes, run_ranks
+from support.harness import PATIENCE, run_ranks, start_processes
 
 import shmring
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, SegmentError
@@ -81,7 +81,8 @@ def init_with_few(rank, session, more):
 
 
 def test_init_with_any_number_of_descriptors_succeeds_on_both_ranks_or_fails_on_both(seed):
-    told = [run_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]
+    gangs = [start_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]  # their waits overlap
+    told = [gang.results() for gang in gangs]
     assert told[0] == ["RendezvousTimeoutError", "SegmentError"]
     assert told[-1] == [True, True]
     for spared, struck in told:
@@ -91,17 +92,21 @@ def test_init_with_any_number_of_descriptors_succeeds_on_both_ranks_or_fails_on_
 # -- groups and shared arrays -----------------------------------------------------------------------------------------
 
 
-def split(comm):
-    with comm.split(0, rendezvous_timeout=2) as group:
+# Seconds that a rank waits for one that has failed: not long in a creation of which that is certain to happen.
+BRIEF_S, LONG_S = 0.3 * PATIENCE, 20 * PATIENCE
+
+
+def split(comm, timeout):
+    with comm.split(0, rendezvous_timeout=timeout) as group:
         assert works(group)
 
 
-def dup(comm):
-    with comm.dup(rendezvous_timeout=2) as group:
+def dup(comm, timeout):
+    with comm.dup(rendezvous_timeout=timeout) as group:
         assert works(group)
 
 
-def empty(comm):
+def empty(comm, _timeout):
     x = comm.empty(2000)
     x[...] = comm.rank
     comm.barrier()
@@ -109,7 +114,7 @@ def empty(comm):
     comm.barrier()
 
 
-def shared_result(comm):
+def shared_result(comm, _timeout):
     x = comm.shared_result(2000, root=1)
     assert (comm.all_reduce(np.ones(2000), x) == comm.size).all()
     comm.barrier()
@@ -119,9 +124,9 @@ MAKERS = {make.__name__: make for make in (split, dup, empty, shared_result)}
 ALL_OR_NONE = ("empty", "shared_result")  # a group may be complete for one rank alone
 
 
-def outcome_of(make, comm):
+def outcome_of(make, comm, timeout):
     try:
-        make(comm)
+        make(comm, timeout)
     except (*REFUSED, PeerLostError) as error:
         return type(error).__name__
     return "made"
@@ -132,9 +137,9 @@ def make_with_few(comm, what, most):
     for more in range(most):
         if comm.rank == 1:
             with Descriptors(more):
-                outcome = outcome_of(MAKERS[what], comm)
+                outcome = outcome_of(MAKERS[what], comm, 1)
         else:
-            outcome = outcome_of(MAKERS[what], comm)
+            outcome = outcome_of(MAKERS[what], comm, 1)
         told.append(outcome)
         assert works(comm), (more, told)
     return told
@@ -150,14 +155,14 @@ def test_creating_with_any_number_of_descriptors_leaves_the_parent_usable(what):
 
 
 def make_with_refusals(comm, what, victim):
-    """Fail at the first system call, at the second, ... until the creation needs no more of them."""
+    """Fail at the first system call, at the second, ... until the creation needs no more of them; then create."""
     told = []
     while True:
         with Refusal(len(told) + 1 if comm.rank == victim else 0) as refusal:
-            told.append(outcome_of(MAKERS[what], comm))
+            told.append(outcome_of(MAKERS[what], comm, BRIEF_S))
         assert works(comm), told
         if not comm.broadcast_object(refusal.hit, root=victim):
-            return told
+            return [*told[:-1], outcome_of(MAKERS[what], comm, LONG_S)]
 
 
 @pytest.mark.parametrize("victim", [0, 1])

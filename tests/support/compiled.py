@@ -59,7 +59,8 @@ def _build(name: str, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent) as work:
         shutil.copy2(HERE / f"{name}.pyx", work)
         done = subprocess.run(
-            [sys.executable, "-c", SETUP, name], cwd=work, env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+            [sys.executable, "-c", SETUP, name], cwd=work,
+            env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "CFLAGS": f"{os.environ.get('CFLAGS', '')} -O0"},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )
         if done.returncode:

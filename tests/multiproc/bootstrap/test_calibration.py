@@ -61,6 +61,7 @@ def reduce_every_way(comm):
     return algorithms
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [2, 4])
 def test_thresholds_change_the_way_and_no_bit(n):
     algorithms = run_ranks(n, reduce_every_way)

@@ -390,8 +390,8 @@ def make_many(comm, times, closing):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])
 @pytest.mark.parametrize("n", [2, 3])
-def test_hundreds_of_groups_leave_nothing_behind(n, closing):
-    run_ranks(n, make_many, 100, closing)
+def test_hundreds_of_groups_leave_nothing_behind(n, closing, long_run):
+    run_ranks(n, make_many, 100 if long_run else 30, closing)
 
 
 def drop_last_reference(comm):

@@ -152,7 +152,7 @@ def at_every_size(comm, shifts):
         comm.barrier()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", RANKS)
 def test_every_collective_on_shared_arrays_gives_the_bits_of_private_ones_at_every_size(n):
     run_ranks(n, at_every_size, 0)
