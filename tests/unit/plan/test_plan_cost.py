@@ -43,7 +43,7 @@ def test_the_ranks_touch_what_the_formula_gives_whatever_the_size_and_the_slots(
                 assert total(plans, in_place=in_place).touched_nbytes == expected
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @each
 def test_the_ranks_touch_what_the_formula_gives_for_2_to_1024_ranks(kind, algorithm):
     for size in MANY:
