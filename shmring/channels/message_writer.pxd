@@ -16,7 +16,7 @@ from shmring.sync.backoff cimport patience_t
 cdef class MessageWriter(RingSender):
     cdef uint64_t longest          # bytes of the longest frame
     cdef uint64_t piece            # bytes of a piece of a streamed message
-    cdef bint must_cut             # a message was given up, or its sender died over it: the next frame must say so
+    cdef bint must_cut             # a message was given up, or its sender died over it: the next frame must be a CUT
 
     cdef void resume(self, bint must_cut) noexcept
     cdef bint put_cut(self) noexcept

@@ -1,6 +1,6 @@
 # Messages as frames in a ring of 8-byte words. The layout, with the reasons, is in docs/channels.md.
 #
-# A frame is one word that says what follows, then its bytes, padded to whole words; it lies in one piece. A message is
+# A frame is one word, its description, then its bytes, padded to whole words; it lies in one piece. A message is
 # one frame, or, if it is long, a first frame with its total length and then pieces, so that both ends copy at the same
 # time and nothing is too long. The ring's counters always stand between two frames: a process that dies
 # leaves no half of one.

@@ -40,7 +40,7 @@ cdef int64_t claim_next(consumer_t *c) noexcept nogil:
 cdef void give_up_claim(consumer_t *c) noexcept nogil:
     # Fillers that were passed over stay behind: they are nothing.
     cdef uint64_t head = load_acquire_u64(&c.ring.head)
-    if head != unclaimed(head):     # else it may move under our hands
+    if head != unclaimed(head):     # else the producer may be moving it
         store_release_u64(&c.ring.head, unclaimed(head))
 
 

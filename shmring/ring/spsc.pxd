@@ -86,7 +86,7 @@ cdef inline int64_t ring_free(producer_t *p, uint64_t wanted) noexcept nogil:
     return <int64_t>(p.capacity - (p.tail - p.cached_head))
 
 
-# Up to `wanted` contiguous slots to write in place; `count` says how many (fewer when nearly full, or where the ring
+# Up to `wanted` contiguous slots to write in place; `count` is their number (fewer when nearly full, or where the ring
 # wraps). NULL if there is none (count 0) or on error (count RING_CORRUPT). Replaces a reservation that is still open.
 cdef inline char *ring_reserve(producer_t *p, uint64_t wanted, int64_t *count) noexcept nogil:
     cdef uint64_t index = p.tail & p.mask
@@ -108,7 +108,7 @@ cdef inline void ring_commit(producer_t *p, uint64_t n) noexcept nogil:
     store_release_u64(&p.ring.tail, p.tail)
 
 
-# Give up what is reserved; the consumer never knows.
+# Give up what is reserved; the consumer sees nothing of it.
 cdef inline void ring_abort(producer_t *p) noexcept nogil:
     p.reserved = 0
 
@@ -143,7 +143,7 @@ cdef inline int64_t ring_ready(consumer_t *c, uint64_t wanted) noexcept nogil:
     return <int64_t>(c.cached_tail - c.head)
 
 
-# Up to `wanted` contiguous slots to read in place; `count` says how many (fewer when nearly empty, or where the ring
+# Up to `wanted` contiguous slots to read in place; `count` is their number (fewer when nearly empty, or where the ring
 # wraps). NULL if there is none (count 0) or on error (count RING_CORRUPT). Peeking again starts from the same slot.
 cdef inline const char *ring_peek(consumer_t *c, uint64_t wanted, int64_t *count) noexcept nogil:
     cdef uint64_t index = c.head & c.mask

@@ -40,7 +40,7 @@ cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_
     store_relaxed_u64(&ring.head, start)
     sem_init(&ring.producer.waiter.wake, 1, 0)
     sem_init(&ring.consumer.waiter.wake, 1, 0)
-    # SYNC formatted (meets: attach). Geometry and counters before the word that says there is a ring.
+    # SYNC formatted (meets: attach). Geometry and counters before the magic word of a ring.
     store_release_u64(&ring.magic, SHMRING_RING_MAGIC)
 
 
@@ -88,7 +88,7 @@ cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
 
 
 cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
-    # SYNC closed (meets: ring_is_finished, closed_state). The last count before the word that says it is the last.
+    # SYNC closed (meets: ring_is_finished, closed_state). The last count before the flag that makes it the last.
     store_release_u32(&role.closed, 1 if in_good_order else 2)
     drop_liveness(&role.life)
 
