@@ -1,7 +1,7 @@
-"""What the launcher says: which rank this process is, of how many, and the key that all ranks of one job share.
+"""The environment variables of launchers: rank and size of this process, and the key that all ranks of a job share.
 
-Pure but for one question to the kernel (`_launching_process`), which a test may answer instead. The variables
-were read off the launchers themselves; ``docs/launching.md`` has the table.
+Pure, but for one system call (`_launching_process`), which a test may replace. The variables were read off the
+launchers themselves; ``docs/launching.md`` has the table.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _recognise(environ: Mapping[str, str]) -> tuple[str, _Family]:
     if _OPENMPI.rank in environ or _OPENMPI.size in environ:
         return "openmpi", _OPENMPI
     if _PMI.rank in environ or _PMI.size in environ:
-        # Slurm's own PMI says nothing about places, but sets its step's variables as well.
+        # Slurm's own PMI exports no local rank, but the variables of its step.
         alone = _PMI.local_size not in environ and "SLURM_STEP_NUM_NODES" in environ
         family = _PMI._replace(nodes="SLURM_STEP_NUM_NODES") if alone else _PMI
         return ("intelmpi" if "I_MPI_HYDRA_UUID" in environ else "mpich"), family

@@ -1,7 +1,7 @@
-/* A root that runs ahead after a eager exchange (conclude in engine/eager.pyx), and the wake-up that is left out on purpose. In the eager exchange
- * everyone hears everyone. Who did not have to wait in it moves its count without a fence and without a look at the
- * sleepers; who had to, looks. Then the peers compute and call nothing for ever, while the root, rank 0, waits for
- * nobody, has filled its slots, and sleeps until all have counted.
+/* A root that runs ahead after an eager exchange (conclude in engine/eager.pyx), and the wake-up that is left out on
+ * purpose. In the eager exchange every rank reads the messages of all. A rank that did not have to wait in it stores its
+ * counter without a fence and without loading the waiter words; a rank that had to wait loads them. Then the peers make no
+ * further call, while the root, rank 0, which waits for no rank, has filled its slots, and sleeps until all have counted.
  *
  * The root's sleep ends by a post, or by a tick, but by a tick only if a peer has ended the eager exchange without a look: so
  * where all have looked, a lost wake-up is a deadlock, which spin reports. A tick at which all counts have arrived is
@@ -9,7 +9,7 @@
  *
  * To be found faulty: MUTATION =
  *   1  there are no ticks
- *   2  who had to wait in the eager exchange does not look for sleepers either
+ *   2  a rank that had to wait in the eager exchange does not load the waiter words either
  *   3  the root trusts posts alone: after a tick it does not look at the counts
  */
 #ifndef MUTATION

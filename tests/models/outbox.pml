@@ -1,10 +1,10 @@
 /* The discipline of the outbox (engine/rounds.pyx): claim, publish, await, release, over NSLOTS slots and two counters a rank.
  *
  * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits all others' and reads them. In round r
- * rank i says r * NRANKS + i + 1, and whoever reads must find just that: not an older round, not a newer one. With ROOT
- * all speak in round 0 and then only rank 0: it awaits nobody and runs ahead as far as claims let it. Waits are awaited here; how one sleeps is
- * waiting.pml's. With DEATH a rank may be killed at each step: the others either get on or, the awaited one being dead
- * and its counter too small, leave; nobody waits for ever, and what is read is still right.
+ * rank i writes r * NRANKS + i + 1, and every reader must find just that: not an older round, not a newer one. With ROOT
+ * all ranks write in round 0 and then only rank 0, which waits for no rank and runs ahead as far as claims let it. A wait
+ * is one step here; waiting.pml has the sleep. With DEATH a rank may be killed at each step: the others either get on or, the awaited one being dead
+ * and its counter too small, leave; no rank waits for ever, and what is read is still right.
  *
  * To be found faulty: MUTATION =
  *   1  published is announced without release

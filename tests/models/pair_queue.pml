@@ -12,7 +12,7 @@
  *   2  cells and bytes are given back before they are read
  *   3  one cell more than there are is believed to be free
  *   4  one byte more than there are is believed to be free
- *   5  cells are told apart by a bit (old, new) where numbers ought to be compared, and the bit is not turned round
+ *   5  cells have a bit (old, new) in place of the number that is compared, and the bit is not turned round
  *   6  the payload is read before the number of its cell
  *   7  the bytes of cells that were taken are looked up one cell too far
  */

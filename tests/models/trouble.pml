@@ -1,9 +1,9 @@
-/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx). NRANKS ranks; rank 0 is
- * killed, or another one gets tired of it first. Whoever notices writes the record: takes its state by compare-and-swap,
- * fills it in, stores the state with release, and wakes everybody. A reporter may be killed in the middle (with DEATH),
- * or stopped there (with STOP), and must not take the others along.
+/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx). NRANKS
+ * ranks; rank 0 is killed, or the timeout of another rank ends first. A rank that notices writes the record: it swaps the
+ * state, fills in the record, stores the state with release, and wakes all ranks. A reporter may be killed in the middle (with DEATH),
+ * or stopped there (with STOP), and the others must end all the same.
  *
- * A survivor ends when the record is there. It must then know a cause and whom it is about, and the kernel's mark of a
+ * A survivor ends when the record is there. It must then have loaded a cause and the rank that it is about, and the kernel's mark of a
  * death may become visible before or after what the dead process stored last.
  *
  * To be found faulty: MUTATION =
@@ -30,7 +30,7 @@
 #include "memory.pml"
 
 bit is_dead[NRANKS], is_stopped[NRANKS];
-byte told_cause[NRANKS], told_about[NRANKS];
+byte raised_cause[NRANKS], raised_about[NRANKS];
 byte writers;
 
 #ifdef STOP

@@ -167,22 +167,22 @@ cdef class Group:
         assert outcome == READY
         return wrong
 
-    def converse(self, int rank, uint64_t nexchanges, bint has_root):
+    def exchange_eager(self, int rank, uint64_t nexchanges, bint has_root):
         """So many eager exchanges of 20 words, all to all, or every second one from rank 0 to all; how many words were wrong."""
         cdef engine_t *e = &self.engines[rank]
         cdef patience_t patience
         cdef eager_t t
-        cdef uint64_t n, k, wrong = 0, words[20], heard[20 * 8]
+        cdef uint64_t n, k, wrong = 0, words[20], received[20 * 8]
         cdef int j, outcome = READY
         with nogil:
             for n in range(nexchanges):
                 for k in range(20):
                     words[k] = n * 1000 + rank * 100 + k
                 memset(&t, 0, sizeof(t))
-                memset(heard, 0, sizeof(heard))
+                memset(received, 0, sizeof(received))
                 t.signature = 77 + n
                 t.nbytes = t.part_nbytes = t.stride = sizeof(words)
-                t.out = <char *> heard
+                t.out = <char *> received
                 t.last = self.size
                 t.payload = <const char *> words
                 if has_root and n & 1:
@@ -197,6 +197,6 @@ cdef class Group:
                     break
                 for j in range(t.first, t.last):
                     for k in range(20):
-                        wrong += heard[j * 20 + k] != n * 1000 + j * 100 + k
+                        wrong += received[j * 20 + k] != n * 1000 + j * 100 + k
         assert outcome == READY
         return wrong

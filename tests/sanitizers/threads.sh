@@ -8,7 +8,7 @@
 # the same with the release stores of atomics.h made relaxed: that must be reported, or this test could not fail.
 #
 # What it can show: each access to payload is ordered by an acquire that has met its release. What it cannot: the
-# sanitizer does not know atomic_thread_fence (gcc says so, -Wtsan). The one fence there is orders no payload; it keeps
+# sanitizer does not know atomic_thread_fence (gcc warns, -Wtsan). The one fence there is orders no payload; it keeps
 # wake-ups from being lost, which tests/models/waiting.pml checks with and without it. Neither the copy loops of numpy nor
 # the interpreter are instrumented: threads.pyx runs without the GIL and reads and writes payload itself.
 #

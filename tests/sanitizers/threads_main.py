@@ -29,7 +29,7 @@ def main(count):
     print(f"ring: {count} messages")
     for size in (2, 3):
         for spin_ns in (0, 50_000):
-            for name in ("exchange", "converse", "converse with a root"):
+            for name in ("exchange", "exchange_eager", "exchange_eager with a root"):
                 group = harness.Group(size, spin_ns)
                 more = () if name == "exchange" else ("root" in name,)
                 call = getattr(group, name.split()[0])
