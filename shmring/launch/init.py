@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from shmring.bootstrap.connect import connect
 from shmring.bootstrap.environment import discover
 from shmring.communicator import Communicator
 from shmring.config import configure
+from shmring.launch.processes import seconds
 
 
 def init(
@@ -16,7 +19,7 @@ def init(
     rendezvous_timeout: float | None = 300.0,
     **settings,
 ) -> Communicator:
-    """Meet the other ranks and return the communicator of all of them.
+    """Find the other ranks and return the communicator of all of them.
 
     Parameters
     ----------
@@ -27,7 +30,7 @@ def init(
         A key that the ranks of this job share and no other job of this user has at the same time; by default derived
         from what the launcher exported.
     rendezvous_timeout : float, optional
-        Seconds to wait for the other ranks; None: no limit.
+        Seconds to wait for the other ranks; None or infinity: no limit.
     **settings
         Fields of `shmring.config.Config`: ``timeout``, ``slot_nbytes``, ``nslots``, ``spin_us``, ... Those that must
         be equal on all ranks are compared.
@@ -39,7 +42,7 @@ def init(
     Raises
     ------
     TypeError, ValueError
-        An unknown or bad setting, or no rank and size to be found; the message says how to give them.
+        An unknown or invalid setting or timeout, or rank and size are not found; the message explains how to give them.
     RendezvousTimeoutError
         Some ranks did not join, or stopped right after they had; it names them.
     RendezvousError
@@ -47,7 +50,7 @@ def init(
     PeerLostError
         A rank died after others had attached its segment.
     OutOfSharedMemoryError
-        /dev/shm is too small; the message says what is needed and how to get it.
+        /dev/shm is too small; the message has the size that is needed and how to get it.
     SegmentError
         The session's names are in use by a live job, or a file under one of them fails a check.
 
@@ -58,4 +61,5 @@ def init(
     """
     job = discover(rank=rank, size=size, session=session)
     config = configure(**settings)
-    return Communicator(connect(job.session, job.rank, job.size, config, rendezvous_timeout))
+    limit = seconds(rendezvous_timeout, "rendezvous_timeout")
+    return Communicator(connect(job.session, job.rank, job.size, config, None if limit == math.inf else limit))
