@@ -2,6 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 from typing import NamedTuple
@@ -197,6 +198,7 @@ cdef class BroadcastSender(BroadcastRings):
                 count += 1
                 if count % QUIET_MAX == 0:
                     self.announce_to_all()
+                    PyErr_CheckSignals()
         finally:
             self.announce_to_all()
         return count

@@ -54,19 +54,21 @@ cdef class BroadcastRings(Endpoint):
     cdef int prepare(self) except -1:
         cdef Mapping mapping = self.sender.mapping
         cdef cursor_t *c
+        cdef list offsets
         cdef size_t offset
         cdef int i, code
         self.sender.require_idle()
         if self.is_taken:
             return 0
-        self.generation = fork_generation()
-        self.is_taken = True
+        offsets = [self.rings.ring(i + 1).ring_offset for i in range(self.count)]
+        if self.is_taken:      # another thread has meanwhile; no Python code runs from here on
+            return 0
         for i in range(self.count):
             c = &self.cursors[i]
-            offset = <size_t>self.rings.ring(i + 1).ring_offset
+            offset = <size_t>offsets[i]
             code = ring_attach_producer(&c.p, mapping.address + offset, mapping.nbytes - offset)
             if code:
-                c.is_over = True
+                self.leave(False)
                 raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached: {code}")
             c.watch = self.sender.watch
             c.watch.own = &c.p.ring.producer
@@ -75,6 +77,8 @@ cdef class BroadcastRings(Endpoint):
             c.watch.peer = &c.watch.other.waiter
             c.watch.wake = &c.watch.peer.wake
             c.watch.counts = &c.p.ring.sent
+        self.generation = fork_generation()
+        self.is_taken = True
         return 0
 
     cdef int close_end(self, bint in_good_order) except -1:

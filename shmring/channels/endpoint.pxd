@@ -48,6 +48,7 @@ cdef class RingEndpoint(Endpoint):
     cdef bint owned_by_lock            # goes from process to process: the holder of a lock has it (channels/queue.pyx)
 
     cdef int attach(self, bint again) noexcept
+    cdef void note_taken(self, uint32_t only) noexcept
     cdef void leave(self, bint in_good_order) noexcept
     cdef int require_idle(self) except -1
     cdef int require_lease(self, str how) except -1

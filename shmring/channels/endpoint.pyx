@@ -128,13 +128,21 @@ cdef class RingEndpoint(Endpoint):
 
     cdef int prepare(self) except -1:
         cdef int code = RING_FOREIGN
+        cdef uint32_t only
         if self.is_taken and self.generation != fork_generation() and not self.is_closed:
             raise ClosedError(f"this {self.role} belongs to the process that this one was forked from")
         self.require_usable(self.role)
         if self.is_taken:
             return 0
+        # No Python code runs, and so no signal handler and no other thread, between the ring's note and the end's own.
+        processors = None if self.owned_by_lock else os.sched_getaffinity(0)
+        only = 1 + min(processors) if processors is not None and len(processors) == 1 else 0
         with self.channel.taking(self.role) as again:
+            if self.is_taken:
+                return 0
             code = self.attach(again)
+            if not code:
+                self.note_taken(only)
         if code == RING_TAKEN:
             pid = self.watch.own.life.pid
             state = ("being taken", "alive", "closed by it", "its holder is dead")[ring_end_state(self.watch.own)]
@@ -143,13 +151,14 @@ cdef class RingEndpoint(Endpoint):
             raise SegmentError(f"{self.channel.title} is corrupted: its ring header is invalid")
         if code:
             raise OSError(code, f"cannot register the {self.role} for death detection: {strerror(code).decode()}")
+        return 0
+
+    cdef void note_taken(self, uint32_t only) noexcept:
         if not self.owned_by_lock:
-            processors = os.sched_getaffinity(0)
-            self.watch.own.only = 1 + min(processors) if len(processors) == 1 else 0
+            self.watch.own.only = only
         self.watch.own.waiter.asleep = 0     # the last holder may have died asleep
         self.generation = fork_generation()
         self.is_taken = True
-        return 0
 
     cdef int require_idle(self) except -1:
         if not self.is_taken or self.is_busy or self.generation != fork_generation():

@@ -2,6 +2,7 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -224,6 +225,7 @@ cdef class Sender(MessageWriter):
                 if outcome == LATE:
                     break
                 count += outcome == READY
+                PyErr_CheckSignals()      # a channel that drops never waits, and the iterable may have no end
         finally:
             self.announce_quiet()
         return count

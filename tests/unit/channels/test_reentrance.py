@@ -1,7 +1,9 @@
 """Python code that runs within a call of an end (generators, pickling, buffers) and uses, closes or interrupts it."""
 
+import itertools
 import os
 import pickle
+import signal
 import sys
 from typing import ClassVar
 
@@ -44,6 +46,87 @@ def test_a_lease_opened_by_the_messages_of_send_many_is_not_announced():
     sender.send(b"d")
     assert received(receiver) == [bytes([7]) * 100, b"d"]
     assert sender.sent_count == receiver.received_count == 4
+
+
+def drop_oldest():
+    sender, receiver = shmring.channel(1 << 12, when_full="drop_oldest")
+    return sender, [receiver]
+
+
+def broadcast():
+    return shmring.broadcast_channel(1, 1 << 12, when_slow="drop_oldest")
+
+
+@pytest.mark.parametrize("make", [drop_oldest, broadcast])
+@pytest.mark.parametrize("message", [b"x", np.ones(3)])
+def test_a_signal_ends_send_many_of_messages_without_end(make, message):
+    sender, receivers = make()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send_many(itertools.repeat(message))
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    sender.send(b"after")
+    assert received(receivers[0])[-1] == b"after"
+
+
+def interrupt_at_line(function, nth):
+    """Call a function and raise SIGINT before the nth line of Python that it executes; whether that line came."""
+    left = nth
+
+    def trace(_frame, event, _):
+        nonlocal left
+        left -= event == "line"
+        if left == 0 and event == "line":
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("kind", ["unnamed", "named"])
+def test_an_interrupt_at_any_line_of_the_first_use_leaves_the_end_usable(kind):
+    for nth in itertools.count(2):
+        if kind == "unnamed":
+            sender, receiver = shmring.channel(1 << 12)
+        else:
+            name = f"interrupted-{os.getpid()}-{nth}"
+            sender, receiver = (shmring.open_channel(name, role, 1 << 12) for role in ("sender", "receiver"))
+        came = interrupt_at_line(lambda send=sender.send: send(b"first"), nth)
+        sender.send(b"after")
+        assert received(receiver)[-1] == b"after"
+        sender.close()
+        receiver.close()
+        if not came:
+            break
+
+
+def test_a_broadcast_that_is_used_while_it_is_taken_reaches_all(monkeypatch):
+    sender, receivers = shmring.broadcast_channel(2, 1 << 12)
+    ring_set, ring = type(sender.rings), type(sender.rings).ring
+    inner = iter([b"from within"])
+
+    def ring_with_another_thread(self, index):
+        for message in inner:
+            sender.send(message)
+        return ring(self, index)
+
+    monkeypatch.setattr(ring_set, "ring", ring_with_another_thread)
+    sender.send(b"first")
+    assert [received(receiver) for receiver in receivers] == [[b"from within", b"first"]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 300, 5000])
