@@ -164,8 +164,10 @@ float('nan') float('inf') -float('inf') 1j '' 'x' 'sum' '\\0' '\\ud800' 'x'*300 
 object Ellipsis NotImplemented int print len refuse lambda*_:None iter([b'a',b'b']) Raising() Raising Unloadable()
 np.dtype('f4') np.dtype('O') 'O' 'V0' 'i4,O' np.int64(3) np.float32(0.001) np.True_ np.array(1.5)
 np.zeros(0) np.zeros((2,0,3)) np.zeros((1,)*32) np.array([None,1]) np.array('x') np.ma.masked_array([1,2],[0,1])
-np.zeros(3,'i4,f8') np.zeros(6)[::2] np.zeros(3,'>f4') np.zeros(4,'M8[s]') np.zeros(3,ml_dtypes.bfloat16) np.zeros(3,np.longdouble)
-np.zeros(3,'V0') np.zeros(2,'S0') np.broadcast_to(1.0,(2**40,)) np.frombuffer(b'abcdefgh') np.recarray((2,),'i4') np.matrix([[1,2]])
+np.zeros(3,'i4,f8') np.zeros(6)[::2] np.zeros(3,'>f4') np.zeros(4,'M8[s]') np.zeros(3,ml_dtypes.bfloat16)
+np.zeros(3,np.longdouble)
+np.zeros(3,'V0') np.zeros(2,'S0') np.broadcast_to(1.0,(2**40,)) np.frombuffer(b'abcdefgh')
+np.recarray((2,),'i4') np.matrix([[1,2]])
 memoryview(b'abc')[::2] memoryview(bytearray(8)).cast('d')""")
 STRANGE_TIMEOUTS = words("-1 float('nan') -float('inf') 'x' b'' () Raising() -1e-300 True")
 ENDLESS_TIMEOUTS = words("None float('inf') 1e300 1e18 2**70")
@@ -245,7 +247,7 @@ BY_NAME = {
     "timeout": words("0 0.001 0.01 0.005 0.02 np.float64(0.01)"),
     "value": words("1 np.ones(3) 0.5"),
     "when_full": words("'wait' 'drop_newest' 'drop_oldest' 'x'"),
-    "when_slow": words("'wait' 'drop' 'x'"),
+    "when_slow": words("'wait' 'drop_oldest' 'disconnect' 'x'"),
     "x": [*PAYLOADS, *RECORDS[:3]],
 }
 # For ``**settings``.

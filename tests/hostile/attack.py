@@ -39,11 +39,8 @@ DEFECT = 3
 
 # Failures that are known and being mended: a pattern of the report, and the reason.
 KNOWN: dict[str, str] = {
-    "ended by SIG(SEGV|ABRT|BUS)": "unfinished objects, and objects in cycles, crash",
-    "no attribute '(mapping|taking|leave|title|dtype|refuse|allow_pickle|count)'": "unfinished objects",
-    "cannot join thread before it is started|error at the end": "a thread started while it is closed",
-    "hung: .*": "several hangs",
-    r"left behind: .*\[eventfd\]": "a descriptor that was used, in a cycle",
+    "ended by SIG(SEGV|ABRT|BUS)": "unfinished objects, and communicators in cycles",
+    "no attribute '(mapping|taking|leave|title|dtype|allow_pickle|count|when_full|key)'": "unfinished objects",
     "belongs to the parent process": "a forked child that ends by an exception",
 }
 
@@ -187,7 +184,7 @@ def verdict(kind: str, seed: int, case: int, log: int, pid: int, status: int) ->
         how = "wrong error or leak"
     elif "Exception ignored" in steps or "Fatal Python error" in steps:
         how = "error at the end"
-    elif left or names:
+    elif left or (names and "keeps the name" not in steps):
         how = left or f"names left: {names}"
     else:
         return None

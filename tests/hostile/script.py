@@ -77,7 +77,7 @@ class Script:
         self.log = log
         self.arguments = arguments.Arguments(rng, hostility)
         self.rng = rng
-        self.names: dict[str, object] = dict(vars(arguments))
+        self.names: dict[str, object] = {**vars(arguments), "key": 0, "value": 0}
         self.own: list[str] = []  # names of objects of shmring that the steps have made: these are attacked
         self.arrays: list[str] = []  # names of arrays over memory of shmring: arguments only
         self.label = ""
