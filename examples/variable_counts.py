@@ -5,7 +5,7 @@ import numpy as np
 import shmring
 
 with shmring.init() as comm:
-    # Rank r has r + 1 rows of three numbers; everyone gets all of them, in rank order.
+    # Rank r has r + 1 rows of three numbers; each rank gets all of them, in rank order.
     counts = [r + 1 for r in range(comm.size)]
     mine = np.full((counts[comm.rank], 3), comm.rank, np.float32)
     everything = comm.all_gather(mine, counts=counts)

@@ -1,16 +1,17 @@
-/* A root that runs ahead after an eager exchange (conclude in engine/eager.pyx), and the wake-up that is left out on
- * purpose. In the eager exchange every rank reads the messages of all. A rank that did not have to wait in it stores its
- * counter without a fence and without loading the waiter words; a rank that had to wait loads them. Then the peers make no
- * further call, while the root, rank 0, which waits for no rank, has filled its slots, and sleeps until all have counted.
+/* A root that runs ahead after an eager exchange (conclude in engine/eager.pyx), and the wake-up that a rank may omit.
  *
- * The root's sleep ends by a post, or by a tick, but by a tick only if a peer has ended the eager exchange without a look: so
- * where all have looked, a lost wake-up is a deadlock, which spin reports. A tick at which all counts have arrived is
- * time lost, and there is no second one.
+ * In the eager exchange every rank reads the line of every other rank. A rank that did not wait in it advances its
+ * consumed counter without a fence and without a load of the waiter words; a rank that waited loads them. Then the peers
+ * make no further call, while the root, rank 0, has filled its slots and sleeps until all consumed counters have moved.
  *
- * To be found faulty: MUTATION =
+ * The root's sleep ends by a post, or by a tick, but by a tick only if a peer has ended the eager exchange without loading
+ * the waiter word. So where all peers have loaded it, a lost wake-up is a deadlock, which spin reports. A tick at which
+ * all counters have already moved is a delay, and there is at most one.
+ *
+ * Mutations that must be found faulty: MUTATION =
  *   1  there are no ticks
- *   2  a rank that had to wait in the eager exchange does not load the waiter words either
- *   3  the root trusts posts alone: after a tick it does not look at the counts
+ *   2  a rank that waited in the eager exchange does not load the waiter word either
+ *   3  the root relies on posts alone: after a tick it does not load the counters
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -23,13 +24,13 @@
 #define NWORDS (2 * NPROCS + 1)
 #define PUBLISHED(i) (i)
 #define CONSUMED(i) (NPROCS + (i))
-#define ASLEEP (2 * NPROCS)     /* whether the root sleeps for all peers' counts */
+#define ASLEEP (2 * NPROCS)     /* the waiter word: the root sleeps until all peers have counted */
 
 #include "memory.pml"
 
-byte tokens, unlooked, lost;    /* posts; peers that have ended the eager exchange without a look; ticks that came too late */
+byte tokens, unlooked, lost;    /* posts; peers that did not load the waiter word; ticks after all had counted */
 
-/* Whether the counters of all peers but oneself have moved. */
+/* Whether the counters of all other ranks have moved. */
 inline all_moved(counters, have) {
     have = 1;
     j = 0;
@@ -47,8 +48,8 @@ inline all_moved(counters, have) {
 proctype peer(byte me) {
     byte j, seen, word;
     bit have, won, had_to_wait;
-    store_release(PUBLISHED(me), 1);                    /* speak: the root does not sleep yet */
-    do                                                  /* listen */
+    store_release(PUBLISHED(me), 1);                    /* publish: the root does not sleep yet */
+    do                                                  /* await the others */
     :: all_moved(PUBLISHED(0), have);
         if :: have -> break :: else -> had_to_wait = 1 fi
     od;

@@ -1,19 +1,21 @@
-/* The discipline of the outbox (engine/rounds.pyx): claim, publish, await, release, over NSLOTS slots and two counters a rank.
+/* The discipline of the outbox (engine/rounds.pyx): claim, publish, await, release, with NSLOTS slots and two counters
+ * in each rank's outbox.
  *
- * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits all others' and reads them. In round r
- * rank i writes r * NRANKS + i + 1, and every reader must find just that: not an older round, not a newer one. With ROOT
- * all ranks write in round 0 and then only rank 0, which waits for no rank and runs ahead as far as claims let it. A wait
- * is one step here; waiting.pml has the sleep. With DEATH a rank may be killed at each step: the others either get on or, the awaited one being dead
- * and its counter too small, leave; no rank waits for ever, and what is read is still right.
+ * NRANKS ranks exchange NROUNDS rounds: each writes its slot of a round, awaits the slots of all others and reads them.
+ * In round r rank i stores r * NRANKS + i + 1, and a reader must load exactly that: not an older round, not a newer one.
+ * With ROOT all ranks publish in round 0 and afterwards only rank 0, which awaits no rank and runs ahead as far as claim
+ * allows. Here a wait is an awaited condition; sleeping is the subject of waiting.pml. With DEATH a rank may be killed at
+ * each step: the others either proceed or, if the awaited rank is dead and its counter too small, leave. No rank waits
+ * for ever, and what is read is still right.
  *
- * To be found faulty: MUTATION =
- *   1  published is announced without release
+ * Mutations that must be found faulty: MUTATION =
+ *   1  published is stored without release
  *   2  a round is released before it is read
- *   3  claim is content with one round less
- *   4  the slot is read before the peer's counter is looked at
- *   5  the short cut of await_round: having awaited everybody in round r one may write up to round r + NSLOTS - 1; here
- *      one more is written
- *   6  (DEATH) the living are not looked after
+ *   3  claim accepts one round less
+ *   4  the slot is loaded before the peer's counter
+ *   5  the short cut of await_round: a rank that has awaited all others in round r may write up to round r + NSLOTS - 1;
+ *      here it writes one more
+ *   6  (DEATH) liveness is not checked
  *   7  a rank that is not the root does not release
  */
 #ifndef MUTATION
@@ -48,7 +50,7 @@ bit is_dead[NRANKS];
 #define is_lost(i) false
 #endif
 
-/* Until the counter `w` of rank `j` is at least `need`; if that rank has died, look once more and give up. */
+/* Until the counter `w` of rank `j` is at least `need`; if that rank has died, load it once more and give up. */
 inline await(w, need, rank_of) {
     do
     :: atomic { (memory[w] != seen || is_lost(rank_of)) -> was_lost = is_lost(rank_of) }
@@ -161,7 +163,7 @@ died:
 #endif
 gone:
 #ifdef DEATH
-    is_dead[me] = 1;    /* and one that gives up leaves: `left`, which the others see alike */
+    is_dead[me] = 1;    /* a rank that gives up leaves: the others treat `left` as a death */
 #endif
     skip
 }

@@ -3,18 +3,18 @@
  * one counter how many cells it has taken; the sender derives from it which bytes are free again.
  *
  * Here: NCELLS cells of one word each beside the number, a ring of NBYTES bytes, pieces of one byte. Of four
- * cells two carry their payload themselves. The sender knows of room only what the counter tells. The receiver
- * must find in each cell and in each byte just what was put there. With DEATH the sender may be killed at each step: the
- * receiver takes what was announced and ends.
+ * cells two hold their payload themselves. The sender derives free room from the counter alone. The receiver
+ * must load from each cell and each byte exactly what the sender stored. With DEATH the sender may be killed at each
+ * step: the receiver takes the announced cells and ends.
  *
- * To be found faulty: MUTATION =
+ * Mutations that must be found faulty: MUTATION =
  *   1  the number of a cell is stored without release
- *   2  cells and bytes are given back before they are read
- *   3  one cell more than there are is believed to be free
- *   4  one byte more than there are is believed to be free
- *   5  cells have a bit (old, new) in place of the number that is compared, and the bit is not turned round
- *   6  the payload is read before the number of its cell
- *   7  the bytes of cells that were taken are looked up one cell too far
+ *   2  cells and bytes are released before they are read
+ *   3  the sender assumes one free cell too many
+ *   4  the sender assumes one free byte too many
+ *   5  cells are distinguished by a bit (old, new) instead of a number, and the bit is not inverted
+ *   6  the payload is loaded before the number of its cell
+ *   7  the bytes of taken cells are looked up one cell too far
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -22,7 +22,7 @@
 
 #define NCELLS 2
 #define NBYTES 1
-#define NCOUNT 6                   /* cells in all */
+#define NCOUNT 6                   /* number of cells sent */
 #define NPROCS 2
 #define SEQ(n) ((n) % NCELLS)
 #define CELL(n) (NCELLS + (n) % NCELLS)
@@ -30,7 +30,7 @@
 #define TAKEN (2 * NCELLS + NBYTES)
 #define NWORDS (2 * NCELLS + NBYTES + 1)
 
-/* Two cells that carry their payload themselves, two with a byte of a piece, and so on. */
+/* In turn: two cells that hold their payload themselves, two with a byte of a piece. */
 #define is_whole(n) ((n) % 4 < 2)
 #if MUTATION == 5
 #define NUMBER(n) 1
@@ -38,14 +38,14 @@
 #define NUMBER(n) ((n) + 1)
 #endif
 #if MUTATION == 3
-#define CELLS_BELIEVED (NCELLS + 1)
+#define CELLS_ASSUMED (NCELLS + 1)
 #else
-#define CELLS_BELIEVED NCELLS
+#define CELLS_ASSUMED NCELLS
 #endif
 #if MUTATION == 4
-#define BYTES_BELIEVED (NBYTES + 1)
+#define BYTES_ASSUMED (NBYTES + 1)
 #else
-#define BYTES_BELIEVED NBYTES
+#define BYTES_ASSUMED NBYTES
 #endif
 
 #include "memory.pml"
@@ -61,7 +61,7 @@ proctype sender(byte me) {
         nbytes = (is_whole(sent) -> 0 : 1);
         may_die();
         do
-        :: sent - taken < CELLS_BELIEVED && filled - drained + nbytes <= BYTES_BELIEVED -> break
+        :: sent - taken < CELLS_ASSUMED && filled - drained + nbytes <= BYTES_ASSUMED -> break
         :: else ->
             memory[TAKEN] != taken;
             load(TAKEN, taken);

@@ -1,17 +1,18 @@
-/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx). NRANKS
- * ranks; rank 0 is killed, or the timeout of another rank ends first. A rank that notices writes the record: it swaps the
- * state, fills in the record, stores the state with release, and wakes all ranks. A reporter may be killed in the middle (with DEATH),
- * or stopped there (with STOP), and the others must end all the same.
+/* Liveness and the abort record (report_trouble and is_reported in sync/abort.pyx, check_ranks in sync/wait.pyx).
  *
- * A survivor ends when the record is there. It must then have loaded a cause and the rank that it is about, and the kernel's mark of a
- * death may become visible before or after what the dead process stored last.
+ * NRANKS ranks; rank 0 is killed, or the timeout of another rank passes first. The rank that notices writes the record:
+ * it takes the state by compare-and-swap, fills in the record, stores the state with release, and wakes all. The writer
+ * may be killed in between (with DEATH), or stopped there (with STOP), and the others must still end.
  *
- * To be found faulty: MUTATION =
+ * A survivor ends when the record is complete. It must then load a cause and the rank that the record is about. The
+ * kernel's mark of a death may become visible before or after the last store of the dead process.
+ *
+ * Mutations that must be found faulty: MUTATION =
  *   1  the state "written" is stored without release
- *   2  (DEATH) a record that its writer died over is not completed
- *   3  the state is looked at and stored without compare-and-swap, and the loser takes what it wrote itself for the truth
- *   4  (STOP) a record that its writer stopped over is waited for
- *   5  the record is read before its state
+ *   2  (DEATH) a record whose writer died is not completed
+ *   3  the state is loaded and stored without compare-and-swap, and the loser uses what it wrote itself
+ *   4  (STOP) a record whose writer stopped is waited for
+ *   5  the record is loaded before its state
  */
 #ifndef MUTATION
 #define MUTATION 0
@@ -30,7 +31,6 @@
 #include "memory.pml"
 
 bit is_dead[NRANKS], is_stopped[NRANKS];
-byte raised_cause[NRANKS], raised_about[NRANKS];
 byte writers;
 
 #ifdef STOP
@@ -80,11 +80,11 @@ proctype rank(byte me) {
     bit mortal = (me == 1), won;
     byte state, cause, about;
     if
-    :: me == 0 -> goto died         /* the one that all wait for */
+    :: me == 0 -> goto died         /* the rank that all others wait for */
     :: else
     fi;
     do
-    ::  /* a look, as at each tick of a wait */
+    ::  /* the check at each tick of a wait */
 #if MUTATION == 5
         load(CAUSE, cause);
         load(ABOUT, about);
@@ -100,9 +100,9 @@ proctype rank(byte me) {
             :: is_dead[state - 1] -> complete(LOST, state - 1)
 #endif
 #if MUTATION != 4
-            :: is_stopped[state - 1] -> complete(LATE, state - 1)       /* after waiting for it in vain */
+            :: is_stopped[state - 1] -> complete(LATE, state - 1)       /* after a bounded wait */
 #endif
-            :: memory[STATE] != state       /* it moves on */
+            :: memory[STATE] != state       /* its writer proceeds */
             fi
         fi
     od;
