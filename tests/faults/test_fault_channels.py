@@ -103,7 +103,7 @@ def senders_die(_rank):
         assert_killed(pid, moment)
 
 
-def test_a_sender_killed_at_any_step_has_said_whole_messages():
+def test_a_sender_killed_at_any_step_has_sent_whole_messages():
     in_that_build(senders_die)
 
 
@@ -117,7 +117,7 @@ def short_messages_are_said_by_one_store(_rank):
             receiver.recv(60)
 
 
-def test_a_message_is_said_by_one_store_and_not_before():
+def test_a_message_is_published_by_one_store_and_not_before():
     in_that_build(short_messages_are_said_by_one_store)
 
 
@@ -231,7 +231,7 @@ def broadcast_senders_die(_rank):
         assert_killed(pid, moment)
 
 
-def test_the_sender_of_a_broadcast_killed_at_any_step_has_said_whole_messages_to_each():
+def test_the_sender_of_a_broadcast_killed_at_any_step_has_sent_whole_messages_to_each():
     in_that_build(broadcast_senders_die)
 
 

@@ -21,10 +21,10 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.parametrize("number", range(DRAWN))
-def test_survivors_of_a_failure_know_who_it_was_and_go_on(number, seed):
+def test_survivors_of_a_failure_name_the_rank_and_continue(number, seed):
     play(draw(MOMENTS, random.Random(f"{seed} grid"))[number])
 
 
-def test_survivors_of_every_failure_know_who_it_was_and_go_on(call, moment, seed):
+def test_survivors_of_every_failure_name_the_rank_and_continue(call, moment, seed):
     for cases in deal(cells(call, moment), random.Random(f"{seed} {call} {moment}")):
         play(cases)

@@ -47,12 +47,12 @@ def _in_that_build(injection_points):
 
 @pytest.mark.stress
 @pytest.mark.parametrize("number", range(DRAWN))
-def test_survivors_of_a_failure_inside_a_step_know_who_it_was_and_go_on(number, seed):
+def test_survivors_of_a_failure_inside_a_step_name_the_rank_and_continue(number, seed):
     play(draw(fault_points.MOMENTS, random.Random(f"{seed} inside"))[number])
 
 
 @pytest.mark.stress
-def test_survivors_of_every_failure_inside_a_step_know_who_it_was_and_go_on(call, moment, seed):
+def test_survivors_of_every_failure_inside_a_step_name_the_rank_and_continue(call, moment, seed):
     for cases in deal(cells(call, moment), random.Random(f"{seed} {call} {moment} inside")):
         play(cases)
 
@@ -125,7 +125,7 @@ def report_slowly(comm, end):
 
 
 @pytest.mark.parametrize("end", ["1000ms", "9", "exit"])
-def test_a_record_that_another_is_just_writing_is_waited_for_and_completed_if_he_dies(end):
+def test_a_record_that_another_rank_is_writing_is_waited_for_and_completed_if_that_rank_dies(end):
     gang = start_ranks(3, report_slowly, end)
     gang.wait_for("noticed", [0, 1] if end.endswith("ms") else [0])
     gang.kill(2)
@@ -178,7 +178,7 @@ def disagree_slowly(comm):
     return str(caught.value), caught.value.ranks
 
 
-def test_two_that_find_the_same_disagreement_tell_it_alike():
+def test_two_ranks_that_find_the_same_disagreement_describe_it_alike():
     (text, ranks), (other_text, other_ranks) = run_ranks(2, disagree_slowly)
     assert text == other_text
     assert ranks == other_ranks

@@ -44,7 +44,7 @@ def raise_in_turn(rank):
     raise KeyError(f"rank {rank}")
 
 
-def test_the_first_failure_is_raised_and_all_stories_are_told():
+def test_the_first_failure_is_raised_with_the_outcomes_of_all_ranks():
     with pytest.raises(KeyError, match="rank 1") as caught:
         run_processes(2, raise_in_turn)
     story = str(caught.value.__cause__)

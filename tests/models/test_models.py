@@ -99,7 +99,7 @@ def test_a_mutation_is_found_faulty(model, options, tmp_path):
     assert errors > 0, text
 
 
-def test_every_mutation_that_a_model_speaks_of_is_run():
+def test_every_mutation_that_a_model_names_is_run():
     for model, (_, faulty) in MODELS.items():
         text = (HERE / f"{model}.pml").read_text()
         spoken = set(re.findall(r"^ \*   (\d+)  ", text, re.MULTILINE))

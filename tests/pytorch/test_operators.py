@@ -108,7 +108,7 @@ def ask_for_the_gradient_of_max(comm):
     return y.tolist(), second[0].tolist()
 
 
-def test_what_has_no_gradient_says_so_and_what_has_one_has_a_second():
+def test_calls_without_a_gradient_raise_and_those_with_one_have_a_second():
     # (sum of both x)**3, for both losses: first derivative 2 * 3 * s**2, second 2 * 2 * 6 * s, s = 2.
     assert run_ranks(2, ask_for_the_gradient_of_max) == [([2.0] * 3, [48.0] * 3)] * 2
 

@@ -33,7 +33,7 @@ def test_averages_of_integers_are_rounded_to_zero(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_all_reduce_knows_every_operation_and_refuses_what_has_no_meaning(n):
+def test_all_reduce_has_every_operation_and_refuses_those_without_meaning(n):
     run_group(n, all_reduce_ops)
 
 

@@ -34,7 +34,7 @@ def default_group(rank):
 
 
 @pytest.mark.parametrize("backend", ["shmring", "cpu:shmring"])
-def test_the_default_group_is_ours_and_says_who_it_is(backend):
+def test_the_default_group_is_of_shmring_and_has_its_name(backend):
     run_group(2, default_group, backend=backend)
 
 
@@ -58,7 +58,7 @@ def test_the_timeout_can_be_set_later():
     run_group(2, set_later)
 
 
-def test_a_monitored_barrier_names_who_is_late():
+def test_a_monitored_barrier_names_the_late_ranks():
     run_group(4, monitored)
 
 

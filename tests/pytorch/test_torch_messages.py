@@ -18,7 +18,7 @@ def test_tensors_of_every_type_arrive():
     run_group(2, all_types)
 
 
-def test_receiving_from_anybody_tells_who_it_was():
+def test_receiving_from_any_rank_returns_the_source():
     run_group(4, any_source)
 
 
@@ -27,7 +27,7 @@ def test_batches_of_messages_both_ways(n):
     run_group(n, both_ways)
 
 
-def test_messages_move_while_nobody_waits_for_them():
+def test_messages_move_while_no_rank_waits_for_them():
     run_group(2, nobody_waits)
 
 

@@ -72,7 +72,7 @@ def who_is_where(rank, layout):
         assert isinstance(near.comm, shmring.Communicator)
 
 
-def test_a_group_knows_its_nodes_and_one_within_a_node_has_no_network():
+def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network():
     run_group(4, who_is_where, "abab", labels="abab")
 
 
@@ -279,7 +279,7 @@ def chatter(rank):
         assert [int(x[0]) for x in seen if x[1] == r] == list(range(200)) * (r != rank)
 
 
-def test_messages_from_anybody_keep_each_senders_order():
+def test_messages_from_any_rank_keep_each_senders_order():
     run_group(4, chatter, labels="aabb")
 
 
@@ -301,7 +301,7 @@ def ended_by_an_exception(rank):
             dist.barrier()
 
 
-def test_what_ended_a_program_is_told_to_all_nodes():
+def test_the_failure_that_ended_a_program_is_raised_on_all_nodes():
     run_group(3, ended_by_an_exception, labels="abb")
 
 

@@ -37,7 +37,7 @@ def refused(rank):
         return str(error)
 
 
-def test_a_file_that_describes_no_topology_is_refused_before_anybody_is_met(run_processes, tmp_path):
+def test_a_file_that_describes_no_topology_is_refused_before_the_rendezvous(run_processes, tmp_path):
     path = tmp_path / "wrong.json"
     path.write_text('{"processors": "0-3", "packages": ["0-1"]}')
     (text,) = run_processes(1, refused, env={"SHMRING_TOPOLOGY": str(path)})

@@ -142,7 +142,7 @@ def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_g
         receiver.recv(30)
 
 
-def test_a_sender_in_the_middle_of_a_long_message_holds_up_nobody():
+def test_a_sender_in_the_middle_of_a_long_message_delays_no_other():
     senders, receiver = shmring.fan_in(2, 1 << 12)
     pid = in_child(lambda: (senders[0].send(bytes(1 << 20)), senders[0].close()))
     wait_for(lambda: receiver.peers[0] == "here")
@@ -372,7 +372,7 @@ def test_receivers_that_die_or_close_never_block_the_sender():
         sender.send(b"x")
 
 
-def test_a_sender_that_waits_hears_that_a_receiver_died():
+def test_a_waiting_sender_notices_that_a_receiver_died():
     sender, receivers = shmring.broadcast_channel(2, 1 << 10)
     pid = in_child(lambda: (receivers[0].take(), signal.pause()))
     wait_for(lambda: sender.receivers[0].state == "here")
@@ -389,7 +389,7 @@ def test_a_sender_that_waits_hears_that_a_receiver_died():
     status_of(pid)
 
 
-def test_a_broadcast_that_ran_out_of_time_was_seen_by_nobody():
+def test_a_broadcast_whose_timeout_passed_was_received_by_none():
     sender, receivers = shmring.broadcast_channel(2, 1 << 10)
     sent = 0
     with pytest.raises(queue.Full, match="receiver 1"):
@@ -438,7 +438,7 @@ def test_what_a_slow_receiver_is_just_reading_is_not_taken_from_it():
     assert slow.recv_many()[-1] == b"last"
 
 
-def test_a_slow_receiver_is_disconnected_and_told_so():
+def test_a_slow_receiver_is_disconnected_and_gets_an_error():
     sender, (quick, slow) = shmring.broadcast_channel(2, 1 << 10, when_slow="disconnect")
     sent = 0
     while sender.send(sent.to_bytes(40, "little")) == 2:

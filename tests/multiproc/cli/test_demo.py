@@ -62,7 +62,7 @@ def test_senseless_options_are_refused_before_anything_starts(options, capsys):
     assert shown.out == ""
 
 
-def test_one_process_that_drops_a_share_is_told_from_one_that_rounds_differently():
+def test_a_process_that_drops_a_share_is_distinguished_from_one_that_rounds_differently():
     settings = _training.Settings(nepochs=3, seed=0)
     whole = _training.train(0, 1, settings, combine=lambda message: None)
     allowed = _training.tolerance(whole.parameters, len(whole.losses))

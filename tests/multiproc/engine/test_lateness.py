@@ -41,7 +41,7 @@ def hand_on(comm):
     return blame(comm.exscan, np.ones(N), timeout=1 if comm.rank == 3 else 60)
 
 
-def test_who_does_not_come_is_late_and_not_those_who_wait_for_him():
+def test_the_rank_without_a_call_is_late_and_not_those_that_wait_for_it():
     check_that_all_blame(1, start_ranks(4, hand_on, init=SETTINGS))
 
 
@@ -54,5 +54,5 @@ def be_held_up(comm):
     return blame(comm.gather, np.ones(N), root=0, timeout=2 if comm.rank == 2 else 60)
 
 
-def test_who_has_said_all_that_is_awaited_but_does_not_read_on_is_late():
+def test_a_rank_that_has_published_all_but_does_not_read_on_is_late():
     check_that_all_blame(1, start_ranks(3, be_held_up, init=SETTINGS))

@@ -194,7 +194,7 @@ HEARD = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_ends_however_it_stands_and_its_peers_hear_of_it(tmp_path, end):
+def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
     script = tmp_path / "end.py"
     script.write_text(PROGRAM.format(end="\n".join("    " + line for line in ENDS[end].splitlines())))
     ranks = {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2",

@@ -515,7 +515,7 @@ def interrupt_while_waiting(comm):
         comm.barrier()
 
 
-def test_ctrl_c_works_while_waiting_and_tells_the_others():
+def test_ctrl_c_works_while_waiting_and_the_others_get_an_error():
     gang = start_ranks(2, interrupt_while_waiting, init=of(3))
     gang.wait_for("going", [1])
     time.sleep(0.1)
@@ -556,7 +556,7 @@ def go_on_without_the_dead(comm):
             return rest.size, rest.stats()["threads"], rest.stats()["split_calls"]
 
 
-def test_those_who_are_left_have_a_team_again():
+def test_the_survivors_have_a_team_again():
     gang = start_ranks(3, go_on_without_the_dead, init=of(2))
     gang.wait_for("going")
     gang.kill(1)

@@ -85,7 +85,7 @@ def spin_while(comm, way):
 
 
 @pytest.mark.parametrize("way", ["death", "clock", "signal"])
-def test_a_rank_that_may_spin_for_minutes_hears_of_deaths_of_the_clock_and_of_signals(way):
+def test_a_rank_that_may_spin_for_minutes_notices_deaths_timeouts_and_signals(way):
     gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
     gang.wait_for("going", [0])
     time.sleep(0.1)
@@ -134,7 +134,7 @@ def wait_for_a_message(comm, call):
 
 
 @pytest.mark.parametrize("call", ["send", "recv", "probe"])
-def test_a_rank_that_waits_for_a_message_is_said_to(call):
+def test_an_error_names_a_rank_that_waits_for_a_message(call):
     for outcome in start_ranks(2, wait_for_a_message, call, init={"pair_queue_nbytes": 4096}).outcomes():
         assert type(outcome.error) is CollectiveTimeoutError, outcome
         assert f"{call}({'dst' if call == 'send' else 'src'}=0, tag=5)" in str(outcome.error)
@@ -196,7 +196,7 @@ def abort_in_rank_one(comm):
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_abort_reaches_those_who_wait(n):
+def test_abort_ends_waits(n):
     run_ranks(n, abort_in_rank_one)
 
 
@@ -241,7 +241,7 @@ def say_and_close(comm):
 
 
 @pytest.mark.parametrize("n", GROUPS)
-def test_what_a_rank_said_before_it_closed_still_arrives(n):
+def test_what_a_rank_sent_before_it_closed_still_arrives(n):
     run_ranks(n, say_and_close)
 
 
@@ -259,7 +259,7 @@ def interrupt_while_waiting(comm):
         comm.barrier()
 
 
-def test_ctrl_c_works_while_waiting_and_tells_the_others():
+def test_ctrl_c_works_while_waiting_and_the_others_get_an_error():
     gang = start_ranks(2, interrupt_while_waiting)
     gang.wait_for("going", [1])
     time.sleep(0.1)

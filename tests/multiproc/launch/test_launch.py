@@ -127,7 +127,7 @@ def catch_the_abort(comm, path):
         raise
 
 
-def test_the_others_are_told_who_failed_and_why(tmp_path):
+def test_the_error_of_the_others_names_the_failed_rank_and_its_error(tmp_path):
     with pytest.raises(NoSuchLuckError):
         shmring.spawn(catch_the_abort, 3, (tmp_path,), start_method="fork")
     for rank in (1, 2):
@@ -211,7 +211,7 @@ def sleep_on(comm, rank):
         time.sleep(1000)
 
 
-def test_a_run_that_takes_too_long_is_ended_and_names_who_was_not_done():
+def test_a_run_that_takes_too_long_is_ended_and_names_the_ranks_that_were_not_done():
     for enough in (0.5, 5.0, 50.0 * PATIENCE):  # for the others, which have nothing to do
         with pytest.raises(TimeoutError, match=re.escape(f"of 3 were not done after {enough} s")) as caught:
             shmring.spawn(sleep_on, 3, (1,), start_method="fork", timeout=enough, grace=0.1)

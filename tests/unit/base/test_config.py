@@ -168,7 +168,7 @@ def test_crowded_ranks_do_not_spin(size, processors):
     assert Config(spin_us=1.5).spin_ns(size, processors) == 1500
 
 
-def test_each_setting_tells_where_it_comes_from():
+def test_each_setting_has_its_origin():
     config = configure({"SHMRING_NSLOTS": "4", "SHMRING_SPIN_US": "3"}, spin_us=5.0, timeout=None)
     assert config.origins == {"nslots": "SHMRING_NSLOTS", "spin_us": "argument", "timeout": "argument"}
     assert configure({}).origins == {}

@@ -163,7 +163,7 @@ def test_a_rank_outside_its_size_is_refused(rank, size):
         discover({**without(SHMRING, "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "RANK": str(rank), "WORLD_SIZE": str(size)})
 
 
-def test_no_launcher_at_all_says_how_to_give_rank_and_size():
+def test_the_error_without_a_launcher_explains_how_to_give_rank_and_size():
     with pytest.raises(ValueError, match=r"shmring run.*torchrun.*mpirun.*srun.*spawn.*rank=, size="):
         discover({"HOME": "/", "SLURM_JOB_ID": "1"})
     assert detected({}) is None

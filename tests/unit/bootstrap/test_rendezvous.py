@@ -141,7 +141,7 @@ def test_after_a_timeout_the_same_rank_may_try_again(session):
     assert all(left == [] for _, left, _ in run_processes(2, give_up_then_meet, session))
 
 
-def test_who_waits_for_ever_hears_from_who_has_run_out_of_time(session):
+def test_a_rank_without_a_timeout_notices_that_the_timeout_of_another_has_passed(session):
     plans = plans_for(session, 3, ranks=[0, 1])
     plans[0]["timeout"], plans[1]["timeout"] = 0.5, None
     tired, patient = come(plans)
@@ -287,7 +287,7 @@ def stop_while_unlinking(rank, session, count):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("end", ["resume", "kill"])
-def test_a_rank_that_stops_while_it_takes_names_away_stops_nobody_else(session, count, end):
+def test_a_rank_that_stops_while_it_unlinks_names_stops_no_other(session, count, end):
     gang = start_processes(3, stop_while_unlinking, session, count)
     gang.wait_for("met", ranks=[0, 1])
     getattr(gang, end)(2)
@@ -363,7 +363,7 @@ def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_rendez
 # -- somebody is wrong ------------------------------------------------------------------------------------------------
 
 
-def test_of_two_that_claim_one_rank_one_is_told_and_the_others_meet(session):
+def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_connect(session):
     outcomes = come(plans_for(session, 2, ranks=[0, 0]) + plans_for(session, 2, ranks=[1], late_s=0.7))
     refused = [outcome for outcome in outcomes if not outcome.ok]
     assert len(refused) == 1
@@ -383,7 +383,7 @@ def test_of_two_that_claim_one_rank_one_is_told_and_the_others_meet(session):
     ],
     ids=["nbytes", "kind", "params", "size", "two things"],
 )
-def test_ranks_that_disagree_all_hear_who_said_what(session, change, says):
+def test_ranks_that_disagree_all_get_the_values_of_each(session, change, says):
     plans = plans_for(session, 3)
     plans[1] |= change
     plans[2]["late_s"] = 0.5
@@ -399,7 +399,7 @@ def disagree_impatiently(rank, session):
     return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
 
 
-def test_a_disagreement_is_told_even_if_somebody_never_comes(session):
+def test_a_disagreement_is_reported_even_if_a_rank_never_joins(session):
     for outcome in start_processes(2, disagree_impatiently, session).outcomes():
         assert f"nbytes is {NBYTES} on rank 0, {2 * NBYTES} on rank 1" in str(outcome.error)
 
@@ -450,7 +450,7 @@ def test_what_prepare_returns_undoes_it_before_the_memory_goes_and_only_after_a_
     assert undone == [9]
 
 
-def test_memory_that_somebody_looks_at_survives_a_failed_rendezvous_until_he_looks_away(session):
+def test_memory_with_a_view_survives_a_failed_rendezvous_until_the_view_is_released(session):
     views = []
     with pytest.raises(RendezvousTimeoutError):
         rendezvous(
@@ -504,7 +504,7 @@ def test_whichever_system_call_of_a_rank_fails_all_end_and_nothing_is_left(sessi
     assert fail_at > 15
 
 
-def test_kinds_are_told_by_name(session):
+def test_kinds_have_names(session):
     (segment,) = rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, kind=OUTBOX)
     assert "outbox of 16384 bytes" in repr(segment)
     segment.close()
@@ -513,7 +513,7 @@ def test_kinds_are_told_by_name(session):
 # -- who knows better than to wait ------------------------------------------------------------------------------------
 
 
-def test_check_hears_who_is_missing_and_what_it_raises_ends_the_rendezvous(session):
+def test_check_gets_the_missing_ranks_and_what_it_raises_ends_the_rendezvous(session):
     heard = []
 
     def check(missing):

@@ -66,7 +66,7 @@ def test_what_is_given_is_taken_and_named_as_given():
     assert (derived.one_shot_nbytes, derived.flat_reduce_nbytes) == (2400, 6000)
 
 
-def test_everything_derived_tells_from_what():
+def test_every_derived_value_has_its_reason():
     why = thresholds().why
     assert why["latency_us"] == f"measured: 0.60 us a barrier after the rendezvous, and {STEPS_S * 1e6:.1f} us"
     assert why["one_shot_nbytes"] == "derived: 1.00 us a synchronisation, 120 GB/s a rank"
@@ -83,7 +83,7 @@ def test_outputs_are_never_stored_past_a_cache_that_is_not_known():
 
 
 @given(st.floats(0.1, 1e3) | st.just(float("inf")), st.frozensets(st.integers(0, 4095)))
-def test_an_account_arrives_as_it_was_said(quota, processors):
+def test_an_account_arrives_as_it_was_sent(quota, processors):
     account = RankInfo(quota, tuple(k / 2 - 1 for k in range(len(COMPARED))), processors)
     assert RankInfo.unpack(account.pack()) == account
 

@@ -16,7 +16,7 @@ def test_the_root_of_the_largest_group_fits_and_spills_into_no_other_field():
     assert explain(4 << 58 | 15 << 54 | 15 << 50 | (root + 1) << 36 | 8) == f"broadcast(bytes x 8, root={root})"
 
 
-def test_more_ranks_than_a_signature_can_tell_apart_are_refused():
+def test_more_ranks_than_a_signature_can_distinguish_are_refused():
     check_size(MAX_RANKS)
     with pytest.raises(ValueError, match="size=16384: a communicator has at most 16383 ranks"):
         check_size(MAX_RANKS + 1)

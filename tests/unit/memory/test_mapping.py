@@ -86,7 +86,7 @@ def test_a_dropped_mapping_unmaps_itself_with_its_last_view(fd):
     assert mapped_ranges() == before
 
 
-def test_close_refuses_while_somebody_looks(fd):
+def test_close_refuses_while_a_view_exists(fd):
     mapping = Mapping(fd, PAGE)
     view = memoryview(mapping)
     array = np.frombuffer(mapping, dtype=np.uint8)
@@ -134,7 +134,7 @@ def test_a_bad_descriptor_is_an_os_error_with_its_errno(fd):
 
 
 @needs_address_limit
-def test_an_address_space_limit_is_an_error_that_says_so():
+def test_an_address_space_limit_is_an_error_that_names_it():
     program = """
         import os, resource
         from shmring.memory.mapping import HUGE_PAGE_NBYTES, Mapping

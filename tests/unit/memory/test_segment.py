@@ -126,7 +126,7 @@ def forged(**changes):
 # -- the ordinary life ------------------------------------------------------------------------------------------------
 
 
-def test_a_segment_is_private_reserved_zero_and_seen_by_whoever_attaches(name):
+def test_a_segment_is_private_reserved_zero_and_seen_by_every_process_that_attaches(name):
     with create(name, NBYTES, kind=RING, rank=2, size=5, params=(9, 2**64 - 1)) as mine:
         status = os.stat(path_of(name))
         assert (status.st_mode & 0o777, status.st_uid, status.st_size) == (0o600, os.geteuid(), NBYTES)
@@ -443,7 +443,7 @@ def test_who_holds_the_right_to_change_a_name_and_stops_is_reported(name, monkey
     create(name, NBYTES, kind=OUTBOX).close()
 
 
-def test_leftovers_tell_live_from_stale_and_sweep_takes_a_sessions_stale_ones(session):
+def test_leftovers_distinguish_live_from_stale_and_sweep_removes_a_sessions_stale_ones(session):
     stale, sub, live, other = (
         segment_name(session, 0),
         segment_name(f"{session}/sub", 0),
@@ -667,7 +667,7 @@ def test_a_file_size_limit_is_an_error(name, session, options):
 
 
 @pytest.mark.parametrize("place", [None, lambda *_: None], ids=["plain", "placed"])
-def test_the_first_page_that_finds_no_room_tells_how_much_was_needed(name, session, place):
+def test_the_first_page_that_finds_no_room_is_an_error_with_the_size_needed(name, session, place):
     def refuse(call):
         if call == "posix_fallocate":
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -24,7 +24,7 @@ def table(levels, scale=(CACHE, NODE, PACKAGE), noise=None):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 17, 64])
-def test_every_two_ranks_meet_in_one_stage_and_nobody_twice_in_a_stage(size):
+def test_every_two_ranks_are_a_pair_in_one_stage_and_no_rank_twice_in_a_stage(size):
     met = set()
     for stage in range(stages(size)):
         for rank in range(size):

@@ -84,12 +84,12 @@ def test_parts_are_numbered_as_they_appear_and_list_their_ranks():
     assert members(found.nodes) == ((0, 2), (1,))
 
 
-def test_distances_that_nobody_knows_are_those_the_kernel_assumes():
+def test_unknown_distances_are_those_that_the_kernel_assumes():
     found = Domains.of([Seat(node=0), Seat(node=1)])
     assert found.distances == ((LOCAL_DISTANCE, REMOTE_DISTANCE), (REMOTE_DISTANCE, LOCAL_DISTANCE))
 
 
-def test_a_seat_arrives_as_it_was_said():
+def test_a_seat_arrives_as_it_was_sent():
     seat = Seat(255, -1, 63, -1, bytes([32, 0, 10]))
     assert Seat.unpack(seat.pack()) == seat
     assert (seat.distance(0), seat.distance(1), seat.distance(2)) == (32, REMOTE_DISTANCE, 10)

@@ -54,7 +54,7 @@ def test_a_range_has_the_pages_that_begin_in_it(mapping):
         assert sum(bytes_by_node(mapping, offset, nbytes).values()) == count * PAGE
 
 
-def test_the_processs_own_table_says_the_same(mapping):
+def test_the_table_of_the_process_has_the_same(mapping):
     told(mapping)
     mapping.prefault()
     table = pages._bytes_in_maps(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), NBYTES)
@@ -119,7 +119,7 @@ def test_policies_ask_for_nodes(recorder, policy, nodes, asked):
         assert recorder.asked == asked
 
 
-def test_slices_lie_with_those_who_write_them_and_neighbours_are_asked_for_together(recorder):
+def test_slices_are_on_the_nodes_of_their_writers_and_neighbours_are_placed_together(recorder):
     bounds = [100, 200, 300, 400, 500]
     in_slices(place_by("auto", (0, 1)), bounds, (0, 0, 1, 0))(None, 0, 500)
     assert recorder.asked == [(100, 200, (0,)), (300, 100, (1,)), (400, 100, (0,))]
@@ -128,7 +128,7 @@ def test_slices_lie_with_those_who_write_them_and_neighbours_are_asked_for_toget
         assert in_slices(place, bounds, (0, 0, 1, 0)) is place
 
 
-def test_slices_of_ranks_whose_nodes_are_not_known_are_nobodys(recorder):
+def test_slices_of_ranks_whose_nodes_are_not_known_are_not_placed(recorder):
     place = place_by("auto", (0, 1))
     assert in_slices(place, [0, 1, 2], (0, -1)) is place
 
@@ -191,7 +191,7 @@ def in_a_container(rank, session, policy):
 
 @pytest.mark.parametrize("policy", ["auto", "interleave", "bind:0"])
 @pytest.mark.skipif(platform.machine() not in REFUSED, reason="numbers of system calls are not known")
-def test_where_the_kernel_refuses_policies_all_works_and_its_table_still_tells(run_processes, policy):
+def test_where_the_kernel_refuses_policies_all_works_and_its_table_is_still_read(run_processes, policy):
     for found in run_processes(2, in_a_container, f"refused-{os.getpid()}-{policy[:4]}", policy):
         if found is None:
             pytest.skip("no filters of system calls here")

@@ -134,7 +134,7 @@ def test_a_living_holder_is_alive_and_named(memory, start, method):
 
 @each_method
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_a_death_by_signal_is_seen_before_anybody_waits_for_the_zombie(memory, start, method, number):
+def test_a_death_by_signal_is_seen_before_the_zombie_is_reaped(memory, start, method, number):
     holder = start(method=method)
     os.kill(holder.pid, number)
     assert state_after_change(memory) == "dead"
@@ -174,7 +174,7 @@ def test_dropped_is_not_dead_and_stays_dropped_after_the_end(memory, start, meth
     assert probe(memory).state == "dropped"
 
 
-def test_memory_nobody_ever_held_is_dropped(memory):
+def test_memory_that_was_never_held_is_dropped(memory):
     assert probe(memory) == ("dropped", 0, 0, 0, 0)
 
 
@@ -188,7 +188,7 @@ def test_what_a_dead_process_held_can_be_held_again(memory, start, method):
     assert probe(memory).state == "dropped"
 
 
-def test_a_second_holder_is_refused_and_told_who_holds(memory, start):
+def test_a_second_holder_is_refused_with_the_pid_of_the_first(memory, start):
     holder = start()
     with pytest.raises(BlockingIOError, match=f"process {holder.pid} holds it"):
         hold(memory)
@@ -260,14 +260,14 @@ def test_a_death_in_another_pid_namespace_is_seen(memory, start, new_pid_namespa
     assert state_after_change(memory) == "dead"
 
 
-def test_method_2_calls_nobody_dead_in_another_pid_namespace(memory, start, new_pid_namespace):
+def test_method_2_reports_no_death_in_another_pid_namespace(memory, start, new_pid_namespace):
     start(before=new_pid_namespace, method=2).end()
     life = probe(memory)
     assert (life.state, life.method) == ("alive", 2)  # it cannot tell
 
 
 @each_method
-def test_a_command_name_with_parentheses_and_spaces_confuses_nobody(memory, start, method):
+def test_a_command_name_with_parentheses_and_spaces_is_parsed(memory, start, method):
     holder = start(method=method)
     holder.do("open('/proc/self/comm', 'w').write(') Z (1 2 3'); drop(memory, 0); hold(memory, 0)")
     assert probe(memory)[:2] == ("alive", holder.pid)
@@ -312,7 +312,7 @@ def test_drops_in_any_order_leave_the_others_marked(memory, start):
 
 
 @needs_marks
-def test_more_lives_than_the_kernel_marks_are_told_by_the_process_table(path, start):
+def test_lives_beyond_those_that_the_kernel_marks_are_read_from_the_process_table(path, start):
     count = 2100
     path.write_bytes(bytes(64 * count))
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
