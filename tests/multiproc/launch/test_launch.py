@@ -27,8 +27,8 @@ import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
 from shmring.launch.processes import children
 from shmring.launch.run import run
-from shmring.memory.names import segment_name
 from shmring.memory.segment import OUTBOX, create
+from shmring.memory.spelling import segment_name
 
 
 @pytest.fixture(autouse=True, scope="module")
