@@ -8,13 +8,12 @@ import numpy as np
 
 from shmring.channels.broadcast import BroadcastSender
 from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.memory import ChannelMemory, create_unnamed, open_named
+from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
 from shmring.channels.record_receiver import RecordReceiver
 from shmring.channels.record_sender import RecordSender
 from shmring.channels.sender import Sender
-from shmring.config import configure
 
 _MIB = 1 << 20
 
@@ -62,7 +61,7 @@ def channel(
     The memory has no name: it is freed with the last process that has an end, however that process ends. Any thread may
     call.
     """
-    return _ends(create_unnamed(capacity_nbytes, _dtype(dtype), when_full, _allows_pickle(allow_pickle)))
+    return _ends(create_unnamed(capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle)))
 
 
 def open_channel(
@@ -111,7 +110,7 @@ def open_channel(
         raise ValueError(f"role={role!r}: must be 'sender' or 'receiver'")
     if not isinstance(name, str) or not name:
         raise TypeError(f"name={name!r}: must be a text that is not empty")
-    memory = open_named(name, capacity_nbytes, _dtype(dtype), when_full, _allows_pickle(allow_pickle))
+    memory = open_named(name, capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle))
     try:
         return _ends(memory)[role == "receiver"].take()
     except BaseException:
@@ -154,7 +153,7 @@ def fan_in(
     the others. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
-    rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, _allows_pickle(allow_pickle))
+    rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
     sender = Sender if kind is None else RecordSender
     return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
 
@@ -201,7 +200,7 @@ def broadcast_channel(
     that closes or dies is left behind at once. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
-    rings = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, _allows_pickle(allow_pickle))
+    rings = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))
     receiver = Receiver if kind is None else RecordReceiver
     return BroadcastSender(rings), [receiver(rings.ring(i + 1), "receiver") for i in range(nreceivers)]
 
@@ -214,7 +213,3 @@ def _ends(memory: ChannelMemory) -> tuple[Any, Any]:
 
 def _dtype(dtype: Any) -> np.dtype | None:
     return None if dtype is None else np.dtype(dtype)
-
-
-def _allows_pickle(allow_pickle: bool | None) -> bool:
-    return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)

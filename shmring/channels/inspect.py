@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shmring.channels.memory import ChannelMemory
+from shmring.channels.memory import ChannelMemory, label_of
 from shmring.channels.multi_ring import MemberRing, rings_of
 from shmring.errors import ShmringError
 from shmring.memory import names, segment
 from shmring.memory.segment import CHANNEL
 from shmring.memory.spelling import user_prefix
+from shmring.memory.unnamed import is_unnamed
 from shmring.ring.inspect import RingLook, look
 
 
@@ -59,19 +60,20 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
     list of ChannelLook
         One for each ring.
     """
-    found = [(name, ring, _look(ring)) for name, ring in _open_rings()]
+    found = [(target, ring, _look(ring)) for target, ring in _open_rings()]
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
     elapsed = time.monotonic() - started
     looks = []
-    for name, ring, then in found:
+    for target, ring, then in found:
         now = _look(ring)
         messages = now.producer.messages - then.producer.messages
         nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
         rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
-        is_named = not name.endswith(" (deleted)")
-        name = name.removesuffix(" (deleted)") + (f", ring {ring.index}" if isinstance(ring, MemberRing) else "")
+        is_named = not target.endswith(" (deleted)")
+        name = label_of(ring.memory) or target.removeprefix(names.SHM_DIRECTORY).removesuffix(" (deleted)")
+        name += f", ring {ring.index}" if isinstance(ring, MemberRing) else ""
         looks.append(ChannelLook(name, is_named, now, *rates))
     return sorted(looks)
 
@@ -81,9 +83,9 @@ def _look(channel: ChannelMemory) -> RingLook:
 
 
 def _open_rings() -> Iterator[tuple[str, ChannelMemory]]:
-    """Each ring, with its segment's name, of each channel that a process has a descriptor of."""
+    """Each ring, with the link to its file, of each channel that a process has a descriptor of."""
     seen = set()
-    prefix = names.SHM_DIRECTORY + user_prefix()
+    prefix = user_prefix()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
@@ -94,13 +96,16 @@ def _open_rings() -> Iterator[tuple[str, ChannelMemory]]:
             try:
                 target = os.readlink(path)
                 inode = names.inode_of(os.stat(path))
-                if not target.startswith(prefix) or inode in seen:
+                if inode in seen or not (is_unnamed(target) or target.startswith(names.SHM_DIRECTORY + prefix)):
                     continue
                 seen.add(inode)
-                rings = rings_of(segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL))
+                memory = segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL)
+                if is_unnamed(target) and not label_of(memory).startswith(prefix):
+                    continue
+                rings = rings_of(memory)
                 for ring in rings:
                     _look(ring)
             except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
                 continue
             for ring in rings:
-                yield target.removeprefix(names.SHM_DIRECTORY), ring
+                yield target, ring

@@ -1,7 +1,7 @@
 """The memory of a channel, and how processes get it: by a descriptor, or by name.
 
-The segment of an unnamed channel is unlinked as soon as it is made: other processes get its descriptor, through a fork
-or in a pickle that multiprocessing transfers. So nothing is left of it, whichever process dies. A named channel is
+The file of an unnamed channel has no name from the beginning: other processes get its descriptor, through a fork or in a
+pickle that multiprocessing transfers. So nothing is left of it, whichever process dies. A named channel is
 found by its name, which exists as long as one end is open, so that the other can be opened again.
 """
 
@@ -26,12 +26,16 @@ from shmring.errors import SegmentError
 from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import CHANNEL, Segment
+from shmring.memory.unnamed import create_unnamed as create_unnamed_segment
 from shmring.placement.cpus import processor_quota
 from shmring.ring.spsc import format_ring, ring_nbytes
 
 # In a channel of records their description follows the header in its page.
 _TEXT_OFFSET = 1024
 _TEXT_NBYTES = HEADER_NBYTES - _TEXT_OFFSET
+
+# Before it, in the segment of an unnamed channel, what inspection calls it: as long as a name, ended by a zero.
+_LABEL_OFFSET, _LABEL_NBYTES = 768, 256
 
 _WORD_NBYTES = 8
 _LEAST_NBYTES = 64
@@ -110,15 +114,20 @@ def _adopted(descriptor) -> ChannelMemory:
     return ChannelMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
 
 
-def fresh_name() -> str:
-    """For a segment that is unlinked at once."""
-    return segment.segment_name("channel", secrets.token_hex(8))
+def allows_pickle(allow_pickle: bool | None) -> bool:
+    """What a call says about objects: its argument, or else the setting of this process."""
+    return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)
+
+
+def label_of(memory: Segment) -> str:
+    """What the segment of an unnamed channel is called, from its page: like a name that its maker could have."""
+    page = bytes(memoryview(memory.mapping)[_LABEL_OFFSET : _LABEL_OFFSET + _LABEL_NBYTES])
+    return page.partition(b"\0")[0].decode(errors="replace")
 
 
 def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> ChannelMemory:
     """Fresh memory without a name."""
-    memory = _create(fresh_name(), capacity_nbytes, dtype, when_full, allow_pickle, keep_descriptor=True)
-    memory.unlink()
+    memory = _create(None, capacity_nbytes, dtype, when_full, allow_pickle)
     return ChannelMemory(memory, allow_pickle=allow_pickle)
 
 
@@ -162,21 +171,31 @@ class RingPlan(NamedTuple):
     text: bytes
     """The description of its records."""
 
-    def reserve(self, name: str, ring_nbytes: int, params: tuple = (), **options) -> Segment:
+    def reserve(self, name: str | None, ring_nbytes: int, params: tuple = ()) -> Segment:
         """A segment for it, not announced yet; ``params`` describe several rings (channels/multi_ring.py)."""
         nbytes = HEADER_NBYTES + ring_nbytes
         params = (self.flags, len(self.text), *params)
-        memory = segment.create(name, nbytes, kind=CHANNEL, params=params, **options)
-        page = memoryview(memory.mapping)
-        page[_TEXT_OFFSET : _TEXT_OFFSET + len(self.text)] = self.text
-        page.release()
+        if name is not None:
+            memory = segment.create(name, nbytes, kind=CHANNEL, params=params)
+        else:
+            label = segment.segment_name("channel", secrets.token_hex(8))
+            memory = create_unnamed_segment(label, nbytes, kind=CHANNEL, params=params)
+            _write(memory, _LABEL_OFFSET, label.encode())
+        _write(memory, _TEXT_OFFSET, self.text)
         return memory
+
+
+def _write(memory: Segment, offset: int, text: bytes) -> None:
+    with memoryview(memory.mapping) as page:
+        page[offset : offset + len(text)] = text
 
 
 def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> RingPlan:
     """Check the arguments of a ring; raises `TypeError` and `ValueError`."""
     if when_full not in WHEN_FULL:
         raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(WHEN_FULL)}")
+    if dtype is not None and dtype.subdtype is not None:
+        raise TypeError(f"dtype={dtype}: records cannot be sub-arrays; a structured dtype can have one as a field")
     text = b"" if dtype is None else dtype_codec.describe(dtype)
     if len(text) > _TEXT_NBYTES:
         raise ValueError(f"dtype={dtype}: its description has {len(text)} bytes, there is room for {_TEXT_NBYTES}")
@@ -191,11 +210,10 @@ def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, a
     return RingPlan(nslots, slot_nbytes, WHEN_FULL[when_full] | allow_pickle << 8, text)
 
 
-def _create(name, capacity_nbytes, dtype, when_full, allow_pickle, **options) -> Segment:
+def _create(name, capacity_nbytes, dtype, when_full, allow_pickle) -> Segment:
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
-    memory = ring.reserve(name, ring_nbytes(ring.nslots, ring.slot_nbytes), **options)
-    page = memoryview(memory.mapping)[HEADER_NBYTES:]
-    format_ring(page, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
-    page.release()
+    memory = ring.reserve(name, ring_nbytes(ring.nslots, ring.slot_nbytes))
+    with memoryview(memory.mapping) as view, view[HEADER_NBYTES:] as rest:
+        format_ring(rest, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
     memory.announce()
     return memory

@@ -20,7 +20,7 @@ from shmring.channels.format import (
     format_common_waiter,
     format_shared_slots,
 )
-from shmring.channels.memory import ChannelMemory, checked_ring, fresh_name
+from shmring.channels.memory import ChannelMemory, checked_ring
 from shmring.errors import SegmentError
 from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
@@ -52,7 +52,7 @@ class MemberRing(ChannelMemory):
         elif index == 0:
             self.when_full = "wait"  # it has no receiver
         last = max(self.ring_offset + CONTROL_NBYTES, self.common_waiter_offset + WAITER_NBYTES)
-        if last > memory.nbytes or (stride % CONTROL_NBYTES and stride % _PAGE_NBYTES):
+        if last > memory.nbytes or stride < CONTROL_NBYTES or (stride % CONTROL_NBYTES and stride % _PAGE_NBYTES):
             raise SegmentError("the rings of this channel are not where its header says")
 
     @property
@@ -94,6 +94,8 @@ class RingSet:
         self.mapping = memory.mapping
         flags, _, layout, _ = memory.header.params
         self.count = layout >> 8
+        if not 1 <= self.count <= MAX_RINGS:
+            raise SegmentError(f"this channel has {self.count} rings according to its header")
         first = MemberRing(memory, 0, allow_pickle)
         self.dtype, self.allow_pickle = first.dtype, first.allow_pickle
         self.spin_ns, self.tick_ns = first.spin_ns, first.tick_ns
@@ -121,8 +123,7 @@ def create_fan_in(
     # Each begins on a page, so that no two senders write to one.
     stride = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _PAGE_NBYTES) * _PAGE_NBYTES
     params = (_FAN_IN | count << 8, stride)
-    memory = ring.reserve(fresh_name(), count * stride + WAITER_NBYTES, params, keep_descriptor=True)
-    memory.unlink()
+    memory = ring.reserve(None, count * stride + WAITER_NBYTES, params)
     with memoryview(memory.mapping) as view:
         for i in range(count):
             with view[HEADER_NBYTES + i * stride :] as rest:
@@ -145,8 +146,7 @@ def create_broadcast(
     ring = ring._replace(flags=ring.flags | (_DISCONNECTS if when_slow == "disconnect" else 0))
     params = (_BROADCAST | count << 8, CONTROL_NBYTES)
     nbytes = (count + 1) * CONTROL_NBYTES + ring.nslots * ring.slot_nbytes
-    memory = ring.reserve(fresh_name(), nbytes, params, keep_descriptor=True)
-    memory.unlink()
+    memory = ring.reserve(None, nbytes, params)
     with memoryview(memory.mapping)[HEADER_NBYTES:] as rest:
         format_shared_slots(rest, count, ring.nslots, ring.slot_nbytes, drops)
     memory.announce()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multiprocessing import reduction
 
 from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, format_queue
-from shmring.channels.memory import ChannelMemory, checked_ring, fresh_name
+from shmring.channels.memory import ChannelMemory, allows_pickle, checked_ring
 from shmring.errors import SegmentError
 from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
@@ -30,8 +30,8 @@ class QueueMemory(ChannelMemory):
 
     owned_by_lock = True
 
-    def __init__(self, memory: Segment) -> None:
-        super().__init__(memory)
+    def __init__(self, memory: Segment, allow_pickle: bool | None = None) -> None:
+        super().__init__(memory, allow_pickle=allow_pickle)
         self.queue_offset, self.maxsize = memory.header.params[2:]
         if self.queue_offset % _ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= memory.nbytes - QUEUE_NBYTES:
             raise SegmentError("the locks of this queue are not where its header says")
@@ -49,17 +49,17 @@ def _adopted(descriptor) -> QueueMemory:
     return QueueMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
 
 
-def create_queue(capacity_nbytes: int, maxsize: int) -> QueueMemory:
+def create_queue(capacity_nbytes: int, maxsize: int, allow_pickle: bool | None = None) -> QueueMemory:
     """Fresh memory for a queue."""
-    ring = checked_ring(capacity_nbytes, None, "wait", True)
+    allow_pickle = allows_pickle(allow_pickle)
+    ring = checked_ring(capacity_nbytes, None, "wait", allow_pickle)
     ring_nbytes = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _ALIGNMENT) * _ALIGNMENT
     params = (HEADER_NBYTES + ring_nbytes, maxsize)
-    memory = ring.reserve(fresh_name(), ring_nbytes + QUEUE_NBYTES, params, keep_descriptor=True)
-    memory.unlink()
+    memory = ring.reserve(None, ring_nbytes + QUEUE_NBYTES, params)
     with memoryview(memory.mapping) as view:
         with view[HEADER_NBYTES:] as rest:
             format_ring(rest, ring.nslots, ring.slot_nbytes)
         with view[HEADER_NBYTES + ring_nbytes :] as rest:
             format_queue(rest)
     memory.announce()
-    return QueueMemory(memory)
+    return QueueMemory(memory, allow_pickle)

@@ -196,7 +196,6 @@ def create(
     prefault: bool = True,
     sparse_nbytes: int = 0,
     huge: bool = False,
-    keep_descriptor: bool = False,
     place: Place | None = None,
 ) -> Segment:
     """Create a segment, zeroed except for its header; other processes can attach it after `Segment.announce`.
@@ -217,9 +216,6 @@ def create(
         one descriptor for them.
     huge : bool, default False
         Use huge pages for the parts of the segment that contain whole ones, if the kernel can. Takes no more memory.
-    keep_descriptor : bool, default False
-        Keep a descriptor in any case, by which other processes can attach once the name is gone
-        (`Segment.descriptor`).
     place : callable, optional
         NUMA policy (`shmring.placement.numa_policy`): called for the whole segment, and for each range reserved later,
         before the memory is allocated. Applies to all but the header page.
@@ -248,7 +244,6 @@ def create(
             reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
                 extend(name, claim.fd, nbytes)
-            if sparse_nbytes or keep_descriptor:
                 spare = names.reopen(name, claim.fd)
             if place is None:
                 mapping = map_file(name, claim.fd, nbytes)
@@ -256,14 +251,19 @@ def create(
                 call("madvise", mapping.collapse, 0, nbytes - sparse_nbytes)
             if prefault:
                 call("madvise", mapping.prefault, 0, nbytes - sparse_nbytes)
-            nonce = secrets.token_bytes(16)
-            headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
+            stamp(mapping, kind, rank, size, params)
             return Segment(name, headers.read(mapping), mapping, claim.inode, claim, spare, place)
         except BaseException:
             if spare >= 0:
                 os.close(spare)
             claim.release()
             raise
+
+
+def stamp(mapping: Mapping, kind: int, rank: int, size: int, params: Sequence[int]) -> None:
+    """Write the header of a new segment."""
+    nonce = secrets.token_bytes(16)
+    headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
 
 
 def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment:

@@ -1,0 +1,59 @@
+"""Segments without a name: a file in shared memory that only descriptors refer to.
+
+There is no moment at which such a segment has a name. So wherever a process dies, nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from shmring.errors import OutOfSharedMemoryError
+from shmring.memory import header as headers
+from shmring.memory.names import SHM_DIRECTORY, inode_of
+from shmring.memory.reserve import map_file, reserve
+from shmring.memory.segment import Segment, stamp
+from shmring.memory.syscalls import call, refusals
+
+_MEMFD = "shmring"  # what /proc calls a memory file
+
+
+def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] = ()) -> Segment:
+    """Create a segment that other processes `adopt` by its `Segment.descriptor`. Raises as `segment.create`.
+
+    Parameters
+    ----------
+    label : str
+        What errors call it.
+    nbytes, kind, params
+        As of `segment.create`.
+    """
+    with refusals(f"create {label}"):
+        fd = _open()
+        try:
+            reserve(label, fd, 0, nbytes)
+            mapping = map_file(label, fd, nbytes)
+            call("madvise", mapping.prefault, 0, nbytes)
+            stamp(mapping, kind, 0, 1, params)
+            return Segment(label, headers.read(mapping), mapping, inode_of(os.fstat(fd)), spare=fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def _open() -> int:
+    """A new file; in the kernel's own memory file system where that of shared memory cannot do without names."""
+    try:
+        return call("open", os.open, SHM_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise OutOfSharedMemoryError(f"{SHM_DIRECTORY} has no room for a file") from None
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+    return call("memfd_create", os.memfd_create, _MEMFD)
+
+
+def is_unnamed(target: str) -> bool:
+    """Whether a link in ``/proc/*/fd`` may be that of such a file."""
+    return target.startswith((f"{SHM_DIRECTORY}/#", f"/memfd:{_MEMFD} "))
