@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from shmring.channels.broadcast import BroadcastSender
     from shmring.channels.fan_in import FanInReceiver
     from shmring.channels.inspect import list_channels
-    from shmring.channels.queue import JoinableQueue, Queue
+    from shmring.channels.joinable_queue import JoinableQueue
+    from shmring.channels.queue import Queue
     from shmring.channels.receiver import Receiver
     from shmring.channels.record_receiver import RecordReceiver
     from shmring.channels.record_sender import RecordSender
@@ -67,7 +68,8 @@ _MODULES = {
     "shmring.channels.broadcast": ("BroadcastSender",),
     "shmring.channels.fan_in": ("FanInReceiver",),
     "shmring.channels.inspect": ("list_channels",),
-    "shmring.channels.queue": ("JoinableQueue", "Queue"),
+    "shmring.channels.joinable_queue": ("JoinableQueue",),
+    "shmring.channels.queue": ("Queue",),
     "shmring.channels.receiver": ("Receiver",),
     "shmring.channels.record_receiver": ("RecordReceiver",),
     "shmring.channels.record_sender": ("RecordSender",),

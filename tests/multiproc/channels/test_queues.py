@@ -1,4 +1,4 @@
-"""Queues: what multiprocessing's tests of its queues ask for, and that no killed process takes the queue with it."""
+"""Queues: the behaviour of multiprocessing's queues, and that no killed process makes the queue unusable."""
 
 import ast
 import multiprocessing
@@ -119,22 +119,22 @@ def test_bad_arguments_of_queues_are_refused(bad):
 # ---- many on both sides ----
 
 
-def produce(q, who, count, seed):
+def produce(q, producer, count, seed):
     """Put numbered items, small and large."""
-    generator = random.Random(seed + who)
+    generator = random.Random(seed + producer)
     for number in range(count):
         nbytes = generator.choice([0, 0, 10, 1000, 30_000])
         kind = generator.random()
         if kind < 0.5:
-            q.put((who, number, b"x" * nbytes))
+            q.put((producer, number, b"x" * nbytes))
         elif kind < 0.75:
-            q.put(who.to_bytes(4, "little") + number.to_bytes(4, "little") + b"y" * nbytes)
+            q.put(producer.to_bytes(4, "little") + number.to_bytes(4, "little") + b"y" * nbytes)
         else:
-            q.put(np.array([who, number] + [7] * (nbytes // 8)))
+            q.put(np.array([producer, number] + [7] * (nbytes // 8)))
 
 
 def consume(q, results):
-    """Get until told to stop; whose items came, in what order."""
+    """Get until None comes; the producer and number of each item, in order."""
     got = []
     while True:
         item = q.get()
@@ -172,11 +172,11 @@ def test_any_number_put_and_any_number_get_by_every_start_method(method, seed):
         process.join()
         assert process.exitcode == 0
     for got in everything:  # each consumer sees each producer's in order
-        for who in range(nproducers):
-            numbers = [number for one, number in got if one == who]
+        for producer in range(nproducers):
+            numbers = [number for one, number in got if one == producer]
             assert numbers == sorted(numbers)
     together = sorted(item for got in everything for item in got)
-    assert together == [(who, number) for who in range(nproducers) for number in range(count)]
+    assert together == [(producer, number) for producer in range(nproducers) for number in range(count)]
 
 
 def test_threads_of_one_process_may_share_it():
@@ -190,7 +190,7 @@ def test_threads_of_one_process_may_share_it():
     assert sorted(got) == sorted(list(range(300)) * 3)
 
 
-# ---- death ----
+# ---- killed processes ----
 
 
 @pytest.mark.sample(1)
@@ -200,14 +200,14 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
     generator = random.Random(seed)
     q = shmring.Queue(capacity_nbytes=1 << 12)
 
-    def speak():
+    def put_all():
         number = 0
         while True:
             q.put(number.to_bytes(4, "little") * (generator.choice([8, nbytes]) // 4))
             number += 1
 
     for _ in range(20):
-        pids = [in_child(speak) for _ in range(2)]
+        pids = [in_child(put_all) for _ in range(2)]
         until = time.monotonic() + generator.random() * 0.02
         victims = list(pids)
         while True:
@@ -229,15 +229,15 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
 @needs_marks
 def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
     generator = random.Random(seed)
-    q, told = shmring.Queue(capacity_nbytes=1 << 12), shmring.Queue()
+    q, received = shmring.Queue(capacity_nbytes=1 << 12), shmring.Queue()
 
-    def listen():
+    def get_all():
         while True:
-            told.put(q.get())
+            received.put(q.get())
 
     sent, kills = 0, 0
     for _ in range(15):
-        pids = [in_child(listen) for _ in range(2)]
+        pids = [in_child(get_all) for _ in range(2)]
         until = time.monotonic() + 0.005 + generator.random() * 0.02
         while time.monotonic() < until:
             try:
@@ -245,15 +245,15 @@ def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
                 sent += 1
             except queue.Full:
                 pass
-            while not told.empty():
-                told.get()
+            while not received.empty():
+                received.get()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             status_of(pid)
             kills += 1
     while True:
         try:
-            told.get(timeout=0.1)
+            received.get(timeout=0.1)
         except queue.Empty:
             break
     rest = []
@@ -265,7 +265,7 @@ def test_consumers_killed_at_any_moment_take_at_most_one_item_each(seed):
     assert kills == 30
 
 
-def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
+def test_a_producer_that_ran_out_of_time_in_a_long_item_leaves_nothing_of_it():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     for _ in range(3):
         with pytest.raises(queue.Full):
@@ -277,7 +277,7 @@ def test_a_producer_that_ran_out_of_time_in_a_long_item_is_not_seen():
 
 def test_a_long_item_whose_time_is_over_before_it_begins_finds_the_queue_full():
     q = shmring.Queue(capacity_nbytes=1 << 10)
-    with pytest.raises(queue.Full):     # of one nanosecond nothing is left once the lock is held
+    with pytest.raises(queue.Full):  # of one nanosecond nothing is left once the lock is held
         q.put(bytes(10_000), timeout=1e-9)
     q.put(b"after", timeout=10)
     assert q.get(timeout=10) == b"after"
@@ -346,6 +346,264 @@ def test_several_may_join():
     q.get()
     q.task_done()
     assert [status_of(pid) for pid in pids] == [0, 0, 0]
+
+
+# ---- long items whose producer is stopped, and consumers that leave in the middle ----
+
+
+def stopped_in_a_long_item(q, item, timeout=None):
+    """A process that has put the beginning of an item, and is stopped."""
+    pid = in_child(q.put, item, True, timeout)
+    while not fill_of(q):
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    return pid
+
+
+LONG = np.arange(3000)
+
+
+def test_a_get_keeps_its_timeout_in_a_long_item_and_loses_nothing():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = stopped_in_a_long_item(q, LONG)
+    for call in (lambda: q.get(timeout=0.05), q.get_nowait, lambda: q.get(timeout=0.01)):
+        with pytest.raises(queue.Empty):
+            call()
+    os.kill(pid, signal.SIGCONT)
+    np.testing.assert_array_equal(q.get(timeout=20 * PATIENCE), LONG)
+    assert status_of(pid) == 0
+    assert q.empty()
+
+
+def test_a_long_item_is_got_by_many_short_calls():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = in_child(lambda: [q.put(LONG + i) for i in range(20)])
+    for i in range(20):
+        while True:
+            try:
+                got = q.get_nowait()
+                break
+            except queue.Empty:
+                pass
+        np.testing.assert_array_equal(got, LONG + i)
+    assert status_of(pid) == 0
+    assert q.empty()
+
+
+def test_an_item_that_a_consumer_left_in_the_middle_goes_whole_to_another():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    for _ in range(3):
+        pid = stopped_in_a_long_item(q, LONG)
+        with pytest.raises(queue.Empty):
+            q.get(timeout=0.01)
+        os.kill(pid, signal.SIGCONT)
+        assert status_of(in_child(lambda: np.testing.assert_array_equal(q.get(), LONG))) == 0
+        assert status_of(pid) == 0
+        assert q.qsize() == 0
+        q.put(b"next")
+        assert q.get(timeout=20 * PATIENCE) == b"next"
+
+
+@pytest.mark.parametrize("by", ["signal", "death", "time"])
+def test_a_held_item_whose_producer_goes_is_dropped(by):
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = stopped_in_a_long_item(q, LONG, 0.1 if by == "time" else None)
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.01)
+    os.kill(pid, {"signal": signal.SIGINT, "death": signal.SIGKILL, "time": signal.SIGCONT}[by])
+    os.kill(pid, signal.SIGCONT)
+    assert status_of(pid) == (-signal.SIGKILL if by == "death" else 1)
+    with pytest.raises(queue.Empty):
+        q.get(timeout=0.01)
+    q.put(b"next", timeout=20 * PATIENCE)
+    assert q.get(timeout=20 * PATIENCE) == b"next"
+    assert q.empty()
+
+
+def test_an_interrupted_get_of_a_long_item_loses_nothing():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    pid = stopped_in_a_long_item(q, LONG)
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        q.get()
+    timer.join()
+    os.kill(pid, signal.SIGCONT)
+    np.testing.assert_array_equal(q.get(timeout=20 * PATIENCE), LONG)
+    assert status_of(pid) == 0
+
+
+# ---- calls in signal handlers ----
+
+
+def with_handler(call, outer):
+    """Run ``outer`` while a signal handler runs ``call``; what each returned or raised."""
+    results = []
+
+    def run(function):
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(type(error))
+
+    before = signal.signal(signal.SIGALRM, lambda *_: run(call))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        run(outer)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return results
+
+
+IN_PUT = {
+    "put": (lambda q: q.put(b"x"), [RuntimeError, queue.Full]),
+    "put_nowait": (lambda q: q.put_nowait(b"x"), [RuntimeError, queue.Full]),
+    "get": (lambda q: q.get(), [b"first", None]),
+    "close": (lambda q: q.close(), [None, queue.Full]),
+    "task_done": (lambda q: q.task_done(), [None, queue.Full]),
+}
+IN_GET = {
+    "get": (lambda q: q.get(), [RuntimeError, queue.Empty]),
+    "put": (lambda q: q.put(b"x"), [None, b"x"]),
+    "put two": (lambda q: [q.put(b"x"), q.put(b"y")], [queue.Full, b"x"]),
+    "put a long item": (lambda q: q.put(bytes(10_000)), [ValueError, queue.Empty]),
+    "close": (lambda q: q.close(), [None, queue.Empty]),
+    "task_done": (lambda q: q.task_done(), [ValueError, queue.Empty]),
+}
+
+
+@pytest.mark.parametrize("what", IN_PUT)
+def test_a_call_in_a_handler_inside_a_waiting_put(what):
+    call, expected = IN_PUT[what]
+    q = shmring.JoinableQueue(1)
+    q.put(b"first")
+    assert with_handler(lambda: call(q), lambda: q.put(b"second", timeout=0.3)) == expected
+
+
+@pytest.mark.parametrize("what", IN_GET)
+def test_a_call_in_a_handler_inside_a_waiting_get(what):
+    call, expected = IN_GET[what]
+    q = shmring.JoinableQueue(1, capacity_nbytes=1 << 10)
+    assert with_handler(lambda: call(q), lambda: q.get(timeout=0.3)) == expected
+
+
+def test_a_get_in_a_handler_in_the_middle_of_a_put_of_a_long_item():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    assert with_handler(q.get, lambda: q.put(bytes(10_000), timeout=0.3)) == [queue.Empty, queue.Full]
+    q.put(b"next", timeout=20 * PATIENCE)
+    assert q.get(timeout=20 * PATIENCE) == b"next"
+
+
+# ---- queues that were not made, and arguments out of range ----
+
+
+class Forgetful(shmring.JoinableQueue):
+    def __init__(self):
+        pass
+
+
+class Failing(shmring.JoinableQueue):
+    def __init__(self, made):
+        made.append(self)
+        super().__init__(capacity_nbytes=3)
+
+
+def half_made(how):
+    """A queue whose constructor has not run, or has raised."""
+    if how == "new":
+        return shmring.JoinableQueue.__new__(shmring.JoinableQueue)
+    if how == "forgetful":
+        return Forgetful()
+    made = []
+    with pytest.raises(ValueError, match="capacity_nbytes"):
+        Failing(made)
+    return made[0]
+
+
+@pytest.mark.parametrize("how", ["new", "forgetful", "failed"])
+def test_a_queue_that_was_not_made_is_an_error_in_every_call(how):
+    q = half_made(how)
+    assert "not made" in repr(q)
+    for call in (
+        lambda: q.put(1), lambda: q.put(b""), lambda: q.put_nowait(1), q.get, q.get_nowait, q.qsize, q.empty, q.full,
+        q.task_done, q.join, q.__reduce__,
+    ):  # fmt: skip
+        with pytest.raises(ClosedError, match="not made"):
+            call()
+    q.close()
+    q.join_thread()
+    q.cancel_join_thread()
+
+
+def test_a_queue_is_made_once():
+    q = shmring.Queue()
+    q.put(1)
+    with pytest.raises(RuntimeError, match="already"):
+        q.__init__()
+    assert q.get() == 1
+
+
+@pytest.mark.parametrize("value", [2**63, 2**70])
+def test_sizes_out_of_range_are_named(value):
+    for make in (lambda: shmring.Queue(value), lambda: shmring.Queue(capacity_nbytes=value)):
+        with pytest.raises(ValueError, match=str(value)):
+            make()
+    assert shmring.Queue(2**63 - 1).empty()
+    assert shmring.Queue(-value).empty()
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), -float("inf"), -(2**70)])
+def test_timeouts_that_are_none(bad):
+    q = shmring.Queue(1)
+    q.put(1)
+    for call in (lambda: q.get(timeout=bad), lambda: q.put(1, timeout=bad)):
+        with pytest.raises(ValueError, match="timeout"):
+            call()
+    assert q.qsize() == 1
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf"), 2**70, 1e300])
+def test_timeouts_without_a_limit(timeout):
+    q = shmring.Queue(1)
+    thread = threading.Timer(0.05, q.put, (1,))
+    thread.start()
+    assert q.get(timeout=timeout) == 1
+    thread.join()
+    q.put(1, timeout=timeout)
+    assert q.qsize() == 1
+
+
+# ---- pickle ----
+
+
+def test_a_queue_without_pickle_carries_bytes_and_arrays_alone():
+    q = shmring.Queue(allow_pickle=False)
+    q.put(b"x")
+    q.put(np.arange(3))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        q.put({})
+    assert q.get() == b"x"
+    assert q.get().tolist() == [0, 1, 2]
+
+
+@pytest.mark.leaks  # multiprocessing keeps a helper process
+def test_the_setting_of_each_process_decides_about_pickle(monkeypatch):
+    q = shmring.Queue()
+    q.put({"a": 1})
+    q.put(b"bytes")
+    monkeypatch.setenv("SHMRING_ALLOW_PICKLE", "0")
+    process = multiprocessing.get_context("spawn").Process(target=get_without_pickle, args=(q,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def get_without_pickle(q):
+    """Get an object, which is refused, and bytes."""
+    with pytest.raises(ObjectError, match="allow_pickle"):
+        q.get()
+    assert q.get() == b"bytes"
 
 
 def test_an_interrupted_wait_leaves_the_queue_usable():
