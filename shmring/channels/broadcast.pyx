@@ -85,7 +85,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef int64_t timeout_ns = timeout_to_ns(timeout)
         self.prepare()
         if self.rings.dtype is not None:
-            if not self.send_records(np.array([x], self.rings.dtype), timeout_ns):
+            if not self.send_records(self.one_record(x), timeout_ns):
                 raise self.full()
         elif self.send_one(x, timeout_ns) == LATE:
             raise self.full()
@@ -162,7 +162,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef bint is_sent
         self.prepare()
         if self.rings.dtype is not None:
-            is_sent = self.send_records(np.array([x], self.rings.dtype), 0) == 1
+            is_sent = self.send_records(self.one_record(x), 0) == 1
         else:
             is_sent = self.send_one(x, 0) == READY
         return self.announce_to_all() > 0 and is_sent
@@ -190,7 +190,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef int count = 0
         self.prepare()
         if self.rings.dtype is not None:
-            return self.send_records(np.asarray(messages, self.rings.dtype), timeout_ns)
+            return self.send_records((<RecordSender>self.sender).array_of(messages), timeout_ns)
         try:
             for x in messages:
                 if self.send_one(x, left_until(deadline_ns, timeout_ns)) == LATE:
@@ -203,10 +203,17 @@ cdef class BroadcastSender(BroadcastRings):
             self.announce_to_all()
         return count
 
+    cdef object one_record(self, x):
+        array = np.array([x], self.rings.dtype)
+        if array.size != 1:
+            raise TypeError(f"{x!r} is {array.size} records, send() takes one: use send_many()")
+        return array
+
     cdef int64_t send_records(self, array, int64_t timeout_ns) except -1:
-        """How many were sent."""
+        """How many were sent, in the order of the array's elements."""
         cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t done = 0, count = array.size
+        array = array.reshape(-1)
         while True:
             done += <uint64_t>self.sender.send_many(array[done:], 0)
             self.announce_to_all()

@@ -26,6 +26,7 @@ from shmring.sync.backoff cimport be_patient, patience_t
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.format import WHEN_SLOW
+from shmring.channels.multi_ring import RingSet
 from shmring.channels.record_sender import RecordSender
 from shmring.channels.sender import Sender
 from shmring.errors import PeerLostError, SegmentError
@@ -36,6 +37,8 @@ cdef class BroadcastRings(Endpoint):
     """All rings of a broadcast, at the sending end."""
 
     def __cinit__(self, rings):
+        if not isinstance(rings, RingSet):
+            raise TypeError(f"{type(self).__name__}({rings!r}): made by shmring.broadcast_channel()")
         self.rings = rings
         self.count = rings.count
         self.when_slow = WHEN_SLOW[rings.when_slow]
@@ -68,8 +71,10 @@ cdef class BroadcastRings(Endpoint):
             offset = <size_t>offsets[i]
             code = ring_attach_producer(&c.p, mapping.address + offset, mapping.nbytes - offset)
             if code:
+                c.p.ring = NULL
                 self.leave(False)
-                raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached: {code}")
+                self.close_end(False)
+                raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached: {code}; it was closed")
             c.watch = self.sender.watch
             c.watch.own = &c.p.ring.producer
             c.watch.other = &c.p.ring.consumer

@@ -20,6 +20,7 @@ from shmring.sync.backoff cimport be_patient, patience_t
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.format import WHEN_FULL
+from shmring.channels.memory import ChannelMemory
 from shmring.errors import ClosedError, DisconnectedError, PeerLostError, RoleTakenError, SegmentError
 from shmring.ring.spsc import END_STATES
 
@@ -95,10 +96,14 @@ cdef class Endpoint:
 cdef class RingEndpoint(Endpoint):
     """One end of one ring; made by `shmring.channel` and `shmring.open_channel`."""
 
-    def __init__(self, channel, str role):
+    def __cinit__(self, channel, str role):
+        if not isinstance(channel, ChannelMemory) or role not in ("sender", "receiver"):
+            raise TypeError(f"{type(self).__name__}({channel!r}, {role!r}): ends are made by the calls for channels")
         self.channel = channel
         self.role = role
         self.mapping = channel.mapping
+        if self.mapping.nbytes < <size_t>channel.ring_offset + sizeof(shmring_ring):
+            raise SegmentError(f"{channel.title} is corrupted: its memory has no room for a ring")
         self.ring = <shmring_ring *>(self.mapping.address + <size_t>channel.ring_offset)
         self.ring_nbytes = self.mapping.nbytes - <size_t>channel.ring_offset
         is_sender = role == "sender"

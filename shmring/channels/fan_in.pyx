@@ -22,6 +22,7 @@ from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.channels.aio import when_ready
+from shmring.channels.multi_ring import RingSet
 from shmring.channels.receiver import Receiver
 from shmring.channels.record_receiver import RecordReceiver
 from shmring.errors import EndOfStreamError, PeerLostError
@@ -58,6 +59,8 @@ cdef class FanInReceiver(Endpoint):
     cdef readonly int last_sender  # the number of the sender of the last message; -1 before
 
     def __cinit__(self, rings):
+        if not isinstance(rings, RingSet):
+            raise TypeError(f"FanInReceiver({rings!r}): made by shmring.fan_in()")
         cdef Mapping mapping = rings.mapping
         kind = Receiver if rings.dtype is None else RecordReceiver
         self.rings = rings
@@ -324,7 +327,7 @@ cdef class FanInReceiver(Endpoint):
         bool
             Also True when `recv` would raise that a sender is lost, or that all are gone.
         """
-        cdef int64_t timeout_ns = timeout_to_ns(timeout)
+        cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         self.prepare()
         while True:
             for i, receiver in enumerate(self.receivers):
@@ -334,7 +337,7 @@ cdef class FanInReceiver(Endpoint):
                     self.over[i] = True
             if all(self.over):
                 return True
-            if self.wait(timeout_ns) == LATE:
+            if self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
                 return False
 
     def fileno(self):

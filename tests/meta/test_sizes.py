@@ -7,8 +7,7 @@ from support.installed import ROOT
 
 MOST_LINES, MOST_FUNCTION_LINES = 400, 60
 SUFFIXES = {".py", ".pyx", ".pxd", ".pyi", ".h"}
-LONG_FILES = {
-}
+LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 _CYTHON_FUNCTION = re.compile(r"^( *)(?:async )?(?:def|cp?def(?! class| enum| struct| union| extern))\b[^\n=]*?(\w+)\(")

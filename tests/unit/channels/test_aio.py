@@ -1,11 +1,9 @@
 """Ends in event loops and in select: awaited without a busy loop, cancelled without a loss, closed while awaited."""
 
 import asyncio
-import errno
 import gc
 import os
 import queue
-import resource
 import select
 import signal
 import subprocess
@@ -15,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from support.children import in_child, status_of
+from support.children import status_of
 from support.harness import PATIENCE
 
 import shmring
