@@ -7,8 +7,6 @@ from libc.stdint cimport int64_t, uint64_t
 
 from typing import NamedTuple
 
-import numpy as np
-
 from shmring._c.atomics cimport load_acquire_u64
 from shmring._c.layout cimport shmring_ring
 from shmring._runtime cimport timeout_to_ns
@@ -17,7 +15,7 @@ from shmring.channels.endpoint cimport DISCONNECTED, deadline_of, left_until
 from shmring.channels.format cimport SLOW_WAITS
 from shmring.channels.message_codec cimport QUIET_MAX, encode, encode_pickled, message_t, pickle_object
 from shmring.channels.message_writer cimport MessageWriter, put_bytes
-from shmring.channels.record_sender cimport RecordSender
+from shmring.channels.record_sender cimport RecordSender, one_record, records_of
 from shmring.channels.sender cimport Sender
 from shmring.ring.blocking cimport LATE
 from shmring.ring.overwrite cimport position_of
@@ -85,7 +83,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef int64_t timeout_ns = timeout_to_ns(timeout)
         self.prepare()
         if self.rings.dtype is not None:
-            if not self.send_records(self.one_record(x), timeout_ns):
+            if not self.send_records(one_record(x, self.rings.dtype), timeout_ns):
                 raise self.full()
         elif self.send_one(x, timeout_ns) == LATE:
             raise self.full()
@@ -162,7 +160,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef bint is_sent
         self.prepare()
         if self.rings.dtype is not None:
-            is_sent = self.send_records(self.one_record(x), 0) == 1
+            is_sent = self.send_records(one_record(x, self.rings.dtype), 0) == 1
         else:
             is_sent = self.send_one(x, 0) == READY
         return self.announce_to_all() > 0 and is_sent
@@ -190,7 +188,7 @@ cdef class BroadcastSender(BroadcastRings):
         cdef int count = 0
         self.prepare()
         if self.rings.dtype is not None:
-            return self.send_records((<RecordSender>self.sender).array_of(messages), timeout_ns)
+            return self.send_records(records_of(messages, self.rings.dtype), timeout_ns)
         try:
             for x in messages:
                 if self.send_one(x, left_until(deadline_ns, timeout_ns)) == LATE:
@@ -202,12 +200,6 @@ cdef class BroadcastSender(BroadcastRings):
         finally:
             self.announce_to_all()
         return count
-
-    cdef object one_record(self, x):
-        array = np.array([x], self.rings.dtype)
-        if array.size != 1:
-            raise TypeError(f"{x!r} is {array.size} records, send() takes one: use send_many()")
-        return array
 
     cdef int64_t send_records(self, array, int64_t timeout_ns) except -1:
         """How many were sent, in the order of the array's elements."""

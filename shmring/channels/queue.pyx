@@ -219,7 +219,7 @@ cdef class Queue(QueueEnds):
         cdef uint64_t head
         cdef int64_t left
         cdef bint found = False
-        while self.receiver.assembled is None:
+        while self.receiver.kept is None:
             head = load_relaxed_u64(&self.ring.head)
             if self.ring.sent.messages != self.ring.received.messages and load_acquire_u64(&self.ring.tail) == head:
                 self.is_no_producer()        # one is about to put, or died

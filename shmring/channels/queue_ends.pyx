@@ -157,7 +157,7 @@ cdef class QueueEnds:
         if load_acquire_u64(&self.q.is_midway) != NO_ITEM:
             return True
         self.receiver.look(&f)
-        return self.receiver.assembled is None
+        return self.receiver.kept is None
 
     cdef bint is_no_producer(self) except -1:
         """Whether no process is in the middle of an item: it would have the lock."""

@@ -12,7 +12,6 @@ from shmring.ring cimport overwrite
 from shmring.ring.blocking cimport GONE, wake_peer_at_once
 from shmring.ring.spsc cimport (END_CLOSED, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
                                 ring_close_producer, ring_end_state)
-from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
 
 from shmring.errors import EndOfStreamError

@@ -105,7 +105,7 @@ def test_records_of_any_shape_are_broadcast_in_the_order_of_their_elements(shape
 def test_one_record_is_one():
     sender, receivers = shmring.broadcast_channel(1, dtype="i8")
     for call in (sender.send, sender.try_send):
-        with pytest.raises(TypeError, match="3 records"):
+        with pytest.raises(ValueError, match="3 records"):
             call([1, 2, 3])
     sender.send(4)
     assert receivers[0].recv() == 4
