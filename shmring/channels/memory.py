@@ -1,6 +1,6 @@
 """The memory of a channel, and how processes get it: by a descriptor, or by name.
 
-The file of an unnamed channel has no name from the beginning: other processes get its descriptor, through a fork or in a
+The file of an unnamed channel never has a name: other processes get its descriptor, through a fork or in a
 pickle that multiprocessing transfers. So nothing is left of it, whichever process dies. A named channel is
 found by its name, which exists as long as one end is open, so that the other can be opened again.
 """
