@@ -4,7 +4,8 @@
     python tests/hostile/attack.py all --seed 7 --cases 2000     so many of each kind
     python tests/hostile/attack.py cycles --seed 7 --case 31     one case again; prints its steps
 
-What is attacked is the installed shmring, or with PYTHONPATH=. one that was built in place. Each case is a process of its own. It fails if it crashes, hangs, leaks, or raises what no page documents.
+What is attacked is the installed shmring, or with PYTHONPATH=. one that was built in place. Each case is a process of
+its own. It fails if it crashes, hangs, leaks, or raises what no page documents.
 """
 
 from __future__ import annotations
