@@ -428,7 +428,7 @@ def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n
     gang.stop(1)
     deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
-        gang._listen(time.monotonic() + 0.1)
+        gang._read_sockets(time.monotonic() + 0.1)
     gang.kill(1)
     for outcome in gang.outcomes():
         if outcome.rank != 1:

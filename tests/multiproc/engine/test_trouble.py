@@ -112,7 +112,7 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count):
     gang.wait_for("late", [n - 1])
     deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
-        gang._listen(time.monotonic() + 0.1)
+        gang._read_sockets(time.monotonic() + 0.1)
     gang.kill(n - 1)
     for outcome in gang.outcomes()[:-1]:
         assert type(outcome.error) is CollectiveTimeoutError, outcome
