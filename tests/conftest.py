@@ -21,6 +21,15 @@ def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="all cases of every test; randomized ones for minutes")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """The whole suite runs in two processes, since its tests wait half of the time; `-n 0` for one process."""
+    if hasattr(config, "workerinput") or not config.pluginmanager.has_plugin("xdist"):
+        return  # this is one of the two
+    if config.args_source == pytest.Config.ArgsSource.TESTPATHS and config.option.numprocesses is None:
+        config.option.numprocesses = 0 if config.option.collectonly or config.option.usepdb else 2
+
+
 def pytest_configure(config):
     """Fix the seed of this run, and mark the names it makes in shared memory."""
     harness.mark_names()
@@ -28,6 +37,7 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
+    os.environ["SHMRING_SEED"] = str(seed)  # of all processes that share the tests
     # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and that is inherited: ranks could not be
     # interrupted, nor be sent away.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

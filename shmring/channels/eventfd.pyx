@@ -58,6 +58,8 @@ cdef class Notifier:
         self.notice.descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
+        if self.notice.awaited == NULL:     # without arguments not even descriptor, 0 then, was set
+            return
         self.stop()
         free(self.notice.awaited)
         if self.notice.descriptor >= 0:

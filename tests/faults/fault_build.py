@@ -7,6 +7,7 @@ Needs what every build from a checkout needs: a C compiler, Cython and setuptool
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -42,9 +43,15 @@ def fault_build() -> str:
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     place = ROOT / "build" / "faults" / digest.hexdigest()
-    if place.is_dir():
-        return str(place)
     place.parent.mkdir(parents=True, exist_ok=True)
+    with open(place.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of processes that share the tests one builds
+        if not place.is_dir():
+            _build(place, files, sanitizers)
+    return str(place)
+
+
+def _build(place: Path, files: list[Path], sanitizers: str) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="under-way-") as work:
         for path in files:
             if path.suffix == ".pyx" and not has_points(path):
@@ -69,7 +76,6 @@ def fault_build() -> str:
         for old in place.parent.glob("[0-9a-f]*"):  # of other states of the sources
             shutil.rmtree(old, ignore_errors=True)
         os.rename(Path(work, "tree"), place)
-    return str(place)
 
 
 def has_points(path: Path) -> bool:

@@ -598,6 +598,8 @@ def fail_on_leaks(
         new = {fd: what for fd, what in open_files().items() if fd not in files_before}
         if len(open_files()) > len(files_before):
             pytest.fail(f"descriptors left open: {new}", pytrace=False)
+    if closed := {0, 1, 2} & files_before.keys() - open_files().keys():
+        pytest.fail(f"standard streams closed: {closed}", pytrace=False)
     threads = {thread for thread in threading.enumerate() if thread.is_alive()} - threads_before
     if threads:
         pytest.fail(f"threads left running: {sorted(thread.name for thread in threads)}", pytrace=False)

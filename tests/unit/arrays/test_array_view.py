@@ -274,7 +274,9 @@ def test_a_numpy_scalar_is_a_source_and_no_target():
         arrays.describe(np.float32(3), writable=True)
 
 
-@pytest.mark.parametrize("x", [1, 2.5, True, [1.0], (1, 2), "text", None, {1: 2}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "x", [1, 2.5, True, [1.0], (1, 2), "text", None, {1: 2}, object()], ids=lambda x: type(x).__name__
+)
 @pytest.mark.parametrize("ask", [arrays.describe, arrays.shape, lambda x: arrays.new_like(x, (2,))])
 def test_what_is_no_array_is_refused_with_the_way_out(x, ask):
     with pytest.raises(TypeError, match=r"is not an array: pass np\.asarray"):

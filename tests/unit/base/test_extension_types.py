@@ -69,11 +69,7 @@ def test_there_are_extension_types():
     )
 
 
-# Those of channels: tests/unit/channels.
-OF_OTHER_ROOMS = {name: kind for name, kind in TYPES.items() if not name.startswith("shmring.channels.")}
-
-
-@pytest.mark.parametrize("kind", OF_OTHER_ROOMS.values(), ids=OF_OTHER_ROOMS)
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 def test_an_object_without_init_survives_every_call(kind):
     if half_made(kind) is not None:
         assert status_of(in_child(use_everything, kind)) == 0
