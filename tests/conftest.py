@@ -27,7 +27,9 @@ def pytest_cmdline_main(config):
     if hasattr(config, "workerinput") or not config.pluginmanager.has_plugin("xdist"):
         return  # this is one of the two
     if config.args_source == pytest.Config.ArgsSource.TESTPATHS and config.option.numprocesses is None:
-        config.option.numprocesses = 0 if config.option.collectonly or config.option.usepdb else 2
+        option = config.option
+        is_part = option.markexpr or option.keyword or option.collectonly or option.usepdb
+        option.numprocesses = 0 if is_part else 2
 
 
 def pytest_configure(config):
