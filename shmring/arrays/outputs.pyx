@@ -80,8 +80,8 @@ cdef tuple shape_of(object x):
 
 
 cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:
-    """Raise if the input and the output of a call overlap, unless ``inner`` is in place, ``place`` bytes into ``outer``: a
-    call would read what it has already overwritten."""
+    """Raise if the input and the output of a call overlap, unless ``inner`` is in place, ``place`` bytes into ``outer``:
+    a call would read what it has already overwritten."""
     cdef char *a = <char *> inner.data
     cdef char *b = <char *> outer.data
     if not (inner.nbytes and outer.nbytes) or a + inner.nbytes <= b or b + outer.nbytes <= a or a == b + place:

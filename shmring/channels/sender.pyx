@@ -14,8 +14,8 @@ import numpy as np
 
 from shmring._runtime cimport checked_part, timeout_to_ns
 from shmring.channels.endpoint cimport deadline_of, left_until
-from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t, pickle_object,
-                                             word_and_meta)
+from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t,
+                                             pickle_object, word_and_meta)
 from shmring.channels.message_writer cimport announce, is_clear, put_bytes
 from shmring.arrays.lease cimport make_lease
 from shmring.ring.blocking cimport LATE

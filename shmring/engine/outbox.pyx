@@ -5,7 +5,8 @@ import os
 
 from shmring._c.atomics cimport store_release_u32
 from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_HELPER_SLOT_NBYTES, SHMRING_PAGE_NBYTES,
-                                SHMRING_PAIR_QUEUE_NCELLS, SHMRING_THREADS_MAX, sem_t, shmring_cell, shmring_header, shmring_pair_queue_end)
+                                SHMRING_PAIR_QUEUE_NCELLS, SHMRING_THREADS_MAX, sem_t, shmring_cell, shmring_header,
+                                shmring_pair_queue_end)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.liveness cimport drop_liveness, hold_liveness
 

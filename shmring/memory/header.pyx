@@ -12,8 +12,8 @@ from libc.string cimport memcpy, memset
 
 from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
 from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_NBYTES, SHMRING_ID_NBYTES,
-                                SHMRING_LAYOUT_VERSION, SHMRING_MAGIC, SHMRING_NPARAMS, SHMRING_OUTBOX, SHMRING_FAILURE_NOTICE,
-                                SHMRING_RING, shmring_header)
+                                SHMRING_LAYOUT_VERSION, SHMRING_MAGIC, SHMRING_NPARAMS, SHMRING_OUTBOX,
+                                SHMRING_FAILURE_NOTICE, SHMRING_RING, shmring_header)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.liveness cimport DEAD, life_state
 
@@ -110,8 +110,9 @@ def read(Mapping mapping not None):
     cdef shmring_header copy
     memcpy(&copy, header_of(mapping), sizeof(copy))
     return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
-                  (<const char *>copy.boot_id)[:SHMRING_ID_NBYTES], (<const char *>copy.nonce)[:SHMRING_ID_NBYTES], copy.rank,
-                  copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.life.pid, copy.life.start_time)
+                  (<const char *>copy.boot_id)[:SHMRING_ID_NBYTES], (<const char *>copy.nonce)[:SHMRING_ID_NBYTES],
+                  copy.rank, copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.life.pid,
+                  copy.life.start_time)
 
 
 def set_attached(Mapping mapping not None, value):

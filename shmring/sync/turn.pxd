@@ -2,8 +2,8 @@
 #
 # All fields are loaded and stored with the GIL held, so there are no atomics. A thread that waits for the turn sleeps
 # in `SimpleQueue.get`, where signal handlers run. No lock of Python's: a signal handler may raise between any two
-# instructions of Python code, also between taking a lock and the block that releases it. In CPython 3.14 that holds even
-# for the `with` statement and a lock that is written in C.
+# instructions of Python code, also between taking a lock and the block that releases it. In CPython 3.14 that holds
+# even for the `with` statement and a lock that is written in C.
 from cpython.pythread cimport PyThread_get_thread_ident
 
 ctypedef struct turn_t:
