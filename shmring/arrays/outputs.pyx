@@ -80,7 +80,7 @@ cdef tuple shape_of(object x):
 
 
 cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:
-    """Raise if the input and the output of a call overlap, unless ``inner`` is in place, ``place`` bytes into ``outer``:
+    """Raise if the input and the output of a call overlap, unless ``inner`` is ``place`` bytes into ``outer``:
     a call would read what it has already overwritten."""
     cdef char *a = <char *> inner.data
     cdef char *b = <char *> outer.data
