@@ -58,6 +58,7 @@ class MultinodeLifecycle:
     """
 
     has_backlog = False  # kept up to date by `progress`
+    progress: Any = None  # of asynchronous work
     is_closed = False
     is_inherited = False  # in a forked child
 
@@ -72,7 +73,6 @@ class MultinodeLifecycle:
         self.local = local
         self.node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
         self.local_rank = local.rank
-        self.progress: Any = None  # of asynchronous work
         self.transport = GlooTransport(
             session, dist.PrefixStore("transport", store), rank, self.size, _connecting(timeout_s)
         )
@@ -85,6 +85,10 @@ class MultinodeLifecycle:
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
         lifecycle.track(self, lifecycle.Stage.MULTINODE)
+
+    def adopt_progress(self, made: Any) -> Any:
+        """The progress object of this communicator: ``made``, unless there is one already."""
+        return vars(self).setdefault("progress", made)  # one step: a signal handler may submit work, too
 
     def locate(self, rank: int) -> tuple[int, int]:
         """The node of a rank, and its local rank there."""
