@@ -16,7 +16,6 @@ import gc
 import importlib
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -38,9 +37,6 @@ KINDS = ("arguments", "states", "cycles", "fork", "handlers", "threads", "ranks"
 LIMIT_S = 20.0
 DEFECT = 3
 
-# Failures that are known and being mended: a pattern of the report, and the reason.
-KNOWN: dict[str, str] = {}
-
 
 @dataclass
 class Failure:
@@ -55,12 +51,6 @@ class Failure:
     def __str__(self) -> str:
         head = f"{self.how}: python tests/hostile/attack.py {self.kind} --seed {self.seed} --case {self.case}"
         return f"==== {head}\n{self.steps}"
-
-    @property
-    def reason(self) -> str | None:
-        """Why this failure is known; None if it is not."""
-        text = str(self)
-        return next((reason for pattern, reason in KNOWN.items() if re.search(pattern, text)), None)
 
 
 # ---- in the process of a case ----
@@ -130,7 +120,7 @@ def report_leaks(script: Script, before: dict[str, list]) -> None:
 
 
 def run(kind: str, seed: int, cases, folder: Path, jobs: int = 2) -> list[Failure]:
-    """Run cases in processes of their own, ``jobs`` at a time; the failures that are not known.
+    """Run cases in processes of their own, ``jobs`` at a time; the failures.
 
     In the process of a case it raises `SystemExit` with the status of the case.
     """
@@ -159,7 +149,7 @@ def run(kind: str, seed: int, cases, folder: Path, jobs: int = 2) -> list[Failur
             if ended:
                 del running[pid]
                 failure = verdict(kind, seed, case, log, pid, os.waitstatus_to_exitcode(status))
-                if failure and failure.reason is None:
+                if failure:
                     failures.append(failure)
         time.sleep(0.002)
 
