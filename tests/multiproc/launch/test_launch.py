@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import faulthandler
 import gc
 import math
 import os
@@ -165,6 +166,7 @@ def test_a_result_that_cannot_be_pickled_is_an_error():
 
 def kill_on(comm, rank, number):
     if comm.rank == rank:
+        faulthandler.disable()  # pytest's would print the stack of a process that is meant to die
         os.kill(os.getpid(), number)
     comm.barrier()
 
