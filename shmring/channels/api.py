@@ -142,15 +142,10 @@ def fan_in(
     list of Sender, FanInReceiver
         Or of RecordSender. The senders are those of a `channel`. Each end belongs to the process that first uses it.
 
-    Raises
-    ------
-    TypeError, ValueError, OutOfSharedMemoryError
-        As in `channel`.
-
     Notes
     -----
-    Senders share nothing: none waits for another, and a sender that stops, dies, or sends long messages does not delay
-    the others. The memory has no name. Any thread may call.
+    Raises as `channel`. Senders share nothing: none waits for another, and a sender that stops, dies, or sends long
+    messages does not delay the others. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
     rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
@@ -189,15 +184,10 @@ def broadcast_channel(
         Or of RecordReceiver. The receivers are those of a `channel`. Each end belongs to the process that first uses
         it.
 
-    Raises
-    ------
-    TypeError, ValueError, OutOfSharedMemoryError
-        As in `channel`.
-
     Notes
     -----
-    A receiver also gets what was sent before it was taken, so until then the sender may have to wait for it. A receiver
-    that closes or dies is left behind at once. The memory has no name. Any thread may call.
+    Raises as `channel`. A receiver also gets what was sent before it was taken, so until then the sender may have to
+    wait for it. A receiver that closes or dies is left behind at once. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
     rings = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))

@@ -168,6 +168,8 @@ cdef class BroadcastSender(BroadcastRings):
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room; or records, as one array.
 
+        Raises as `send`; the messages before the one concerned were sent.
+
         Parameters
         ----------
         messages : iterable of bytes-like or array; or array of records
@@ -178,11 +180,6 @@ cdef class BroadcastSender(BroadcastRings):
         -------
         int
             How many went in, from the first one on; fewer than there are only if time ran out.
-
-        Raises
-        ------
-        PeerLostError, TypeError, ValueError
-            As in `send`. Those before the one concerned were sent.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int count = 0

@@ -167,7 +167,7 @@ cdef class Receiver(MessageReader):
         return 0
 
     def recv_many(self, count=None, timeout=None):
-        """Receive the messages that are there; wait only for the first.
+        """Receive the messages that are there; wait only for the first. Raises as `recv`.
 
         Parameters
         ----------
@@ -179,12 +179,7 @@ cdef class Receiver(MessageReader):
         Returns
         -------
         list
-            One message or more.
-
-        Raises
-        ------
-        queue.Empty, EndOfStreamError, PeerLostError, ObjectError, SegmentError
-            As in `recv`; what came before an error is returned first, and the next call raises the error.
+            One message or more: what came before an error is returned, and the next call raises the error.
         """
         cdef Py_ssize_t most = checked_count(count, INT64_MAX)
         cdef list messages = [self.recv(timeout)]

@@ -89,7 +89,7 @@ cdef class RecordSender(RingSender):
         return sent == 1
 
     def try_send(self, record):
-        """Send one record if there is room for it now.
+        """Send one record if there is room for it now. Raises as `send`.
 
         Parameters
         ----------
@@ -100,11 +100,6 @@ cdef class RecordSender(RingSender):
         -------
         bool
             False if there is no room; nothing was sent then.
-
-        Raises
-        ------
-        PeerLostError, TypeError, ValueError
-            As in `send`.
         """
         self.require_idle()
         return self.send_many(one_record(record, self.channel.dtype), 0) == 1

@@ -66,7 +66,7 @@ cdef class RingReceiver(RingEndpoint):
         return self.peer_lost()
 
     def try_recv(self, default=None):
-        """Receive the next message, or record, if there is one.
+        """Receive the next message, or record, if there is one. Raises as `recv`.
 
         Parameters
         ----------
@@ -77,11 +77,6 @@ cdef class RingReceiver(RingEndpoint):
         -------
         object
             As `recv` returns.
-
-        Raises
-        ------
-        EndOfStreamError, PeerLostError, ObjectError, SegmentError
-            As in `recv`.
         """
         try:
             return self.recv(0)

@@ -79,7 +79,7 @@ cdef class Sender(MessageWriter):
         return outcome == READY
 
     def try_send(self, x):
-        """Send bytes or an array if there is room for all of it now.
+        """Send bytes or an array if there is room for all of it now. Raises as `send`.
 
         Parameters
         ----------
@@ -90,11 +90,6 @@ cdef class Sender(MessageWriter):
         -------
         bool
             False if there is no room; nothing was sent then.
-
-        Raises
-        ------
-        PeerLostError, TypeError, ValueError
-            As in `send`.
         """
         cdef message_t m
         if PyBytes_CheckExact(x) and put_bytes(self, x):
@@ -182,6 +177,8 @@ cdef class Sender(MessageWriter):
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room.
 
+        Raises as `send`; the messages before the one concerned were sent.
+
         Parameters
         ----------
         messages : iterable of bytes-like or array
@@ -192,11 +189,6 @@ cdef class Sender(MessageWriter):
         -------
         int
             How many went in, from the first one on; fewer than there are only if time ran out, or the channel drops.
-
-        Raises
-        ------
-        PeerLostError, TypeError, ValueError
-            As in `send`. Those before the one concerned were sent.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef int64_t count = 0, needed

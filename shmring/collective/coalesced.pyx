@@ -252,16 +252,12 @@ class CoalescedCalls:
         list of arrays
             Those of ``arrays``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`. If a part fails, arrays of the parts before it may have their results already.
-
         Notes
         -----
-        Collective. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each
-        such bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if
-        ``op`` is a callable.
+        Collective; raises as `all_reduce`. If a part fails, arrays of the parts before it may have their results
+        already. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each such
+        bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if ``op``
+        is a callable.
         """
         cdef CollectiveBase comm = self
         cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)
@@ -311,15 +307,11 @@ class CoalescedCalls:
         list of arrays
             Those of ``arrays``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `broadcast`. If a part fails, arrays of the parts before it may have their contents already.
-
         Notes
         -----
-        Collective. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such
-        bundle is copied once more on every rank and makes one broadcast. Larger arrays make one each.
+        Collective; raises as `broadcast`. If a part fails, arrays of the parts before it may have their contents
+        already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
+        is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
         cdef CollectiveBase comm = self
         cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)

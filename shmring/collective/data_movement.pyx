@@ -81,14 +81,10 @@ cdef class DataMovement(Reductions):
         array
             ``out``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in place.
+        Collective; raises as `all_reduce`. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in
+        place.
         """
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
         if counts is not None:
@@ -115,14 +111,9 @@ cdef class DataMovement(Reductions):
         array or None
             ``out`` on the root, None on the others.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. About 4 * (size - 1) * x.nbytes bytes touched.
+        Collective; raises as `all_reduce`. About 4 * (size - 1) * x.nbytes bytes touched.
         """
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
         cdef bint is_root = self.check_root(root)
@@ -152,14 +143,10 @@ cdef class DataMovement(Reductions):
         array
             ``out``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`; the root does not wait for the others, as in `broadcast`.
-
         Notes
         -----
-        Collective. About 4 * (size - 1) * out.nbytes bytes touched.
+        Collective; raises as `all_reduce`. The root does not wait for the others, as in `broadcast`.
+        About 4 * (size - 1) * out.nbytes bytes touched.
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
@@ -208,14 +195,9 @@ cdef class DataMovement(Reductions):
         array
             ``out``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. About (4 * size - 2) * x.nbytes bytes touched.
+        Collective; raises as `all_reduce`. About (4 * size - 2) * x.nbytes bytes touched.
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
@@ -239,14 +221,9 @@ cdef class DataMovement(Reductions):
         timeout, async_op
             As in `all_reduce`.
 
-        Raises
-        ------
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. One round of empty eager messages.
+        Collective; raises as `all_reduce`. One round of empty eager messages.
         """
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
         cdef array_t nothing

@@ -131,16 +131,9 @@ class GroupCalls(CommunicatorMixin):
         -------
         Communicator
 
-        Raises
-        ------
-        TypeError, ValueError, BrokenError
-            As in `subgroup`.
-        RendezvousTimeoutError, RendezvousError, OutOfSharedMemoryError, SegmentError
-            As in `subgroup`.
-
         Notes
         -----
-        Collective: all ranks call, one thread of each at a time.
+        Collective: all ranks call, one thread of each at a time. Raises as `subgroup`.
         """
         return self._make_group("dup", range(self.size), *self._checked(rendezvous_timeout, settings))
 

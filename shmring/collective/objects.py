@@ -116,14 +116,10 @@ class ObjectCalls(CommunicatorMixin):
         list or None
             On the root one object per rank: copies, but for its own, which is ``obj`` itself. None on the others.
 
-        Raises
-        ------
-        TypeError, ValueError, ObjectError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `broadcast_object`.
-
         Notes
         -----
-        Collective. Headers go to all ranks; the rest goes to the root by `gather` with counts, large arrays in pieces.
+        Collective; raises as `broadcast_object`. Headers go to all ranks; the rest goes to the root by `gather` with
+        counts, large arrays in pieces.
         """
         self._check_call(timeout)
         root = self._checked_rank(root, "root")
@@ -161,16 +157,11 @@ class ObjectCalls(CommunicatorMixin):
         list
             One object per rank: copies, but for this rank's own, which is ``obj`` itself.
 
-        Raises
-        ------
-        TypeError, ValueError, ObjectError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `broadcast_object`.
-
         Notes
         -----
-        Collective. What does not fit in the headers goes by `all_gather` with counts; but if the large arrays of a rank
-        have more than 256 KiB together, all large arrays go by one `broadcast` each, from their own memory into new
-        memory of the receivers.
+        Collective; raises as `broadcast_object`. What does not fit in the headers goes by `all_gather` with counts; but
+        if the large arrays of a rank have more than 256 KiB together, all large arrays go by one `broadcast` each, from
+        their own memory into new memory of the receivers.
         """
         self._check_call(timeout)
         own, packed, cause = self._pack_all(ObjectCall.ALL_GATHER, [obj], -1)
@@ -216,14 +207,10 @@ class ObjectCalls(CommunicatorMixin):
         object
             ``objs[root]`` itself on the root, a copy of ``objs[rank]`` on the others.
 
-        Raises
-        ------
-        TypeError, ValueError, ObjectError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `broadcast_object`. If the root cannot pickle one of the objects, all ranks get `ObjectError`.
-
         Notes
         -----
-        Collective. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
+        Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
+        `ObjectError`. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
         `scatter` with counts, large arrays in pieces.
         """
         self._check_call(timeout)
@@ -266,14 +253,10 @@ class ObjectCalls(CommunicatorMixin):
         list
             One object from each rank: copies, but for ``objs[rank]``, which is this rank's own.
 
-        Raises
-        ------
-        TypeError, ValueError, ObjectError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `broadcast_object`. If a rank cannot pickle one of its objects, all ranks get `ObjectError`.
-
         Notes
         -----
-        Collective. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
+        Collective; raises as `broadcast_object`. If a rank cannot pickle one of its objects, all ranks get
+        `ObjectError`. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
         """
         self._check_call(timeout)
         objs = self._one_per_rank(objs)

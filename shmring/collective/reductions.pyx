@@ -91,14 +91,10 @@ cdef class Reductions(CollectiveBase):
         array or None
             ``out`` (or ``x``) on the root, None on the others, whose ``x`` is left as it was.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
+        Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
+        bytes touched.
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
@@ -139,14 +135,10 @@ cdef class Reductions(CollectiveBase):
         array
             ``out``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes bytes touched.
+        Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
+        bytes touched.
         """
         cdef array_t a, b
         cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns)
@@ -172,14 +164,9 @@ cdef class Reductions(CollectiveBase):
         array
             ``out``, or ``x``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. Reduced in rank order.
+        Collective; raises as `all_reduce`. Reduced in rank order.
         """
         return combine(self, KIND_SCAN, x, out, op, timeout, async_op)
 
@@ -196,13 +183,8 @@ cdef class Reductions(CollectiveBase):
         array
             ``out``, or ``x``.
 
-        Raises
-        ------
-        TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`.
-
         Notes
         -----
-        Collective. Reduced in rank order.
+        Collective; raises as `all_reduce`. Reduced in rank order.
         """
         return combine(self, KIND_EXSCAN, x, out, op, timeout, async_op)

@@ -107,21 +107,16 @@ class SharedArrayCalls(CommunicatorMixin):
         ndarray
             This rank's array.
 
-        Raises
-        ------
-        TypeError, ValueError, OutOfSharedMemoryError, SegmentError
-            As in `empty`.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `empty`.
-
         Notes
         -----
-        Collective. New memory is zero, so it costs no more than `empty`.
+        Collective; raises as `empty`. New memory is zero, so it costs no more than `empty`.
         """
         return self.empty(shape, dtype)
 
     def array(self, x) -> np.ndarray:
         """Make an array in shared memory on every rank as `empty` does, and copy ``x`` into it.
+
+        Collective; raises as `empty`.
 
         Parameters
         ----------
@@ -133,16 +128,6 @@ class SharedArrayCalls(CommunicatorMixin):
         ndarray
             This rank's array.
 
-        Raises
-        ------
-        TypeError, ValueError, OutOfSharedMemoryError, SegmentError
-            As in `empty`.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `empty`.
-
-        Notes
-        -----
-        Collective.
         """
         _refuse_mask(x)
         content = np.asarray(x)
@@ -165,19 +150,13 @@ class SharedArrayCalls(CommunicatorMixin):
         ndarray
             The same memory on all ranks.
 
-        Raises
-        ------
-        TypeError, ValueError, OutOfSharedMemoryError, SegmentError
-            As in `empty`.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `empty`.
-
         Notes
         -----
-        Collective. ``comm.all_reduce(x, result)`` then touches (size + 1) * x.nbytes bytes if ``x`` is a shared array
-        on all ranks, and ``comm.all_gather(x, result)`` 2 * size * x.nbytes for any ``x``. A result may be read until
-        this rank's next collective that writes it: no rank writes before all ranks are in that call. Only collectives
-        with the same result on all ranks may write it, and `reduce` and `gather`; `all_reduce` in place is refused.
+        Collective; raises as `empty`. ``comm.all_reduce(x, result)`` then touches (size + 1) * x.nbytes bytes if ``x``
+        is a shared array on all ranks, and ``comm.all_gather(x, result)`` 2 * size * x.nbytes for any ``x``. A result
+        may be read until this rank's next collective that writes it: no rank writes before all ranks are in that call.
+        Only collectives with the same result on all ranks may write it, and `reduce` and `gather`; `all_reduce` in
+        place is refused.
         """
         root = self._checked_rank(root, "root")
         return _array(self._allocate(*_described(shape, dtype), root), self.rank, shape, dtype)

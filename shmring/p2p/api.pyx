@@ -139,14 +139,10 @@ cdef class MessageCalls(DataMovement):
         Message
             The message received.
 
-        Raises
-        ------
-        TypeError, ValueError, MessageTooLongError, MessageTimeoutError, PeerLostError, AbortedError
-            As in `send` and `recv`. If ``out`` does not fit the message, ``x`` was sent.
-
         Notes
         -----
-        On a ring of ranks, ``comm.sendrecv(x, (rank + 1) % size, out, (rank - 1) % size)`` shifts by one.
+        Raises as `send` and `recv`. If ``out`` does not fit the message, ``x`` was sent. On a ring of ranks,
+        ``comm.sendrecv(x, (rank + 1) % size, out, (rank - 1) % size)`` shifts by one.
         """
         return self.messages.sendrecv(x, dst, tag, out, src, out_tag,
                                       resolve_timeout(timeout, self.timeout_ns))
@@ -166,15 +162,10 @@ cdef class MessageCalls(DataMovement):
         Request
             Done once all of ``x`` is in the pair queue; often at once.
 
-        Raises
-        ------
-        TypeError, ValueError, OutOfSharedMemoryError
-            As in `send`. Nothing was sent.
-
         Notes
         -----
-        Does not block. Progresses only during other point-to-point calls of this communicator in this process,
-        including `Request.wait` and `Request.done`.
+        Does not block; raises as `send`. Progresses only during other point-to-point calls of this communicator in this
+        process, including `Request.wait` and `Request.done`.
         """
         return self.messages.isend(x, dst, tag)
 
@@ -206,7 +197,7 @@ cdef class MessageCalls(DataMovement):
         return self.messages.irecv(x, src, tag)
 
     def probe(self, int src=ANY, int tag=ANY, *, timeout=...):
-        """Wait for a message and describe it, without receiving it.
+        """Wait for a message and describe it, without receiving it. Raises as `recv`.
 
         Parameters
         ----------
@@ -219,11 +210,6 @@ cdef class MessageCalls(DataMovement):
         -------
         Message or None
             The message that `recv` with its source and tag would receive next; None if none arrived in time.
-
-        Raises
-        ------
-        ValueError, PeerLostError, AbortedError
-            As in `recv`.
         """
         return self.messages.probe(src, tag, resolve_timeout(timeout, self.timeout_ns))
 
@@ -260,6 +246,8 @@ cdef class MessageCalls(DataMovement):
     def iprobe(self, int src=ANY, int tag=ANY):
         """Describe a message that has arrived, without waiting or receiving it.
 
+        Raises as `recv`, except that a closed rank is not an error.
+
         Parameters
         ----------
         src, tag : int
@@ -269,10 +257,5 @@ cdef class MessageCalls(DataMovement):
         -------
         Message or None
             None if there is none.
-
-        Raises
-        ------
-        ValueError, PeerLostError, AbortedError
-            As in `recv`, except that a closed rank is not an error.
         """
         return self.messages.probe(src, tag, 0)

@@ -49,14 +49,10 @@ def all_reduce(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor
     torch.Tensor
         Contiguous, of the shape of ``x``.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.all_reduce`; `KeyError` for an unknown name.
-
     Notes
     -----
-    Collective, and so is the backward pass: all ranks run it, or none.
+    Collective, and so is the backward pass: all ranks run it, or none. Raises as `shmring.Communicator.all_reduce`, and
+    `KeyError` for an unknown name.
     """
     return _ops.all_reduce.default(x, op, comm)
 
@@ -74,14 +70,9 @@ def all_reduce_(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tenso
     torch.Tensor
         ``x``.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `all_reduce`.
-
     Notes
     -----
-    Collective. For inference, where graphs are made without gradients.
+    Collective; raises as `all_reduce`. For inference, where graphs are made without gradients.
     """
     _ops.all_reduce_.default(x, op, comm)
     return x
@@ -100,21 +91,16 @@ def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
     torch.Tensor of shape (size, *x.shape)
         ``.flatten(0, 1)`` of it is the concatenation.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `all_reduce`.
-
     Notes
     -----
-    Collective, and so is the backward pass, which is a `reduce_scatter`: what all ranks did with a part adds
-    up on the rank that it came from.
+    Raises as `all_reduce`. Collective, and so is the backward pass, which is a `reduce_scatter`: what all ranks did
+    with a part adds up on the rank that it came from.
     """
     return _ops.all_gather.default(x, comm)
 
 
 def all_gather_into(x: torch.Tensor, out: torch.Tensor, comm: str = "") -> torch.Tensor:
-    """Collect the tensors of all ranks in ``out``, without gradients.
+    """Collect the tensors of all ranks in ``out``, without gradients. Collective; raises as `all_reduce`.
 
     Parameters
     ----------
@@ -127,14 +113,6 @@ def all_gather_into(x: torch.Tensor, out: torch.Tensor, comm: str = "") -> torch
     torch.Tensor
         ``out``.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `all_reduce`.
-
-    Notes
-    -----
-    Collective.
     """
     _ops.all_gather_into.default(x, out, comm)
     return out
@@ -154,20 +132,17 @@ def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Te
     -------
     torch.Tensor of shape S
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `all_reduce`.
-
     Notes
     -----
-    Collective, and so is the backward pass, which is an `all_gather`.
+    Collective, and so is the backward pass, which is an `all_gather`. Raises as `all_reduce`.
     """
     return _ops.reduce_scatter.default(x, op, comm)
 
 
 def reduce_scatter_into(x: torch.Tensor, out: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
     """Combine the tensors of all ranks; rank i gets ``x[i]`` of the result in ``out``, without gradients.
+
+    Collective; raises as `all_reduce`.
 
     Parameters
     ----------
@@ -180,14 +155,6 @@ def reduce_scatter_into(x: torch.Tensor, out: torch.Tensor, op: str = "sum", com
     torch.Tensor
         ``out``.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `all_reduce`.
-
-    Notes
-    -----
-    Collective.
     """
     _ops.reduce_scatter_into.default(x, out, op, comm)
     return out

@@ -97,15 +97,10 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     torch.Tensor
         ``tensor``.
 
-    Raises
-    ------
-    TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.all_reduce`.
-
     Notes
     -----
-    Collective. Not recorded by autograd, like a write to ``tensor.data``. The operator
-    `shmring.torch.ops.all_reduce` has gradients.
+    Collective; raises as `shmring.Communicator.all_reduce`. Not recorded by autograd, like a write to ``tensor.data``.
+    The operator `shmring.torch.ops.all_reduce` has gradients.
     """
     cdef CollectiveBase calls = calls_of(comm)
     cdef array_t a
@@ -132,14 +127,9 @@ def broadcast_(tensor, int root=0, *, comm=None, timeout=...):
     torch.Tensor
         ``tensor``.
 
-    Raises
-    ------
-    TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.broadcast`.
-
     Notes
     -----
-    Collective. Not recorded by autograd.
+    Collective; raises as `shmring.Communicator.broadcast`. Not recorded by autograd.
     """
     return calls_of(comm).broadcast(tensor, root=root, timeout=timeout)
 
@@ -161,14 +151,9 @@ def all_gather(tensor, out=None, *, comm=None, timeout=...):
     torch.Tensor
         ``out``.
 
-    Raises
-    ------
-    TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.all_gather`.
-
     Notes
     -----
-    Collective. Not recorded by autograd.
+    Collective; raises as `shmring.Communicator.all_gather`. Not recorded by autograd.
     """
     return calls_of(comm).all_gather(tensor, out, timeout=timeout)
 
@@ -190,14 +175,9 @@ def reduce_scatter(tensor, out=None, op="sum", *, comm=None, timeout=...):
     torch.Tensor
         ``out``.
 
-    Raises
-    ------
-    TypeError, ValueError, PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-        As in `shmring.Communicator.reduce_scatter`.
-
     Notes
     -----
-    Collective. Not recorded by autograd.
+    Collective; raises as `shmring.Communicator.reduce_scatter`. Not recorded by autograd.
     """
     return calls_of(comm).reduce_scatter(tensor, out, op=op, timeout=timeout)
 
