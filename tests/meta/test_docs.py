@@ -9,7 +9,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 def links(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^```.*?^```|^<!--.*?-->$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
 
 

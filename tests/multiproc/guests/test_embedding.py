@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import blocks
 
 import shmring
 
@@ -18,6 +19,12 @@ def test_the_example_extension_is_built_and_runs(tmp_path):
     pytest.importorskip("Cython")
     for name in ("pump.pyx", "setup.py", "run.py"):
         shutil.copy(EXAMPLE / name, tmp_path)
+    # The function of the document takes the place of the example's.
+    (document,) = blocks("cython")
+    (extension,) = [block for block in blocks("python") if block.code.startswith("Extension(")]
+    assert extension.code.strip() in (tmp_path / "setup.py").read_text()
+    example = (tmp_path / "pump.pyx").read_text().replace("def push_numbers", "def push_numbers_of_the_example")
+    (tmp_path / "pump.pyx").write_text(example + document.code)
     env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "CFLAGS": "-O0"}
 
     def run(*args):

@@ -1,0 +1,67 @@
+"""The code in README.md and docs/*.md runs as it stands there (how: `support.documents`; PyTorch's: tests/pytorch)."""
+
+import re
+import secrets
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.documents import blocks, execute, execute_for_launcher
+from support.harness import PATIENCE, run_processes, run_ranks
+from support.installed import ROOT
+
+import shmring
+
+WATCHDOG_S = 120 * PATIENCE
+HERE = [block for block in blocks("python") if not block.how.endswith(" with torch")]
+COMMANDS = [block for block in blocks("sh") if re.search("^shmring ", block.code, re.MULTILINE)]
+
+
+def those(how):
+    return pytest.mark.parametrize(
+        "block", [block for block in HERE if re.fullmatch(how, block.how)], ids=lambda block: block.name
+    )
+
+
+def run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def execute_with(comm, block):
+    execute(block, comm=comm, np=np, shmring=shmring)
+
+
+@those(r"on \d ranks?")
+def test_code_of_a_rank(block):
+    run_ranks(block.size, execute_with, block)
+
+
+@those(r"as \d programs")
+def test_programs_of_a_launcher(block):
+    variables = {"WORLD_SIZE": str(block.size), "SHMRING_SESSION": secrets.token_hex(8)}
+    run_processes(block.size, execute_for_launcher, block, variables)
+
+
+@those("|as a program")
+def test_a_whole_program(block, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(block.source)
+    assert block.prints in run(sys.executable, str(path))
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)
+def test_commands(block, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = re.findall("^shmring .*$", block.code, re.MULTILINE)
+    script = ["set -e", f'shmring() {{ "{sys.executable}" -m shmring "$@"; }}', block.setup, *lines]
+    assert block.prints in run("/bin/sh", "-c", "\n".join(script), cwd=tmp_path)
+
+
+def test_every_block_of_python_is_run():
+    text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    assert len(blocks("python")) == text.count("```python")
+    known = re.compile(r"((on \d ranks?|as \d programs)( with torch)?|as a program|)")
+    assert [block.name for block in blocks("python") if not known.fullmatch(block.how)] == []

@@ -1,0 +1,98 @@
+"""Code blocks of README.md and docs/*.md, and how each is run.
+
+An HTML comment right before a block, which a reader of the page does not see, has one of these heads:
+
+    <!-- on 2 ranks -->             in 2 ranks of the communicator ``comm``, with ``np`` and ``shmring`` imported
+    <!-- as 2 programs -->          in 2 processes with the variables of a launcher
+    <!-- as a program -->           in an interpreter of its own; so is a block without a comment
+    <!-- with files -->             before shell commands: of a ``sh`` block, lines that call ``shmring`` are run
+
+"with torch" after the head leaves a block to the tests that need PyTorch. Code after the head and a colon runs before
+the block, and that of a comment ``<!-- check: ... -->`` right after the block runs after it. A comment
+``<!-- prints: ... -->`` there is what a program prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+from typing import NamedTuple
+
+from support.installed import ROOT
+
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<how>[^:\n]*?)(?: *-->|:\n(?P<setup>.*?)^-->)\n)?"
+    r"^```(?P<language>\w*)\n(?P<code>.*?)^```$"
+    r"(?:\n<!-- (?P<then>check|prints):(?P<after>.*?)-->$)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    """One code block of a page."""
+
+    page: str
+    line: int
+    """Where its code begins, from 1."""
+    language: str
+    how: str
+    setup: str
+    code: str
+    check: str
+    prints: str
+
+    @property
+    def name(self) -> str:
+        """For ids of tests."""
+        return f"{self.page}:{self.line}"
+
+    @property
+    def size(self) -> int:
+        """The number of processes that ``how`` has."""
+        return int(self.how.split()[1])
+
+    @property
+    def source(self) -> str:
+        """All its code, with the page's line numbers."""
+        before = self.setup + "\n\n" if self.setup else ""  # for the ends of the comment and of its fence
+        return "\n" * (self.line - 1 - before.count("\n")) + before + self.code + "\n\n" + self.check
+
+
+def blocks(language: str) -> list[Block]:
+    """All blocks in this language, in the order of the pages."""
+    return [block for block in _all_blocks() if block.language == language]
+
+
+def _all_blocks() -> list[Block]:
+    found = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        for match in BLOCK.finditer(text):
+            after = {match["then"]: match["after"]}
+            found.append(
+                Block(
+                    path.name, text.count("\n", 0, match.start("code")) + 1, match["language"], match["how"] or "",
+                    match["setup"] or "", match["code"], after.get("check", ""), after.get("prints", "").strip(),
+                )
+            )  # fmt: skip
+    return found
+
+
+def execute(block: Block, **names: object) -> None:
+    """Execute a block's code here; it may await at its top level."""
+    code = compile(block.source, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    with contextlib.redirect_stdout(io.StringIO()):
+        coroutine = eval(code, names)
+        if inspect.iscoroutine(coroutine):
+            asyncio.run(coroutine)
+
+
+def execute_for_launcher(rank: int, block: Block, variables: dict) -> None:
+    """The same as rank ``rank`` of a launcher that sets ``variables``."""
+    os.environ.update(variables, RANK=str(rank))
+    execute(block)
