@@ -26,6 +26,7 @@ from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
 from shmring.launch.report import Kind, Report, ReportReader, error_of, report_of_failure, report_of_result, result_of
 from shmring.launch.signals import HeldSignals
+from shmring.launch.task import Task
 from shmring.memory.sweep import sweep
 
 
@@ -102,7 +103,7 @@ def spawn(
     session = secrets.token_hex(8)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     grace = seconds(grace, "grace")
-    task = (fn, tuple(args), dict(kwargs or {}), dict(init or {}))
+    task = fn, tuple(args), dict(kwargs or {}), dict(init or {})
     ranks: list[_Rank] = []
     with HeldSignals() as signals:
         try:
@@ -144,7 +145,8 @@ class _Rank:
         self._reader = ReportReader(self._inbox.fileno())
         self._is_child = context.get_start_method() != "forkserver"
         parent_pid = os.getpid() if self._is_child else None
-        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, variables, *task))
+        self._task = Task(variables, *task)
+        self._process = context.Process(target=_child, args=(self._outbox, parent_pid, self._task))
 
     @property
     def failed(self) -> bool:
@@ -159,7 +161,7 @@ class _Rank:
 
     def start(self) -> None:
         """Start the process; from then on only the child has the other end of the pipe."""
-        with self._outbox, _exported(self._variables):
+        with self._outbox, contextlib.closing(self._task), _exported(self._variables):
             try:
                 self._process.start()
             finally:
@@ -287,8 +289,9 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
 # ---- in the child ----------------------------------------------------------------------------------------------
 
 
-def _child(outbox: Connection, parent_pid: int | None, variables: Mapping[str, str], fn, args, kwargs, options) -> None:
+def _child(outbox: Connection, parent_pid: int | None, task: Task) -> None:
     die_with_parent(parent_pid)
+    variables, fn, args, kwargs, options = task.args
     os.environ.update(variables)  # the fork server's environment is older than the variables
     own_pid = os.getpid()
     comm = None

@@ -362,6 +362,30 @@ def test_a_rank_killed_while_it_sends_its_result_is_lost_and_its_names_are_swept
     assert caught.value.rank == 1
 
 
+class Signals:
+    """The process that unpickles this gets the signal."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return signal.raise_signal, (self.number,)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("number", "error", "timeout"),
+    [(signal.SIGSTOP, TimeoutError, 0.5), (signal.SIGKILL, PeerLostError, None)],
+    ids=["stopped", "killed"],
+)
+def test_a_rank_may_stop_or_die_before_it_has_its_arguments(method, number, error, timeout, monkeypatch):
+    if method == "fork":  # nothing is unpickled there
+        monkeypatch.setattr("shmring.launch.spawn.die_with_parent", lambda _: signal.raise_signal(number))
+    with pytest.raises(error):
+        # More than a pipe has room for.
+        shmring.spawn(nothing, 1, (Signals(number), bytes(1 << 20)), start_method=method, timeout=timeout, grace=0.1)
+
+
 def fork_a_sleeper(comm):
     pid = os.fork()
     if pid == 0:
