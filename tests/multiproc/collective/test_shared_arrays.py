@@ -183,7 +183,7 @@ def test_every_dtype_is_reduced_in_shared_arrays(n):
 def mixed(comm):
     room = Room(comm, room_for(comm, 5003))
     counts = []
-    for key in range(2 * comm.size):
+    for key in range(3):    # each rank is twice among those with shared arrays
         room.clear()
 
         def put(x, key=key):

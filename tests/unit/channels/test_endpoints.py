@@ -668,7 +668,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.receiver.close()
 
 
-ChannelMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+ChannelMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 test_a_channel_is_a_deque = ChannelMachine.TestCase
 
 

@@ -766,7 +766,7 @@ def check_sequence(memory, count, seed):
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("nslots", "count"), [(1, 6_000), (2, 12_000), (8, 50_000)])
+@pytest.mark.parametrize(("nslots", "count"), [(1, 4_000), (2, 8_000), (8, 20_000)])
 @pytest.mark.parametrize("start", [0, LAST - 3_000])
 def test_two_processes_see_the_exact_sequence(nslots, count, start, seed):
     memory = shared(nslots, 72, start)
