@@ -280,7 +280,7 @@ class Arguments:
             return f"Meddling({rng.choice(acts)})"
         if kind < self.hostility or parameter not in BY_NAME:
             return rng.choice(HOSTILE)
-        return rng.choice(BY_NAME[parameter])
+        return rng.choice([text for text in BY_NAME[parameter] if waits or text != "Endless()"])
 
     def settings(self) -> list[str]:
         """Some keyword arguments for ``**settings``."""

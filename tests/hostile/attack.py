@@ -70,6 +70,8 @@ def live(kind: str, seed: int, case: int, log: int) -> int:
     before = resources()
     attack = importlib.import_module(f"attack_{kind}").attack
     attack(script, case)
+    for timer in signal.ITIMER_REAL, signal.ITIMER_PROF:  # a signal would end the interpreter after its handlers
+        signal.setitimer(timer, 0)
     if rng.random() < 0.6 and not script.defects and not script.is_child:
         script.drop()
         report_leaks(script, before)
@@ -102,12 +104,14 @@ def threads() -> list[str]:
 
 def report_leaks(script: Script, before: dict[str, list]) -> None:
     """All objects are gone: nothing may be left of them."""
+    if script.interrupts:
+        return
     resource_sharer.stop()  # multiprocessing's own thread, if ends have been pickled
     deadline = time.monotonic() + 2
     while True:
         after = resources()
         left = {what: after[what] for what in after if len(after[what]) > len(before[what])}
-        if not left or script.interrupts:  # an interrupt may come between a system call and the line that notes it
+        if not left:
             return
         if time.monotonic() > deadline:
             script.defect(f"left behind: {left}")

@@ -24,6 +24,7 @@ import surface
 
 import shmring
 
+STEP = "<step>"
 STEP_LIMIT_S = 0.03
 
 # What a call may raise. A RuntimeError must have a text; everything else is a defect, AttributeError foremost.
@@ -81,7 +82,8 @@ class Script:
         self.own: list[str] = []  # names of objects of shmring that the steps have made: these are attacked
         self.arrays: list[str] = []  # names of arrays over memory of shmring: arguments only
         self.label = ""
-        self.steps = self.defects = self.interrupts = 0
+        self.steps = self.defects = 0
+        self.interrupts = 0  # those that may have come between a system call and the line that notes it
         self.has_signals = True  # whether a timer interrupts steps that wait
         self.is_limited = False  # whether such a step is being executed
         self.is_child = False
@@ -100,8 +102,9 @@ class Script:
         self.steps += 1
         try:
             with self.limit(limit_s):
-                exec(compile(line, "<step>", "exec"), self.names)
+                exec(compile(line, STEP, "exec"), self.names)
         except BaseException as error:
+            self.is_limited = False  # an interrupt may come while the block above is being left, too
             self.judge(error, line)
             return False
         if name:
@@ -125,8 +128,7 @@ class Script:
     def judge(self, error: BaseException, line: str) -> None:
         """Note how a step ended."""
         if isinstance(error, Interrupted):
-            self.interrupts += 1
-            self.write("# interrupted")
+            self.write(f"# interrupted {error}")
             return
         try:
             text = str(error)
@@ -134,6 +136,8 @@ class Script:
             text = ""
         self.write(f"# {type(error).__name__}: {text[:200]!r}")
         if self.is_internal or (isinstance(error, AttributeError) and UNSETTABLE.search(text)):
+            return
+        if self.interrupts and is_of_multiprocessing(error):  # its sharing thread, interrupted as it starts
             return
         is_documented = isinstance(error, DOCUMENTED) or (isinstance(error, RuntimeError) and text)
         if not is_documented or (INTERNAL.search(text) and "None" not in line):
@@ -267,7 +271,16 @@ class Script:
     def argument(self, parameter: str) -> str:
         """One argument for a parameter of this name."""
         acts = [f"{name}.{act}" for name in self.own for act in ACTS if hasattr(type(self.names[name]), act)]
-        return self.arguments.text(parameter, [*self.own, *self.arrays], acts, self.has_signals)
+        own = [name for name in self.own if self.has_signals or not hasattr(self.names[name], "__next__")]
+        return self.arguments.text(parameter, [*own, *self.arrays], acts, self.has_signals)
+
+
+def is_of_multiprocessing(error: BaseException) -> bool:
+    """Whether a module of multiprocessing raised it."""
+    traceback = error.__traceback__
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "multiprocessing" in traceback.tb_frame.f_code.co_filename
 
 
 def is_attacked(value: object) -> bool:
@@ -286,9 +299,11 @@ def watch_hooks(script: Script) -> None:
     def in_thread(what) -> None:
         script.defect(f"in thread {what.thread}: {what.exc_type.__name__}: {what.exc_value}", what.exc_value)
 
-    def interrupt(_number, _frame) -> None:
+    def interrupt(_number, frame) -> None:
         if script.is_limited:
-            raise Interrupted
+            # In the frame of a step: in compiled code that waits. Else anywhere in Python code.
+            script.interrupts += frame.f_code.co_filename != STEP
+            raise Interrupted(f"at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
 
     sys.unraisablehook = unraisable
     threading.excepthook = in_thread
