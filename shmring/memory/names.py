@@ -16,6 +16,7 @@ A forked child shares its parent's locks, so it closes the descriptors that it i
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import stat
@@ -174,7 +175,11 @@ def _name_locked(name: str, fd: int, patience_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        ofd_locks.unlock(fd, NAME)
+        try:
+            ofd_locks.unlock(fd, NAME)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # closed, and the lock with it: an interrupt has come as the block ended
+                raise
 
 
 def remove(name: str, inode: tuple[int, int]) -> None:
@@ -282,6 +287,14 @@ def _close_inherited() -> None:
 
 
 os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give, after_in_child=_close_inherited)
+
+
+@atexit.register
+def _release_all() -> None:
+    """As the process ends: release claims that nothing refers to, after an interrupt of the call that would have."""
+    for held in list(_claims):
+        with suppress(OSError, ShmringError):
+            held.release()
 
 
 def claim(name: str) -> Claim:

@@ -253,6 +253,23 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
 
 
 @needs_mount
+def test_a_claim_that_an_interrupt_has_lost_is_released_as_the_process_ends(name):
+    program = f"from shmring.memory import names; names.claim({name!r})"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not stands(name)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_block_that_an_interrupt_has_left_open_ends_after_its_file(name):
+    claimed = claim(name)
+    block = claimed.alone()
+    block.__enter__()
+    os.unlink(names.SHM_DIRECTORY + name)
+    claimed.abandon()
+    del block
+
+
 def test_a_system_without_dev_shm_is_an_error_at_once():
     code = "import shmring; shmring.init(rank=0, size=1, session='none')"
     script = 'mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9; exec "$0" -c "$1"'
