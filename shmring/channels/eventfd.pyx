@@ -100,16 +100,18 @@ cdef class Notifier:
         return not load_acquire_u32(&self.notice.is_armed) or self.generation != fork_generation()
 
     cdef void signal(self) noexcept:
-        """Make the descriptor readable now. Afterwards the thread is in no waiter word."""
+        """Make the descriptor readable now. Afterwards the thread is in no waiter word.
+
+        Waits with the GIL held, as `stop` does: the thread needs none, and no other thread may close the end meanwhile.
+        """
         if self.is_signalled():
             return
-        with nogil:
-            store_release_u32(&self.notice.must_signal, 1)
-            sem_post(self.notice.wake)
-            # SYNC signalled (meets: wait_and_signal).
-            while load_acquire_u32(&self.notice.is_armed):
-                sched_yield()
-            store_release_u32(&self.notice.must_signal, 0)
+        store_release_u32(&self.notice.must_signal, 1)
+        sem_post(self.notice.wake)
+        # SYNC signalled (meets: wait_and_signal).
+        while load_acquire_u32(&self.notice.is_armed):
+            sched_yield()
+        store_release_u32(&self.notice.must_signal, 0)
 
     cdef void stop(self) noexcept:
         """End the thread. The descriptor is readable, and stays so."""
@@ -117,8 +119,7 @@ cdef class Notifier:
         if self.has_thread and self.generation == fork_generation():
             store_release_u32(&self.notice.must_stop, 1)
             sem_post(&self.notice.requests)
-            with nogil:
-                pthread_join(self.thread, NULL)
+            pthread_join(self.thread, NULL)
         self.has_thread = False
 
 

@@ -411,6 +411,32 @@ def test_a_thread_that_could_not_be_started_is_an_error_and_the_end_stays_usable
     run_program(WITHOUT_A_THREAD)  # a forked child would take the stack of a former thread
 
 
+CLOSED_WHILE_POLLED = """
+import sys, threading, shmring
+def poll(sender, receiver):
+    try:
+        for _ in range(100):
+            sender.try_send(b"x")
+            receiver.try_recv()
+            receiver.try_recv()
+    except shmring.ClosedError:
+        pass
+sys.setswitchinterval(1000)  # the other thread gets its turn only while a call waits
+for _ in range(20):
+    {make}
+    receiver.fileno()
+    poller = threading.Thread(target=poll, args=(sender, receiver))
+    poller.start()
+    receiver.close()
+    poller.join()
+"""
+
+
+@pytest.mark.parametrize("make", ["sender, receiver = shmring.channel()", "(sender, _), receiver = shmring.fan_in(2)"])
+def test_an_end_with_a_descriptor_is_closed_while_another_thread_polls_it(make):
+    run_program(CLOSED_WHILE_POLLED.format(make=make))
+
+
 PROGRAMS = {
     "fileno": "receiver.fileno(); receiver.try_recv()",
     "recv_async": "asyncio.run(asyncio.wait_for(receiver.recv_async(), 0.01))",
