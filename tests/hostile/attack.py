@@ -16,6 +16,7 @@ import gc
 import importlib
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -34,6 +35,8 @@ from support import harness  # noqa: E402  sets the environment of numerical lib
 from script import Script, watch_hooks  # noqa: E402  # isort: skip
 
 KINDS = ("arguments", "states", "cycles", "fork", "handlers", "threads", "ranks")
+# An interrupt of the hook for errors without a caller is none.
+ERROR_AT_THE_END = re.compile(r"Exception ignored (?!in sys\.unraisablehook)|Fatal Python error")
 LIMIT_S = 20.0
 DEFECT = 3
 
@@ -173,7 +176,7 @@ def verdict(kind: str, seed: int, case: int, log: int, pid: int, status: int) ->
         how = f"ended by {signal.Signals(-status).name}"
     elif status or "# DEFECT" in steps:
         how = "wrong error or leak"
-    elif "Exception ignored" in steps or "Fatal Python error" in steps:
+    elif ERROR_AT_THE_END.search(steps):
         how = "error at the end"
     elif left or (names and "keeps the name" not in steps):
         how = left or f"names left: {names}"

@@ -26,6 +26,7 @@ import shmring
 
 STEP = "<step>"
 STEP_LIMIT_S = 0.03
+FUNCTION_LIMIT_S = 1.0  # some start processes, or read much of /proc
 
 # What a call may raise. A RuntimeError must have a text; everything else is a defect, AttributeError foremost.
 DOCUMENTED = (
@@ -222,8 +223,8 @@ class Script:
         elif name == "shmring.spawn":  # costs more than the rest of a case
             if self.rng.random() < 0.8:
                 return
-            given = {"start_method": "'fork'", "timeout": "0.2"}
-        self.step(self.call(name, function, given), f"r{self.steps}")
+            given = {"start_method": "'fork'", "timeout": "0.5"}
+        self.step(self.call(name, function, given), f"r{self.steps}", FUNCTION_LIMIT_S)
 
     def use(self, name: str, member: str) -> None:
         """One use of a member of an object: a method, an attribute or a protocol."""
@@ -270,6 +271,8 @@ class Script:
 
     def argument(self, parameter: str) -> str:
         """One argument for a parameter of this name."""
+        if parameter == "array" and self.arrays and self.rng.random() < 0.2:  # `shared_view` takes no others
+            return self.rng.choice(self.arrays)
         acts = [f"{name}.{act}" for name in self.own for act in ACTS if hasattr(type(self.names[name]), act)]
         own = [name for name in self.own if self.has_signals or not hasattr(self.names[name], "__next__")]
         return self.arguments.text(parameter, [*own, *self.arrays], acts, self.has_signals)
