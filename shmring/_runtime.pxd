@@ -18,5 +18,6 @@ cdef class Heap:
 
 
 cdef int64_t timeout_to_ns(object seconds) except -2
+cdef object int_or_none(object count)
 cdef int64_t checked_count(object count, int64_t most) except -1
 cdef int64_t checked_part(object count, int64_t whole) except -1

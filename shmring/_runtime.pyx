@@ -103,18 +103,24 @@ cdef int64_t checked_count(object count, int64_t most) except -1:
     """How many things a caller wants at most, 1 or more; None, and whatever is more than that, is ``most``."""
     if count is None:
         return most
-    if index(count) < 1:
+    count = index(count)
+    if count < 1:
         raise ValueError(f"count={count}: must be at least 1")
-    return min(index(count), most)
+    return min(count, most)
+
+
+cdef object int_or_none(object count):
+    """A count as an int, or None. Python code may run here: what it can change is to be looked at afterwards."""
+    return None if count is None else index(count)
 
 
 cdef int64_t checked_part(object count, int64_t whole) except -1:
-    """How many of ``whole`` things a caller means, none of them or more; None: all."""
+    """How many of ``whole`` things ``count``, of `int_or_none`, means: none of them or more; None: all."""
     if count is None:
         return whole
-    if not 0 <= index(count) <= whole:
+    if not 0 <= count <= whole:
         raise ValueError(f"count={count}: must be from 0 to {whole}")
-    return index(count)
+    return count
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 cimport numpy as cnp
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport checked_count, checked_part, timeout_to_ns
+from shmring._runtime cimport checked_count, checked_part, int_or_none, timeout_to_ns
 from shmring.arrays.lease cimport make_lease
 from shmring.channels.endpoint cimport DROPPED, deadline_of, is_gone, left_until
 from shmring.channels.ring_ends cimport RingSender
@@ -291,6 +291,7 @@ cdef class RecordSender(RingSender):
             Nothing is reserved, or less than ``count``.
         """
         cdef uint64_t n
+        count = int_or_none(count)
         self.require_lease("reserved")
         n = checked_part(count, self.p.reserved)
         self.end_lease()

@@ -12,7 +12,7 @@ from operator import index
 
 import numpy as np
 
-from shmring._runtime cimport checked_part, timeout_to_ns
+from shmring._runtime cimport checked_part, int_or_none, timeout_to_ns
 from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t,
                                              pickle_object, word_and_meta)
@@ -307,6 +307,7 @@ cdef class Sender(MessageWriter):
             Nothing is reserved, or less than ``count``.
         """
         cdef uint64_t nbytes, before
+        count = int_or_none(count)
         self.require_lease("reserved")
         cdef Lease lease = self.lease
         shape = lease.shape

@@ -25,7 +25,7 @@ cdef class End:
 
     cdef int attach(self, buffer, bint is_producer) except -1
     cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly)
-    cdef uint64_t taken(self, count, uint64_t lent) except? 0
+    cdef uint64_t taken(self, count, const uint64_t *lent) except? 0
     cdef int take_back(self) except -1
     cdef void leave_ring(self, bint in_good_order) noexcept
     cdef int close_end(self, bint in_good_order) except -1

@@ -7,7 +7,7 @@ from libc.string cimport memset, strerror
 from posix.stdlib cimport posix_memalign
 
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, shmring_ring
-from shmring._runtime cimport checked_part
+from shmring._runtime cimport checked_part, int_or_none
 from shmring.arrays.lease cimport make_span
 from shmring.ring.spsc cimport (RING_CORRUPT, RING_FOREIGN, RING_TAKEN, consumer_t, producer_t, ring_attach_consumer,
                                 ring_attach_producer, ring_end_state, ring_in, ring_leave)
@@ -80,9 +80,10 @@ cdef class End:
         self.view = memoryview(self.span)
         return self.view
 
-    cdef uint64_t taken(self, count, uint64_t lent) except? 0:
+    cdef uint64_t taken(self, count, const uint64_t *lent) except? 0:
         """End the view; how many of the lent slots ``count`` stands for."""
-        cdef uint64_t n = checked_part(count, lent)
+        count = int_or_none(count)
+        cdef uint64_t n = checked_part(count, lent[0])
         self.take_back()
         return n
 

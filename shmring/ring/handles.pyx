@@ -115,7 +115,7 @@ cdef class Producer(End):
         ValueError
             Nothing is reserved, or fewer slots than ``count``.
         """
-        ring_commit(self.p, self.taken(count, self.p.reserved))
+        ring_commit(self.p, self.taken(count, &self.p.reserved))
 
     def abort(self):
         """Give up the reserved slots and end the view; the consumer sees nothing of them. Raises as `commit` does."""
@@ -234,4 +234,4 @@ cdef class Consumer(End):
         ValueError
             Nothing is peeked, or fewer slots than ``count``.
         """
-        ring_release(self.c, self.taken(count, self.c.peeked))
+        ring_release(self.c, self.taken(count, &self.c.peeked))

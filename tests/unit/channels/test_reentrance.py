@@ -12,7 +12,7 @@ import pytest
 from support.children import status_of
 
 import shmring
-from shmring import ClosedError, ObjectError
+from shmring import ClosedError, EndOfStreamError, ObjectError
 from shmring.arrays import dtype_codec
 
 LONG = bytes(5000)
@@ -221,6 +221,75 @@ def test_a_lease_opened_while_records_are_converted_keeps_its_memory():
         with pytest.raises(ClosedError):
             getattr(sender, call)(Meddler(sender.close))
         assert not receiver.poll(0) or receiver.ended
+
+
+# ---- while a lease ends ----
+
+
+class Count:
+    """A count that runs a function when it is made an int."""
+
+    def __init__(self, value, run):
+        self.value, self.run = value, run
+
+    def __index__(self):
+        self.run()
+        return self.value
+
+
+def of_bytes():
+    return shmring.channel(1 << 12)
+
+
+def of_records():
+    return shmring.channel(1 << 12, dtype="i8")
+
+
+def to_several(**options):
+    sender, receivers = shmring.broadcast_channel(1, 1 << 12, **options)
+    return sender, receivers[0]
+
+
+def to_several_records():
+    return to_several(dtype="i8")
+
+
+@pytest.mark.parametrize("make", [of_bytes, of_records, to_several, to_several_records])
+def test_a_count_that_closes_its_sender_commits_nothing(make):
+    sender, receiver = make()
+    sender.take()
+    receiver.take()
+    sender.reserve(3)
+    with pytest.raises(ClosedError):
+        sender.commit(Count(1, sender.close))
+    with pytest.raises(EndOfStreamError):
+        receiver.recv()
+
+
+@pytest.mark.parametrize("make", [of_bytes, of_records, to_several, to_several_records])
+def test_a_count_that_reserves_anew_is_one_of_the_new_lease(make):
+    sender, receiver = make()
+    sender.reserve(3)[...] = 1
+
+    def reserve_less():
+        sender.abort()
+        sender.reserve(2)[...] = 2
+
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        sender.commit(Count(3, reserve_less))
+    sender.commit()
+    sender.reserve(3)[...] = 1
+    sender.commit(Count(1, reserve_less))
+    assert sum(np.sum(list(m) if isinstance(m, bytes) else m) for m in received(receiver)) == 3 * 2
+
+
+def test_a_count_that_closes_its_receiver_releases_nothing():
+    sender, receiver = of_records()
+    sender.send_many(np.arange(5))
+    receiver.peek(3)
+    with pytest.raises(ClosedError):
+        receiver.release(Count(1, receiver.close))
+    assert len(sender) == 5
 
 
 # ---- while messages are received ----
