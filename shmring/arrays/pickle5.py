@@ -7,7 +7,6 @@ object exported: usually the elements of an array.
 
 from __future__ import annotations
 
-import io
 import pickle
 import struct
 from collections.abc import Sequence
@@ -33,6 +32,13 @@ class Pickled(NamedTuple):
     def nbytes(self) -> int:
         """Bytes in all."""
         return self.stream.nbytes + sum(buffer.nbytes for buffer in self.buffers)
+
+
+class _Stream(bytearray):
+    """What a pickler writes to. Not a `BytesIO`: that is closed when collected in a cycle, which its views prevent."""
+
+    __slots__ = ()
+    write = bytearray.extend
 
 
 def require_pickle(allowed: bool) -> None:
@@ -61,12 +67,12 @@ def pack(obj: object) -> Pickled:
         buffers.append(memory)
         return False
 
-    stream = io.BytesIO()
+    stream = _Stream()
     pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream).dump(obj)
     for buffer in buffers:
-        stream.write(_COUNT.pack(buffer.nbytes))
-    stream.write(_COUNT.pack(len(buffers)))
-    return Pickled(stream.getbuffer(), buffers)
+        stream += _COUNT.pack(buffer.nbytes)
+    stream += _COUNT.pack(len(buffers))
+    return Pickled(memoryview(stream), buffers)
 
 
 def buffer_sizes(stream) -> tuple[int, ...]:
