@@ -23,7 +23,7 @@ STOP = 1
 
 @pytest.fixture
 def comm():
-    """Rank 0 of two, pinned; rank 1 returns every message, or takes them all and acknowledges, until told to stop."""
+    """Rank 0 of two, pinned. Rank 1 returns every message, or receives all and acknowledges, until a stop message."""
     session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
     child = os.fork()
     if child == 0:

@@ -37,7 +37,7 @@
 #define LOOKS_PER_CLOCK 32              /* looks between two readings of the clock: about a microsecond of pauses */
 #define BRIEF_LOOKS 64                  /* before the interpreter lock is released */
 #define MOST_STALE_POSTS 64             /* taken before a sleep; a count that was overwritten can be 2^31 */
-#define FIRST_TICK_NS 1000000           /* the first sleep; each further one is twice as long, up to the waiter's tick */
+#define FIRST_TICK_NS 1000000           /* the first sleep; each next one is twice as long, up to the waiter's tick */
 #define LONGEST_SPIN_NS 1000000         /* without a check of liveness, timeout and signals, whatever the budget */
 
 /* What the caller does after `back_off`, beside looking again. In order: each includes those before it. */
@@ -67,7 +67,7 @@ typedef struct shmring_sleeper {
     uint64_t *word;               /* the waiter word: 0 unless it sleeps or is about to */
     uint64_t what;                /* what it stores there; not 0 */
     sem_t *wake;                  /* posted by the waker that swaps the word to 0 */
-    struct shmring_sleeper *next; /* a wait for one of several: their words; all wakers post the first one's semaphore */
+    struct shmring_sleeper *next; /* a wait for one of several words: the next one; all wakers post the first semaphore */
     int64_t spin_ns;
     int yields;
     int64_t tick_ns; /* longest sleep; < 0: no limit */

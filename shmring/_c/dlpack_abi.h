@@ -1,8 +1,8 @@
 /* The part of DLPack's binary interface, major version 1, that arrays are read through. Field order and meaning are
- * fixed by that standard (https://dmlc.github.io/dlpack); what we never touch is an opaque pointer here.
+ * fixed by that standard (https://dmlc.github.io/dlpack); fields that shmring does not use are opaque pointers here.
  *
- * A `DLTensor` says where and what; the two managed forms own one and end with `deleter(self)`. Only the versioned
- * form has flags, so only it can say that memory is read-only.
+ * A `DLTensor` has the address, the dtype and the shape; the two managed forms own a `DLTensor` and are freed by
+ * `deleter(self)`. Only the versioned form has flags, so only it can mark memory as read-only.
  */
 #ifndef SHMRING_DLPACK_ABI_H
 #define SHMRING_DLPACK_ABI_H

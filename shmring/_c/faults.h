@@ -1,11 +1,11 @@
 /* Fault injection: named points at which a test can make this process die, stop, or pause.
  *
- * In ordinary builds a point is nothing, not even an instruction. A build with SHMRING_FAULTS=1 looks at every point at the
- * environment variable of that name, at that moment:
+ * In ordinary builds a point compiles to nothing. In a build with SHMRING_FAULTS=1 a thread that passes a point reads
+ * the environment variable SHMRING_FAULT:
  *
  *     SHMRING_FAULT=publish@3:9       at the third pass of "publish" from now on, raise signal 9
  *     SHMRING_FAULT=publish@1:exit    _exit(3)
- *     SHMRING_FAULT=elsewhere@1:50ms  sleep for 50 ms, so that others get ahead
+ *     SHMRING_FAULT=elsewhere@1:50ms  sleep for 50 ms, so that other ranks get ahead
  *
  * Passes are counted in each process from the last change of the variable. tests/faults/ lists the points.
  */
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static void fault_point(const char *name) {
-    /* One copy for each extension module; a point stands in one module alone, so its passes are counted in one place. */
+    /* One copy for each extension module. A point stands in one module only, so its passes are counted in one place. */
     static char armed[64];
     static long passes;
     const char *wanted = getenv("SHMRING_FAULT");

@@ -1,12 +1,13 @@
 /* The keeper: one thread per process whose death, and so the process's, the kernel announces in shared memory.
  *
- * It has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the thread dies,
- * by whatever cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id. That is
- * what lies under a robust mutex; it is used bare because no thread ever locks such a word. An observer then only
- * *loads* a word: the line stays shared among all observers, and no observer is ever, for an instant, the owner. (A
- * trylock is, and killed in that instant it leaves a false mark; from another PID namespace, where thread ids repeat,
- * it can even mark a word that it does not hold.) It also works the same on every libc, and says so where it does not work:
- * set_robust_list fails there, whereas glibc's robust mutexes pretend.
+ * The keeper has a robust list (Documentation/locking/robust-futex-ABI.rst): the kernel walks that list when the
+ * thread dies, by any cause, exec included, and sets FUTEX_OWNER_DIED in each word that still holds the thread's id.
+ * Robust mutexes rest on the same list. It is used without a mutex, because no thread ever locks such a word: an
+ * observer only *loads* it, so the cache line stays shared among all observers, and no observer is ever the owner. (An
+ * observer that calls trylock is the owner for an instant. Killed in that instant, it leaves a false mark; from
+ * another PID namespace, where thread ids repeat, it can even mark a word that it does not hold.) The list works the
+ * same on every libc, and its absence is visible: set_robust_list fails, whereas glibc's robust mutexes then fail to
+ * detect deaths without an error.
  *
  * The keeper replaces the list its libc registered; it takes no robust mutex, so nothing is lost by that.
  *
@@ -44,30 +45,30 @@ _Static_assert(offsetof(shmring_liveness, link) % 8 == 0 && offsetof(shmring_liv
                "the kernel refuses unaligned words, and the lowest bit of a link has a meaning");
 
 typedef struct {
-    shmring_liveness *life;
+    shmring_liveness *liveness;
     bool is_marked; /* in the kernel's list; else method 2 */
 } keeper_entry;
 
-/* `held` is what we believe, in private memory; the links in shared memory are written for the kernel and never read
- * back, so a peer that scribbles over them can cost us the mark but never a wild store. */
+/* `held` lists the held words in private memory. The links in shared memory are written for the kernel and never read
+ * back: a peer that overwrites them can prevent the mark, but cannot cause a store to a wrong address. */
 static struct {
-    pthread_mutex_t desk; /* one caller at a time; held across fork */
+    pthread_mutex_t calls; /* one caller at a time; held across fork */
     sem_t asked, answered;
     bool is_started, is_atfork_set, is_forced_to_ask;
-    uint32_t generation;              /* forks between here and the first process that held one */
-    void (*work)(shmring_liveness *); /* what is asked */
-    shmring_liveness *life;           /* the one that it is asked about */
+    uint32_t generation;              /* forks between the first process that held a liveness and this one */
+    void (*work)(shmring_liveness *); /* the request: this function, */
+    shmring_liveness *liveness;       /* with this argument */
     int method;
     uint32_t tid;
     size_t held_count, held_room, marked_count;
     keeper_entry *held; /* oldest first; the kernel's list is this, backwards */
     struct robust_list_head list;
-} keeper = {.desk = PTHREAD_MUTEX_INITIALIZER};
+} keeper = {.calls = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- Names of processes ------------------------------------------------------------------------------------------ */
 
-/* State letter and start time of a process; false if that cannot be read. Its first thread's, which is the same: the
- * file directly under /proc/PID is one that emulators write themselves for their own process, with another start. */
+/* State letter and start time of a process; false if they cannot be read. They are those of its first thread, which are
+ * the same: emulators replace the file directly under /proc/PID for their own process, with another start time. */
 static bool read_stat(int pid, char *state, uint64_t *start_time) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
@@ -96,7 +97,7 @@ static uint64_t own_pid_ns(void) {
     return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
-/* This process's number in /proc, which is getpid() unless that /proc was mounted in another PID namespace; 0 if none. */
+/* This process's number in /proc: getpid(), unless /proc was mounted in another PID namespace; 0 if there is none. */
 static int number_in_proc(void) {
     char target[32];
     ssize_t n = readlink("/proc/self", target, sizeof target - 1);
@@ -105,87 +106,87 @@ static int number_in_proc(void) {
     return atoi(target);
 }
 
-/* Method 2. Sure when it says yes; "cannot tell" is no. */
-static bool is_gone_from_table(const shmring_liveness *life) {
-    if (life->pid <= 0 || life->pid_ns == 0 || life->pid_ns != own_pid_ns()) return false;
-    if (kill(life->pid, 0) != 0 && errno == ESRCH) return true;
+/* Method 2. True only if the process is certainly dead; false also if that cannot be determined. */
+static bool is_gone_from_table(const shmring_liveness *liveness) {
+    if (liveness->pid <= 0 || liveness->pid_ns == 0 || liveness->pid_ns != own_pid_ns()) return false;
+    if (kill(liveness->pid, 0) != 0 && errno == ESRCH) return true;
     char state;
     uint64_t start_time;
-    if (number_in_proc() != getpid() || !read_stat(life->pid, &state, &start_time)) return false;
-    return state == 'Z' || state == 'X' || (life->start_time != 0 && start_time != life->start_time);
+    if (number_in_proc() != getpid() || !read_stat(liveness->pid, &state, &start_time)) return false;
+    return state == 'Z' || state == 'X' || (liveness->start_time != 0 && start_time != liveness->start_time);
 }
 
-/* ---- The keeper's own work, done in its thread so that it is all or nothing with its death ----------------------- */
+/* ---- Functions that run in the keeper's thread: its death cannot come between a store and its list entry ---------- */
 
-/* The other side is this very thread, in the kernel, at its death: program order is all that it needs. */
+/* The kernel reads the list in the context of this thread, at its death: program order is enough. */
 static void in_order(void) { atomic_signal_fence(memory_order_seq_cst); }
 
-static struct robust_list *link_of(shmring_liveness *life) { return (struct robust_list *)&life->link; }
+static struct robust_list *link_of(shmring_liveness *liveness) { return (struct robust_list *)&liveness->link; }
 
-static void take(shmring_liveness *life) {
+static void take_word(shmring_liveness *liveness) {
     bool is_marked = keeper.method == KERNEL_MARKS && keeper.marked_count < KEEPER_MARKED_MAX;
-    life->method = is_marked ? KERNEL_MARKS : ASK_PROCESS_TABLE;
+    liveness->method = is_marked ? KERNEL_MARKS : ASK_PROCESS_TABLE;
     if (is_marked) {
-        life->link = (uint64_t)(uintptr_t)keeper.list.list.next;
-        keeper.list.list_op_pending = link_of(life); /* dying from here on marks it, linked or not */
+        liveness->link = (uint64_t)(uintptr_t)keeper.list.list.next;
+        keeper.list.list_op_pending = link_of(liveness); /* a death from here on marks the word, linked or not */
         in_order();
     }
-    /* SYNC life (meets: probe_life). Method, pid, start time and namespace before the word that announces them. */
-    store_release_u32(&life->word, keeper.tid);
+    /* SYNC liveness (meets: keeper_probe). Method, pid, start time and namespace, stored before the word. */
+    store_release_u32(&liveness->word, keeper.tid);
     if (is_marked) {
         in_order();
-        keeper.list.list.next = link_of(life);
+        keeper.list.list.next = link_of(liveness);
         in_order();
         keeper.list.list_op_pending = NULL;
         keeper.marked_count++;
     }
-    keeper.held[keeper.held_count++] = (keeper_entry){life, is_marked};
+    keeper.held[keeper.held_count++] = (keeper_entry){liveness, is_marked};
 }
 
 static void unlink_entry(size_t at) {
     struct robust_list *newer = &keeper.list.list, *older = &keeper.list.list;
     for (size_t i = at + 1; i < keeper.held_count; i++)
         if (keeper.held[i].is_marked) {
-            newer = link_of(keeper.held[i].life);
+            newer = link_of(keeper.held[i].liveness);
             break;
         }
     for (size_t i = at; i-- > 0;)
         if (keeper.held[i].is_marked) {
-            older = link_of(keeper.held[i].life);
+            older = link_of(keeper.held[i].liveness);
             break;
         }
     newer->next = older;
     keeper.marked_count--;
 }
 
-static void part_from(shmring_liveness *life, uint32_t last_word) {
+static void release_word(shmring_liveness *liveness, uint32_t last_word) {
     size_t at = keeper.held_count;
     while (at-- > 0)
-        if (keeper.held[at].life == life) break;
-    if (at == (size_t)-1) return; /* never ours, or our parent's */
+        if (keeper.held[at].liveness == liveness) break;
+    if (at == (size_t)-1) return; /* never held by this process, or held by its parent */
     if (keeper.held[at].is_marked) {
-        keeper.list.list_op_pending = link_of(life);
+        keeper.list.list_op_pending = link_of(liveness);
         in_order();
         unlink_entry(at);
         in_order();
     }
-    /* SYNC leave (meets: probe_life). What the owner did before it left is visible to a process that loads the mark. */
-    store_release_u32(&life->word, last_word);
+    /* SYNC leave (meets: keeper_probe). A process that loads the mark sees what the owner stored before it left. */
+    store_release_u32(&liveness->word, last_word);
     in_order();
     keeper.list.list_op_pending = NULL;
     memmove(&keeper.held[at], &keeper.held[at + 1], (keeper.held_count - at - 1) * sizeof *keeper.held);
     keeper.held_count--;
 }
 
-static void let_go(shmring_liveness *life) { part_from(life, 0); }
+static void drop_word(shmring_liveness *liveness) { release_word(liveness, 0); }
 
-static void let_die(shmring_liveness *life) { part_from(life, FUTEX_OWNER_DIED); }
+static void mark_dead(shmring_liveness *liveness) { release_word(liveness, FUTEX_OWNER_DIED); }
 
 static void wait_semaphore(sem_t *semaphore) {
     while (sem_wait(semaphore) != 0 && errno == EINTR) {}
 }
 
-static void *keep(void *unused) {
+static void *run_keeper(void *unused) {
     (void)unused;
     prctl(PR_SET_NAME, "shmring-keeper");
     keeper.list.list.next = &keeper.list.list;
@@ -197,23 +198,23 @@ static void *keep(void *unused) {
     for (;;) {
         sem_post(&keeper.answered);
         wait_semaphore(&keeper.asked);
-        keeper.work(keeper.life);
+        keeper.work(keeper.liveness);
     }
     return NULL;
 }
 
 /* ---- The callers' side ------------------------------------------------------------------------------------------- */
 
-static void before_fork(void) { pthread_mutex_lock(&keeper.desk); }
+static void before_fork(void) { pthread_mutex_lock(&keeper.calls); }
 
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&keeper.desk); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&keeper.calls); }
 
-/* A child has its parent's memory but not its keeper: it holds nothing, and starts its own when it first holds. */
+/* A child has its parent's memory but not its keeper: it holds nothing, and starts a keeper when it first needs one. */
 static void after_fork_in_child(void) {
     keeper.is_started = false;
     keeper.generation++;
     keeper.held_count = keeper.marked_count = 0;
-    pthread_mutex_unlock(&keeper.desk);
+    pthread_mutex_unlock(&keeper.calls);
 }
 
 static int start_keeper(void) {
@@ -225,7 +226,7 @@ static int start_keeper(void) {
     sem_init(&keeper.asked, 0, 0);
     sem_init(&keeper.answered, 0, 0);
     pthread_t thread;
-    int error = start_thread(&thread, SMALL_STACK_NBYTES, keep, NULL);
+    int error = start_thread(&thread, SMALL_STACK_NBYTES, run_keeper, NULL);
     if (error) return error;
     pthread_detach(thread);
     wait_semaphore(&keeper.answered);
@@ -233,14 +234,14 @@ static int start_keeper(void) {
     return 0;
 }
 
-static void ask_keeper(void (*work)(shmring_liveness *), shmring_liveness *life) {
+static void run_in_keeper(void (*work)(shmring_liveness *), shmring_liveness *liveness) {
     keeper.work = work;
-    keeper.life = life;
+    keeper.liveness = liveness;
     sem_post(&keeper.asked);
     wait_semaphore(&keeper.answered);
 }
 
-static int make_room(void) {
+static int reserve_entry(void) {
     if (keeper.held_count < keeper.held_room) return 0;
     size_t room = keeper.held_room ? 2 * keeper.held_room : 16;
     keeper_entry *held = realloc(keeper.held, room * sizeof *held);
@@ -251,48 +252,49 @@ static int make_room(void) {
 }
 
 /* One of SHMRING_ALIVE, SHMRING_DEAD, SHMRING_DROPPED. Any process, any number at once. */
-static int probe_life(shmring_liveness *life) {
-    /* SYNC life (meets: take); SYNC leave (meets: part_from); and what a dead owner wrote, as far as it came: the kernel's
+static int keeper_probe(shmring_liveness *liveness) {
+    /* SYNC liveness (meets: take_word); SYNC leave (meets: release_word). And what a dead owner stored: the kernel's
      * exchange of the word is ordered after all that the owner's thread did. */
-    uint32_t word = load_acquire_u32(&life->word);
+    uint32_t word = load_acquire_u32(&liveness->word);
     if (word & FUTEX_OWNER_DIED) return SHMRING_DEAD;
     if (!(word & FUTEX_TID_MASK)) return SHMRING_DROPPED;
-    if (life->method != ASK_PROCESS_TABLE || !is_gone_from_table(life)) return SHMRING_ALIVE;
+    if (liveness->method != ASK_PROCESS_TABLE || !is_gone_from_table(liveness)) return SHMRING_ALIVE;
     /* Store the mark that the kernel would have stored: one load shows it to all others. */
-    compare_swap_u32(&life->word, word, word | FUTEX_OWNER_DIED);
+    compare_swap_u32(&liveness->word, word, word | FUTEX_OWNER_DIED);
     return SHMRING_DEAD;
 }
 
 /* 0 or an errno; EBUSY if a living process holds it. */
-static int hold_life(shmring_liveness *life) {
-    if (probe_life(life) == SHMRING_ALIVE) return EBUSY;
-    pthread_mutex_lock(&keeper.desk);
+static int keeper_hold(shmring_liveness *liveness) {
+    if (keeper_probe(liveness) == SHMRING_ALIVE) return EBUSY;
+    pthread_mutex_lock(&keeper.calls);
     int error = keeper.is_started ? 0 : start_keeper();
-    if (!error) error = make_room();
+    if (!error) error = reserve_entry();
     if (!error) {
         char state;
-        life->pid = (int32_t)getpid();
-        life->pid_ns = own_pid_ns();
-        if (!read_stat(number_in_proc(), &state, &life->start_time)) life->start_time = 0; /* unknown */
-        ask_keeper(take, life);
+        liveness->pid = (int32_t)getpid();
+        liveness->pid_ns = own_pid_ns();
+        if (!read_stat(number_in_proc(), &state, &liveness->start_time)) liveness->start_time = 0; /* unknown */
+        run_in_keeper(take_word, liveness);
     }
-    pthread_mutex_unlock(&keeper.desk);
+    pthread_mutex_unlock(&keeper.calls);
     return error;
 }
 
-static void drop_life(shmring_liveness *life) {
-    pthread_mutex_lock(&keeper.desk);
-    if (keeper.is_started) ask_keeper(let_go, life);
-    pthread_mutex_unlock(&keeper.desk);
+static void keeper_drop(shmring_liveness *liveness) {
+    pthread_mutex_lock(&keeper.calls);
+    if (keeper.is_started) run_in_keeper(drop_word, liveness);
+    pthread_mutex_unlock(&keeper.calls);
 }
 
-/* Before memory is unmapped: no link of the kernel's list may lead there. The holder of a liveness word in it will
- * not use it again, so its peers are to take it for dead. */
-static void end_lives_in(const void *base, size_t nbytes) {
-    pthread_mutex_lock(&keeper.desk);
+/* Call this before memory is unmapped: no link of the kernel's list may lead there. The holder of a liveness word in it
+ * will not use it again, so peers are to see it as dead. */
+static void keeper_end_all(const void *base, size_t nbytes) {
+    pthread_mutex_lock(&keeper.calls);
     for (size_t i = keeper.held_count; i-- > 0;)
-        if ((uintptr_t)keeper.held[i].life - (uintptr_t)base < nbytes) ask_keeper(let_die, keeper.held[i].life);
-    pthread_mutex_unlock(&keeper.desk);
+        if ((uintptr_t)keeper.held[i].liveness - (uintptr_t)base < nbytes)
+            run_in_keeper(mark_dead, keeper.held[i].liveness);
+    pthread_mutex_unlock(&keeper.calls);
 }
 
 #endif

@@ -1,8 +1,9 @@
 /* Every struct that lives in shared memory, and nothing else.
  *
- * Rules: offsets, never pointers (each process maps at its own address); one writer per field unless a comment names more;
- * what different ranks write lies SHMRING_FALSE_SHARING bytes apart (two lines: the adjacent-line prefetcher pulls
- * pairs). Any change of meaning or place raises SHMRING_LAYOUT_VERSION; attachers refuse another version.
+ * Rules: offsets, never pointers (each process maps at its own address); one writer per field, unless a comment names
+ * more; fields that different ranks write lie SHMRING_FALSE_SHARING bytes apart (two lines: the adjacent-line
+ * prefetcher loads pairs). Any change of meaning or place raises SHMRING_LAYOUT_VERSION; attachers refuse another
+ * version.
  */
 #ifndef SHMRING_LAYOUT_H
 #define SHMRING_LAYOUT_H
@@ -22,27 +23,28 @@
 #define SHMRING_ID_NBYTES 16u
 #define SHMRING_NPARAMS 4u
 
-/* What a segment is for; an attacher says which kind it expects. */
+/* What a segment is for; an attacher refuses a segment of a kind that it does not expect. */
 enum shmring_kind {
     SHMRING_OUTBOX = 1,
     SHMRING_RING = 2,
     SHMRING_ARRAY = 3,
     SHMRING_CHANNEL = 4,
-    SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator failed to make what should stand here (bootstrap/rendezvous.py) */
+    SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator could not make its outbox (bootstrap/rendezvous.py) */
 };
 
-/* Whether a process is alive, for all that map this (sync/liveness.pyx). `word` follows the kernel's robust-futex rules: 0 no holder, else the
- * thread id of the owner's keeper, which lives as long as its process; when that dies, of whatever cause, the kernel
- * sets FUTEX_OWNER_DIED. `method` says whether that mark will come (1) or pid and start time must be asked instead
- * (2: no robust list here, e.g. emulators). Zeroed memory was never held. */
+/* Whether a process is alive, for all processes that map this (sync/liveness.pyx). `word` follows the kernel's
+ * robust-futex rules: 0 without a holder, else the thread id of the owner's keeper, which lives as long as its
+ * process. When the process dies, by any cause, the kernel sets FUTEX_OWNER_DIED. `method` 1: that mark will come; 2:
+ * there is no robust list (e.g. emulators), and observers compare pid and start time instead. Zeroed memory was never
+ * held. */
 typedef struct {
     uint32_t word;
     uint32_t method;
-    uint64_t link;        /* the owner's kernel's: address, in the owner, of the next `link` that the keeper holds */
+    uint64_t link;        /* for the kernel: address, in the owner, of the next `link` that the keeper holds */
     int32_t pid;          /* in the owner's PID namespace */
     uint32_t unused;
-    uint64_t start_time;  /* field 22 of /proc/PID/stat, 0 unknown: with pid, a name no other process ever has */
-    uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be asked about only within one namespace */
+    uint64_t start_time;  /* field 22 of /proc/PID/stat, 0 unknown: with pid, unique among all processes since boot */
+    uint64_t pid_ns;      /* inode of /proc/self/ns/pid: pids may be compared only within one namespace */
 } shmring_liveness;
 
 /* Where one end of a ring sleeps until the counter of the other end reaches a number (ring/blocking.pyx). */
@@ -55,32 +57,33 @@ typedef struct {
 /* The holder of one end of a ring. */
 typedef struct {
     uint32_t taken;  /* 1 once a process has taken it (compare-and-swap) */
-    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 disconnected by the other end; once set, no counter of this end changes */
-    uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one do not spin */
+    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 disconnected by the other end; once it is set, no
+                      * counter of this end changes */
+    uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one processor do not spin */
     uint32_t unused;
-    shmring_liveness life;
+    shmring_liveness liveness;
     shmring_waiter waiter;
 } shmring_ring_role;
 
-/* What one end did so far, for observers; beside its counter, on a line that it has to write anyway. */
+/* Totals of one end, for observers; beside its counter, on a line that the end writes anyway. */
 typedef struct {
     uint64_t messages;
-    uint64_t dropped;   /* producer: that did not fit and never went in */
-    uint64_t overwritten; /* producer: that had gone in and were given up, unread, for newer ones */
-    uint64_t waits;   /* calls that found the ring full, or empty, and had to wait */
-    uint64_t sleeps;  /* how often it slept in them */
+    uint64_t dropped;     /* producer: messages that did not fit and were not sent */
+    uint64_t overwritten; /* producer: messages in the ring that newer ones replaced before they were received */
+    uint64_t waits;       /* calls that found the ring full, or empty, and had to wait */
+    uint64_t sleeps;      /* how often it slept in them */
 } shmring_ring_counts;
 
-/* A single-producer single-consumer ring of nslots equal slots, which follow it at once (ring/spsc.pxd).
- * Counters only grow, for ever, through 2^64; distances are taken by unsigned subtraction.
+/* A single-producer single-consumer ring of nslots equal slots, directly followed by them (ring/spsc.pxd).
+ * Counters only grow and may wrap at 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
 #define SHMRING_RING_MAGIC 0x34676e6972ull /* "ring4" */
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
-    uint64_t drops; /* 1: the producer may give up the oldest, and head's top bit says that one is being read */
-    uint64_t slots_at; /* bytes from here to the slots, which several rings may share (channels/broadcast.pyx) */
+    uint64_t drops; /* 1: the producer may discard the oldest message; head's top bit is set while one is being read */
+    uint64_t slots_at; /* bytes from the ring to its slots, which several rings may share (channels/broadcast.pyx) */
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
     shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
@@ -96,12 +99,12 @@ _Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots sta
 /* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to the holder of its lock. */
 typedef struct {
     SHMRING_APART pthread_mutex_t sending;
-    uint64_t is_midway;  /* while its holder writes a message, of whose pieces some may stand in the ring, */
-    uint64_t began;      /* from this slot on; */
-    uint64_t sent;       /* there were so many messages before it */
+    uint64_t item_state; /* of the item that the holder of `sending` puts (compare-and-swap; channels/queue_ends.pxd) */
+    uint64_t began;      /* the slot at which that item begins */
+    uint64_t sent;       /* messages put before it */
     SHMRING_APART pthread_mutex_t receiving;
     SHMRING_APART uint64_t done; /* calls of task_done (compare-and-swap) */
-    uint32_t joiners;            /* how many wait until all are (compare-and-swap) */
+    uint32_t joiners;            /* callers that wait in join() (compare-and-swap) */
     sem_t joined;
 } shmring_queue;
 
@@ -121,27 +124,27 @@ typedef struct {
     uint64_t params[SHMRING_NPARAMS]; /* meaning depends on kind */
     SHMRING_APART uint32_t ready;
     SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (bootstrap/rendezvous.py) */
-    SHMRING_APART shmring_liveness life;
+    SHMRING_APART shmring_liveness liveness;
 } shmring_header;
 
 _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must fit its page");
 
 /* ---- the outbox: all that one rank stores in collectives ----------------------------------------------------------
  *
- * Rounds are numbered for ever from 0 on each communicator; round r uses slot r % nslots of every rank's outbox. Both
- * counters only grow, and each has one writer. A rank that writes nothing in a round need not publish it.
+ * The rounds of a communicator are numbered from 0; round r uses slot r % nslots of every rank's outbox. Both counters
+ * only grow, and each has one writer. A rank that writes nothing in a round need not publish it.
  * Invariant, for every rank i while it writes round r:   r < consumed[j] + nslots   for every other rank j.
  *
  *   [header page][shmring_outbox][eager slots: nslots x eager_stride][slots: nslots x slot_nbytes]
- *   [pair queue ends: one a peer][pair queues: one a peer, each without memory until it is used]
- *   [helper areas 1, 2, ...: without memory but for those of the team's threads]
+ *   [pair queue ends: one for each peer][pair queues: one for each peer, each without memory until it is used]
+ *   [helper areas 1, 2, ...: only those of the team's threads have memory]
  */
 #define SHMRING_NSLOTS_MAX 14u
 
 #define SHMRING_LATE_NBYTES 200u
 
-/* The first rank to notice a failure writes this, once; only the one in rank 0's outbox is used. Every waiting rank loads
- * `state`. */
+/* The first rank that notices a failure writes this record, once; only the record in rank 0's outbox is used. Every
+ * waiting rank loads `state`. */
 typedef struct {
     uint32_t state; /* 0 nothing, 1 being written, 2 written (release) */
     uint32_t cause; /* SHMRING_LOST ... below */
@@ -152,7 +155,7 @@ typedef struct {
     uint64_t theirs;
     union {
         char reason[SHMRING_LATE_NBYTES];
-        uint8_t late[SHMRING_LATE_NBYTES]; /* SHMRING_LATE: the ranks that are late, a bit each, as far as there are bits */
+        uint8_t late[SHMRING_LATE_NBYTES]; /* SHMRING_LATE: a bit for each of the first 1600 ranks, set if it is late */
     };
 } shmring_abort;
 
@@ -164,7 +167,8 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
-/* What the trials of the two ways to store have taken this rank: through the cache, and past it (arrays/store_tuning.pyx). */
+/* The time that trials of the two kinds of stores took this rank: through the cache, and streaming past it
+ * (arrays/store_tuning.pyx). */
 #define SHMRING_NCOSTS 8u
 typedef struct {
     uint64_t posted_at; /* the round in which the last trial began, plus one (release) */
@@ -172,12 +176,12 @@ typedef struct {
 } shmring_costs;
 
 typedef struct {
-    /* One line: the count of rounds published, and what each of the last nslots of them was, so that a rank that fetches
+    /* One line: the count of published rounds, and the signatures of the last nslots of them, so that a rank that loads
      * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
     SHMRING_APART uint64_t published;
     uint32_t signature[SHMRING_NSLOTS_MAX];
-    SHMRING_APART uint64_t consumed; /* rounds read by this rank: their slots, everywhere, are free of it */
-    SHMRING_APART uint64_t asleep;   /* 0 awake; else what this rank sleeps for (sync/wait.pyx) */
+    SHMRING_APART uint64_t consumed; /* rounds that this rank has read: it will not load their slots again */
+    SHMRING_APART uint64_t asleep;   /* waiter word: 0 awake; else what this rank waits for (sync/wait.pyx) */
     SHMRING_APART sem_t wake;
     /* The same for messages (p2p/pair_queue.pyx): another thread of the rank may sleep in a collective. */
     SHMRING_APART uint64_t pair_queues_asleep;
@@ -185,9 +189,12 @@ typedef struct {
     SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
     uint64_t full_signature[SHMRING_NSLOTS_MAX]; /* loaded only to explain a mismatch, */
     uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
-    uint64_t current; /* signature of the call this rank is in, 0 outside; cleared before consumed passes its last round */
-    uint64_t awaiting; /* signature of the message call that a thread of it sleeps in, 0 none: for the errors of other ranks */
-    uint64_t last_wait; /* what its last wait of some length was for (sync/wait_graph.pxd), for the same; void once that has come */
+    uint64_t current;   /* signature of the call this rank is in, 0 outside; cleared before `consumed` passes the call's
+                         * last round */
+    uint64_t awaiting;  /* signature of the message call in which a thread of this rank sleeps, 0 none; other ranks load
+                         * it for their error messages */
+    uint64_t last_wait; /* what its last long wait was for (sync/wait_graph.pxd), for error messages; void once the wait
+                         * is over */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
@@ -207,11 +214,11 @@ _Static_assert(sizeof(shmring_outbox) <= SHMRING_PAGE_NBYTES - sizeof(uint64_t),
 #define SHMRING_THREADS_MAX 32u
 #define SHMRING_HELPER_SLOT_NBYTES 65536u
 
-/* ---- eager messages: small payloads in the same lines as their sequence number ------------------------------------------
+/* ---- eager messages: small payloads in the same lines as their sequence number -------------------------------------
  *
- * Each line ends in its tag, round + 1, stored after the rest of the line (release), so a reader that loads the tag has the
- * payload: one miss brings both. The first line also carries the signature. A tag is 64 bits wide: a stale line can
- * never be taken for a new one. */
+ * Each line ends in its tag, round + 1, stored after the rest of the line (release): a reader that loads the tag has
+ * the payload, and one cache miss loads both. The first line also has the signature. A tag is 64 bits wide, so a stale
+ * line is never mistaken for a new one. */
 #define SHMRING_EAGER_NBYTES 4096u
 #define SHMRING_FIRST_NBYTES 48u
 #define SHMRING_REST_NBYTES 56u
@@ -242,9 +249,9 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
  *
  * The pair queue from i to j lies in the outbox of i, and only i writes to it: SHMRING_PAIR_QUEUE_NCELLS cells, then a
  * byte ring. A cell is one cache line. Its `seq`, the cell's number counted from 1, is stored last (release). A message
- * of at most SHMRING_CELL_NBYTES travels in its cell; a longer one in pieces through the byte ring, with one cell for
- * each piece; such a cell holds no payload but the piece's `trial`. Payload is never stored where a `seq` may lie, so a
- * stale `seq` is always the number of an older cell.
+ * of at most SHMRING_CELL_NBYTES lies in its cell. A longer message goes in pieces through the byte ring, with one cell
+ * for each piece, which holds the piece's `trial` instead of payload. Payload is never stored where a `seq` may lie, so
+ * a stale `seq` is always the number of an older cell.
  * Invariants:   sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   bytes of the pieces not taken <= size of the byte ring. */
 #define SHMRING_PAIR_QUEUE_NCELLS 256u
 #define SHMRING_CELL_NBYTES 40u
@@ -253,7 +260,7 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
 typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
-        uint64_t trial; /* the receiver is to time how long it reads the piece; 0: it is not (p2p/pair_queue.pyx) */
+        uint64_t trial; /* not 0: the receiver times its read of the piece (p2p/pair_queue.pyx) */
     };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;
@@ -267,7 +274,8 @@ _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 typedef struct {
     SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's queue to this rank */
     uint64_t opened;              /* 1 once this rank's queue to the peer has memory (release) */
-    uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]; /* reading the pieces of trial t: in [t % that many]; before `taken` */
+    uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]; /* time to read the pieces of trial t, at t modulo the size of this
+                                                    * array; stored before `taken` */
 } shmring_pair_queue_end;
 
 #endif

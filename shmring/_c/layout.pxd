@@ -42,7 +42,7 @@ cdef extern from "layout.h" nogil:
         uint32_t taken
         uint32_t closed
         uint32_t only
-        shmring_liveness life
+        shmring_liveness liveness
         shmring_waiter waiter
 
     ctypedef struct shmring_ring_counts:
@@ -67,7 +67,7 @@ cdef extern from "layout.h" nogil:
 
     ctypedef struct shmring_queue:
         pthread_mutex_t sending
-        uint64_t is_midway
+        uint64_t item_state
         uint64_t began
         uint64_t sent
         pthread_mutex_t receiving
@@ -93,7 +93,7 @@ cdef extern from "layout.h" nogil:
         uint64_t params[SHMRING_NPARAMS]
         uint32_t ready
         uint64_t attached
-        shmring_liveness life
+        shmring_liveness liveness
 
     enum:
         SHMRING_NSLOTS_MAX

@@ -27,7 +27,8 @@ static inline void add_node(shmring_nodes *nodes, int node) {
     nodes->words[node / SHMRING_NODE_BITS] |= 1ul << node % SHMRING_NODE_BITS;
 }
 
-/* For pages of the range that have no memory yet; in shared memory the file keeps the policy, whichever process touches them. */
+/* For pages of the range that have no memory yet. The policy of shared memory belongs to the file, so it applies
+ * whichever process touches the pages first. */
 static inline int set_policy(void *address, size_t nbytes, int mode, const shmring_nodes *nodes) {
 #ifdef SYS_mbind
     /* The kernel reads one bit less than the count it is given. */

@@ -1,4 +1,5 @@
-/* A lock between processes that survives its holder: the kernel hands it on, and says so, when its holder dies. */
+/* A lock between processes that survives its holder: when the holder dies, the kernel passes the lock to the next
+ * process with the result EOWNERDEAD. */
 #ifndef SHMRING_ROBUST_H
 #define SHMRING_ROBUST_H
 

@@ -94,7 +94,7 @@ def rendezvous(
         the segment is unmapped should the rendezvous fail.
     check : callable, optional
         Called at each look with the ranks not found so far; what it raises ends the rendezvous for this rank. For
-        callers that can tell from an older communicator that a missing rank is dead.
+        callers that know from an older communicator that a missing rank is dead.
 
     Returns
     -------
@@ -333,7 +333,7 @@ class _Rendezvous:
             needed, available, *_ = segment.header.params
             if not needed:
                 raise RendezvousError(
-                    f"rank {r} could not make its segment of {self.session!r}; its own error says why"
+                    f"rank {r} could not make its segment of {self.session!r}; see the error that it raised itself"
                 )
             raise OutOfSharedMemoryError(
                 f"the ranks of {self.session!r} cannot meet: rank {r} cannot reserve {needed} bytes of shared memory; "

@@ -280,7 +280,7 @@ cdef class BroadcastSender(BroadcastRings):
             state = END_STATES[ring_end_state(c.watch.other)]
             if ring.producer.closed == DISCONNECTED:
                 state = "disconnected"
-            found.append(Follower(state, c.watch.other.life.pid, (c.p.tail - head) / c.p.capacity,
+            found.append(Follower(state, c.watch.other.liveness.pid, (c.p.tail - head) / c.p.capacity,
                                   ring.sent.overwritten))
         return found
 

@@ -132,7 +132,7 @@ cdef class BroadcastRings(Endpoint):
             wake_peer(&c.watch, tail)
         if not left:
             raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1,
-                                self.cursors[0].watch.other.life.pid)
+                                self.cursors[0].watch.other.liveness.pid)
         return left
 
     cdef int load_head(self, cursor_t *c) except -1:
@@ -168,8 +168,8 @@ cdef class BroadcastRings(Endpoint):
 
     cdef object full(self):
         """The error that `make_room` was LATE."""
-        return queue.Full(f"receiver {self.late}, process {self.cursors[self.late].watch.other.life.pid}, has not made "
-                          "room")
+        pid = self.cursors[self.late].watch.other.liveness.pid
+        return queue.Full(f"no room for this message: receiver {self.late} (process {pid}) has not taken earlier ones")
 
     cdef object corrupt(self):
         return SegmentError("a receiver of this broadcast wrote an invalid counter into its ring: nothing was sent")
@@ -192,7 +192,7 @@ cdef class BroadcastRings(Endpoint):
         if outcome and self.when_slow == SLOW_DISCONNECTS:
             c.is_over = True
             store_release_u32(&c.p.ring.producer.closed, DISCONNECTED)
-            drop_liveness(&c.p.ring.producer.life)
+            drop_liveness(&c.p.ring.producer.liveness)
             wake_peer_at_once(&c.watch)
         return outcome
 

@@ -21,7 +21,7 @@ cdef enum:     # what a send ends with, beside READY and LATE
 
 # Whether the holder of the other end has closed it or is dead, as far as one look at its line tells.
 cdef inline bint is_gone(shmring_ring_role *role) noexcept nogil:
-    return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.life.word) & FUTEX_OWNER_DIED != 0
+    return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.liveness.word) & FUTEX_OWNER_DIED != 0
 
 
 cdef class Endpoint:

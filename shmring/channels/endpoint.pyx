@@ -149,7 +149,7 @@ cdef class RingEndpoint(Endpoint):
             if not code:
                 self.note_taken(only)
         if code == RING_TAKEN:
-            pid = self.watch.own.life.pid
+            pid = self.watch.own.liveness.pid
             state = ("being taken", "alive", "closed by it", "its holder is dead")[ring_end_state(self.watch.own)]
             raise RoleTakenError(f"process {pid} has taken the {self.role} of {self.channel.title} ({state})", pid)
         if code == RING_CORRUPT or code == RING_FOREIGN:
@@ -249,7 +249,7 @@ cdef class RingEndpoint(Endpoint):
 
     cdef object peer_lost(self):
         """The error that the other end is gone."""
-        pid = self.watch.other.life.pid
+        pid = self.watch.other.liveness.pid
         if self.watch.other.closed == DISCONNECTED:
             return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
                                      f"too slow: {self.ring.sent.overwritten} messages were dropped", -1, pid)
@@ -302,7 +302,7 @@ cdef class RingEndpoint(Endpoint):
     @property
     def peer_pid(self):
         """Process id of the other end's holder in its own PID namespace; 0 if no process has taken it yet."""
-        return self.watch.other.life.pid
+        return self.watch.other.liveness.pid
 
     @property
     def name(self):

@@ -139,5 +139,5 @@ cdef void *wait_and_signal(void *argument) noexcept nogil:
                 break
         eventfd_write(notice.descriptor, 1)
         # SYNC signalled (meets: is_signalled, signal). The descriptor is readable, and this thread is in no waiter
-        # word, before the store that says so.
+        # word, before the store that announces it.
         store_release_u32(&notice.is_armed, 0)

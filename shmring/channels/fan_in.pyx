@@ -206,7 +206,7 @@ cdef class FanInReceiver(Endpoint):
         queue.Empty
             Nothing has come in time.
         PeerLostError
-            A sender has died, or left without closing, and all that it had sent was received; ``rank`` says which.
+            A sender has died, or left without closing, and all that it had sent was received; ``rank`` is its number.
             Reported once for each; the others go on, and so may the caller.
         EndOfStreamError
             All senders are gone, and all that they sent was received.

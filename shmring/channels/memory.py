@@ -115,7 +115,7 @@ def _adopted(descriptor) -> ChannelMemory:
 
 
 def allows_pickle(allow_pickle: bool | None) -> bool:
-    """What a call says about objects: its argument, or else the setting of this process."""
+    """Whether a channel allows pickle: the argument of the call, or else the setting of this process."""
     return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)
 
 

@@ -21,7 +21,7 @@ ctypedef struct message_t:
 cdef object encode(object x, message_t *m)
 cdef object encode_pickled(object pickled, message_t *m)
 cdef void start_stream(message_t *m) noexcept nogil
-cdef bint is_midway(message_t *m) noexcept nogil
+cdef bint is_partly_sent(message_t *m) noexcept nogil
 cdef tuple word_and_meta(object kind, tuple shape)
 cdef bint is_array_shape(tuple shape, object itemsize)
 

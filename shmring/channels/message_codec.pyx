@@ -156,7 +156,7 @@ cdef void start_stream(message_t *m) noexcept nogil:
     m.is_streamed = True
 
 
-cdef bint is_midway(message_t *m) noexcept nogil:
+cdef bint is_partly_sent(message_t *m) noexcept nogil:
     """Whether some pieces of it are in the ring, and some are not."""
     return m.load.nbytes > 0 and m.load.word == word_of(PIECE)
 

@@ -10,7 +10,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring.channels.endpoint cimport DROPPED, deadline_of, left_until
 from shmring.channels.format cimport DROPS_OLDEST
-from shmring.channels.message_codec cimport is_midway, start_stream
+from shmring.channels.message_codec cimport is_partly_sent, start_stream
 from shmring.ring.blocking cimport GONE, LATE, await_counter
 from shmring.ring.framing cimport CUT, PIECE, WORD_NBYTES, frame_needs, longest_frame, put_load
 from shmring.ring.overwrite cimport overwrite_frames
@@ -154,7 +154,7 @@ cdef class MessageWriter(RingSender):
     cdef void end_send(self, message_t *m) noexcept:
         if m.is_streamed:
             self.is_busy = False
-            self.must_cut = is_midway(m)
+            self.must_cut = is_partly_sent(m)
 
     # ---- with a timeout ----
 

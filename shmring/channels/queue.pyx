@@ -18,7 +18,7 @@ from shmring._runtime cimport timeout_to_ns
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.message_reader cimport take_bytes
 from shmring.channels.message_writer cimport put_bytes
-from shmring.channels.queue_ends cimport (GLANCE_NS, MIDWAY, NO_ITEM, VOID, PyThread_get_thread_ident, QueueEnds,
+from shmring.channels.queue_ends cimport (GLANCE_NS, PUTTING, NO_ITEM, VOID, PyThread_get_thread_ident, QueueEnds,
                                           tick_until)
 from shmring.ring.blocking cimport LATE
 from shmring.sync.backoff cimport deadline_of, left_until
@@ -120,16 +120,16 @@ cdef class Queue(QueueEnds):
             is_begun = True
             while True:
                 self.q.began = load_relaxed_u64(&self.ring.tail)
-                store_release_u64(&self.q.is_midway, MIDWAY)
+                store_release_u64(&self.q.item_state, PUTTING)
                 self.put_content(content, timeout_ns, deadline_ns)
                 fault_point("put")
-                if compare_swap_u64(&self.q.is_midway, MIDWAY, NO_ITEM) or self.complete(timeout_ns, deadline_ns):
+                if compare_swap_u64(&self.q.item_state, PUTTING, NO_ITEM) or self.complete(timeout_ns, deadline_ns):
                     return
                 store_release_u64(&self.ring.sent.messages, self.q.sent)
         except BaseException:
             if is_begun:
                 store_release_u64(&self.ring.sent.messages, self.q.sent)
-                store_release_u64(&self.q.is_midway, VOID)
+                store_release_u64(&self.q.item_state, VOID)
             raise
         finally:
             self.unlock(&self.q.sending, &self.sending_thread)

@@ -14,10 +14,10 @@ cdef enum:
     TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
     GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
 
-cdef enum:                     # in `shmring_queue.is_midway`
+cdef enum:                     # in `shmring_queue.item_state`
     NO_ITEM = 0
-    MIDWAY = 1                 # an item is being put
-    VOID = 2                   # what has been put of the item is void: it was given up, or must be put again
+    PUTTING = 1                # an item is being put
+    VOID = 2                   # the pieces in the ring are void: the item was given up, or must be put again
     HELD = 3                   # a consumer has the beginning of the item, and has left the call
 
 

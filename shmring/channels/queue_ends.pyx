@@ -5,8 +5,8 @@ can continue where the last one stopped, or died. The holder of a robust lock ow
 kernel passes the lock on. A message that a dead producer had not completed is retracted, or cut as in a channel.
 
 An item longer than the ring streams through it, so a consumer whose time is over may have the beginning of one. It
-keeps that and marks the item as held (`MIDWAY` to `HELD`). The producer does not complete a held item: either the same
-consumer continues (`HELD` to `MIDWAY`), or another consumer declares it void, and the producer puts it again.
+keeps that and marks the item as held (`PUTTING` to `HELD`). The producer does not complete a held item: either the same
+consumer continues (`HELD` to `PUTTING`), or another consumer declares it void, and the producer puts it again.
 """
 
 cimport cython
@@ -99,8 +99,8 @@ cdef class QueueEnds:
     cdef int have_sender(self) except -1:
         if not self.sender.is_taken:
             self.sender.prepare()
-        cdef bint is_midway = load_relaxed_u64(&self.q.is_midway)
-        self.sender.resume(is_midway and not self.take_back())
+        cdef bint is_unfinished = load_relaxed_u64(&self.q.item_state)
+        self.sender.resume(is_unfinished and not self.take_back())
         return 0
 
     cdef bint take_back(self) except -1:
@@ -129,10 +129,10 @@ cdef class QueueEnds:
             self.receiver.prepare()
         self.receiver.resume()
         if self.receiver.target is not None:       # of an item that this end holds, if no other has declared it void
-            if not compare_swap_u64(&self.q.is_midway, HELD, MIDWAY):
+            if not compare_swap_u64(&self.q.item_state, HELD, PUTTING):
                 self.receiver.target = None
-        elif load_relaxed_u64(&self.q.is_midway) == HELD:
-            compare_swap_u64(&self.q.is_midway, HELD, VOID)
+        elif load_relaxed_u64(&self.q.item_state) == HELD:
+            compare_swap_u64(&self.q.item_state, HELD, VOID)
         return 0
 
     # ---- items in the middle ----
@@ -140,10 +140,10 @@ cdef class QueueEnds:
     cdef bint complete(self, int64_t timeout_ns, int64_t deadline_ns) except -1:
         """All of an item is in the ring, and a consumer holds its beginning, or has declared it void. True once it is
         put; False: it must be put again."""
-        while not compare_swap_u64(&self.q.is_midway, MIDWAY, NO_ITEM):
-            if load_acquire_u64(&self.q.is_midway) == VOID:
+        while not compare_swap_u64(&self.q.item_state, PUTTING, NO_ITEM):
+            if load_acquire_u64(&self.q.item_state) == VOID:
                 return False
-            if tick_until(deadline_ns, timeout_ns) == 0 and compare_swap_u64(&self.q.is_midway, HELD, VOID):
+            if tick_until(deadline_ns, timeout_ns) == 0 and compare_swap_u64(&self.q.item_state, HELD, VOID):
                 raise queue.Full
             time.sleep(1e-9 * GLANCE_NS)
         return True
@@ -152,9 +152,9 @@ cdef class QueueEnds:
         """Keep the beginning of an item for the next call. False: the producer has completed the item meanwhile, and
         this end has assembled it."""
         cdef frame_t f
-        if self.receiver.target is None or compare_swap_u64(&self.q.is_midway, MIDWAY, HELD):
+        if self.receiver.target is None or compare_swap_u64(&self.q.item_state, PUTTING, HELD):
             return True
-        if load_acquire_u64(&self.q.is_midway) != NO_ITEM:
+        if load_acquire_u64(&self.q.item_state) != NO_ITEM:
             return True
         self.receiver.look(&f)
         return self.receiver.kept is None

@@ -170,7 +170,7 @@ cdef class CollectiveBase:
 
     cdef object perform(self, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held, kept, result,
                         async_op):
-        """Make the call, whose arguments have passed all checks; or prepare it for later, as ``async_op`` says."""
+        """Make the call, whose arguments have passed all checks; with ``async_op``, prepare it for later."""
         cdef Engine engine = self.engine
         cdef request_t request
         cdef Program program

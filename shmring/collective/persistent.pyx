@@ -43,7 +43,7 @@ cdef object prepare(Prepared call, Engine engine, int kind, array_t *x, array_t 
 
 
 cdef object dispatch(Prepared call, async_op):
-    """Make the call now, submit it, or return it, as ``async_op`` says."""
+    """Make the call now, submit it, or return it, depending on ``async_op``."""
     if async_op is PREPARE:
         if call.has_copies():
             raise ValueError("a plan reads and writes arrays in place: pass arrays that are C-contiguous, aligned "

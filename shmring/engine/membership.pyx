@@ -22,7 +22,7 @@ from shmring.sync.turn cimport give_turn, has_turn, take_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.group cimport group_t
-from shmring.sync.liveness cimport ALIVE, drop_liveness, life_state
+from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 
 from shmring.engine.abort_errors import Record, diagnose
 from shmring.engine.lifecycle import exit_reason
@@ -68,11 +68,11 @@ cdef class Membership:
         self.c.group.size = size
         self.c.group.first = &self.c.group
         self.c.group.outbox = <shmring_outbox **> self.heap.allocate(size, sizeof(void *))
-        self.c.group.life = <shmring_liveness **> self.heap.allocate(size, sizeof(void *))
+        self.c.group.liveness = <shmring_liveness **> self.heap.allocate(size, sizeof(void *))
         for j in range(size):
             base = (<Mapping> self.mappings[j]).address
             self.c.group.outbox[j] = control_area(base)
-            self.c.group.life[j] = &(<shmring_header *> base).life
+            self.c.group.liveness[j] = &(<shmring_header *> base).liveness
         self.c.group.record = &self.c.group.outbox[0].abort
         self.c.own = self.c.group.outbox[rank]
 
@@ -94,7 +94,7 @@ cdef class Membership:
             # Another process wrote it: numbers that are no ranks are not used as indices.
             by = r.by if 0 <= r.by < size else 0
             about = r.about if 0 <= r.about < size else by
-            pid = self.c.group.life[about].pid
+            pid = self.c.group.liveness[about].pid
         self.nvisitors -= 1
         late = ()
         if r.cause == SHMRING_LATE:
@@ -171,7 +171,7 @@ cdef class Membership:
         for j in range(g.size):
             # SYNC left (meets: mark_left). The counters of a rank that has left are final.
             states[j] = (HAS_LEFT if load_acquire_u32(&g.outbox[j].left)
-                         else PRESENT if life_state(g.life[j]) == ALIVE else HAS_DIED)
+                         else PRESENT if liveness_state(g.liveness[j]) == ALIVE else HAS_DIED)
 
     def rank_states(self):
         """By rank: 0, or 1 if it has closed, or 2 if it died. Works on a broken communicator, too."""
@@ -203,7 +203,7 @@ cdef class Membership:
             c = c.next
         fault_point("left")
         wake_all(&self.c.group)     # a rank that sleeps for a counter of this one finds `left`
-        drop_liveness(self.c.group.life[self.c.group.rank])
+        drop_liveness(self.c.group.liveness[self.c.group.rank])
         fault_point("dropped")
 
     def close(self):

@@ -86,7 +86,7 @@ def prepare_outbox(Mapping mapping not None):
         raise ValueError(f"{mapping!r} does not hold an outbox")
     if sem_init(&box.wake, 1, 0) != 0 or sem_init(&box.pair_queues_wake, 1, 0) != 0:
         raise SegmentError("this system has no process-shared POSIX semaphores (sem_init failed)")
-    error = hold_liveness(&(<shmring_header *> mapping.address).life)
+    error = hold_liveness(&(<shmring_header *> mapping.address).liveness)
     if error:
         raise SegmentError(f"cannot hold the liveness of this process: {os.strerror(error)}")
     return functools.partial(_abandon_outbox, mapping)
@@ -97,4 +97,4 @@ def _abandon_outbox(Mapping mapping not None):
         return
     # A peer may have seen the rendezvous complete just before this rank gave it up.
     store_release_u32(&control_area(mapping.address).left, 1)
-    drop_liveness(&(<shmring_header *> mapping.address).life)
+    drop_liveness(&(<shmring_header *> mapping.address).liveness)

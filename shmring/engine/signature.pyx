@@ -14,7 +14,7 @@ def check_size(size):
     """Raise ``ValueError`` for a number of ranks that no communicator can have."""
     if size < 1:
         raise ValueError(f"size={size} must be at least 1")
-    if size > MAX_RANKS:    # a signature does not tell them apart
+    if size > MAX_RANKS:    # a signature has too few bits for the rank
         raise ValueError(f"size={size}: a communicator has at most {MAX_RANKS} ranks")
 
 

@@ -15,7 +15,7 @@ from shmring._c.layout cimport (SHMRING_ARRAY, SHMRING_CHANNEL, SHMRING_HEADER_N
                                 SHMRING_LAYOUT_VERSION, SHMRING_MAGIC, SHMRING_NPARAMS, SHMRING_OUTBOX,
                                 SHMRING_FAILURE_NOTICE, SHMRING_RING, shmring_header)
 from shmring.memory.mapping cimport Mapping
-from shmring.sync.liveness cimport DEAD, life_state
+from shmring.sync.liveness cimport DEAD, liveness_state
 
 from shmring.errors import ClosedError
 
@@ -78,7 +78,7 @@ def stamp(Mapping mapping not None, *, int kind, boot_id, nonce, int rank, int s
     header.size = size
     for i in range(len(params)):
         header.params[i] = params[i]
-    header.life.pid = os.getpid()
+    header.liveness.pid = os.getpid()
     # SYNC stamped (meets: found_version). Magic and version have the same offsets in all layout versions, and a process
     # that loads the magic sees the version: builds with different layouts always recognise each other.
     store_release_u64(&header.magic, SHMRING_MAGIC)
@@ -111,8 +111,8 @@ def read(Mapping mapping not None):
     memcpy(&copy, header_of(mapping), sizeof(copy))
     return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
                   (<const char *>copy.boot_id)[:SHMRING_ID_NBYTES], (<const char *>copy.nonce)[:SHMRING_ID_NBYTES],
-                  copy.rank, copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.life.pid,
-                  copy.life.start_time)
+                  copy.rank, copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.liveness.pid,
+                  copy.liveness.start_time)
 
 
 def set_attached(Mapping mapping not None, value):
@@ -130,4 +130,4 @@ def attached(Mapping mapping not None):
 def may_be_dead(Mapping mapping not None):
     """Whether the segment's creator may be dead. False: the kernel would mark its death in the header, and has not."""
     cdef shmring_header *header = header_of(mapping)
-    return header.life.method != KERNEL_MARKS or life_state(&header.life) == DEAD
+    return header.liveness.method != KERNEL_MARKS or liveness_state(&header.liveness) == DEAD

@@ -20,7 +20,7 @@ from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns
 from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY, group_t
-from shmring.sync.liveness cimport DEAD, life_state
+from shmring.sync.liveness cimport DEAD, liveness_state
 
 from shmring.errors import MessageTimeoutError
 
@@ -190,7 +190,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
         if j == g.rank or not (awaited or q.nposted):
             continue
         has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/membership.pyx)
-        if only_dead if has_left else life_state(g.life[j]) != DEAD:
+        if only_dead if has_left else liveness_state(g.liveness[j]) != DEAD:
             continue
         if has_news(q, j):      # sent before it left
             return False

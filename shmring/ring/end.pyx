@@ -65,7 +65,7 @@ cdef class End:
         if code == RING_CORRUPT:
             raise SegmentError("the counters of this ring are impossible")
         if code == RING_TAKEN:
-            pid = self.own.life.pid
+            pid = self.own.liveness.pid
             state = ("just arriving", "alive", "closed", "dead")[ring_end_state(self.own)]
             role = "producer" if is_producer else "consumer"
             raise RoleTakenError(f"process {pid} took the {role}'s end of this ring (now {state})", pid)

@@ -56,7 +56,7 @@ class RingLook(NamedTuple):
 
 cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint64_t position):
     return EndLook(
-        END_STATES[ring_end_state(role)], role.life.pid,
+        END_STATES[ring_end_state(role)], role.liveness.pid,
         load_relaxed_u64(&role.waiter.asleep) != 0, position, load_relaxed_u64(&counts.messages),
         load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overwritten),
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),

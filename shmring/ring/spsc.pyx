@@ -15,7 +15,7 @@ from shmring._c.atomics cimport (compare_swap_u32, load_acquire_u32, load_acquir
                                  store_relaxed_u64, store_release_u32, store_release_u64)
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, shmring_ring, shmring_ring_role
 from shmring.sync.backoff cimport sem_init
-from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, hold_liveness, life_state
+from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, hold_liveness, liveness_state
 
 from shmring.errors import RoleTakenError
 
@@ -68,7 +68,7 @@ cdef int take(shmring_ring_role *role, bint again) noexcept nogil:
     cdef bint is_first = compare_swap_u32(&role.taken, 0, 1)
     if not is_first and not (again and ring_end_state(role) != END_HERE):
         return RING_TAKEN
-    cdef int error = hold_liveness(&role.life)
+    cdef int error = hold_liveness(&role.liveness)
     if error and is_first:
         store_release_u32(&role.taken, 0)
     elif not error:
@@ -90,7 +90,7 @@ cdef int check_counters(shmring_ring_role *role, bint possible) noexcept nogil:
 cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil:
     # SYNC closed (meets: ring_is_finished, closed_state). The last count before the flag that makes it the last.
     store_release_u32(&role.closed, 1 if in_good_order else 2)
-    drop_liveness(&role.life)
+    drop_liveness(&role.liveness)
 
 
 cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False,
@@ -155,11 +155,11 @@ cdef int ring_end_state(shmring_ring_role *role) noexcept nogil:
         return state
     if not load_acquire_u32(&role.taken):
         return END_ABSENT
-    cdef int life = life_state(&role.life)
-    if life == ALIVE:
+    cdef int state_of_holder = liveness_state(&role.liveness)
+    if state_of_holder == ALIVE:
         return END_HERE
-    # It may have closed, and then died or let go, since the first look. Dropped but not closed: it is just arriving.
-    return closed_state(role, END_LOST if life == DEAD else END_ABSENT)
+    # The holder may have closed the end, and then died, since the first load. Dropped but not closed: it is attaching.
+    return closed_state(role, END_LOST if state_of_holder == DEAD else END_ABSENT)
 
 
 # ---- Making, from Python ----
@@ -238,6 +238,8 @@ cdef object refuse_if_in_use(shmring_ring *ring):
     if load_acquire_u64(&ring.magic) != SHMRING_RING_MAGIC:
         return
     if ring_end_state(&ring.producer) == END_HERE:
-        raise RoleTakenError(f"process {ring.producer.life.pid} is this ring's producer", ring.producer.life.pid)
+        pid = ring.producer.liveness.pid
+        raise RoleTakenError(f"process {pid} is this ring's producer", pid)
     if ring_end_state(&ring.consumer) == END_HERE:
-        raise RoleTakenError(f"process {ring.consumer.life.pid} is this ring's consumer", ring.consumer.life.pid)
+        pid = ring.consumer.liveness.pid
+        raise RoleTakenError(f"process {pid} is this ring's consumer", pid)

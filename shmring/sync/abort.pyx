@@ -12,7 +12,7 @@ from shmring._c.atomics cimport (compare_swap_u32, cpu_pause, load_acquire_u32, 
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_LATE, SHMRING_LOST, shmring_abort
 from shmring.sync.backoff cimport before_wake, now_ns, sem_post, take_sleeper
-from shmring.sync.liveness cimport DEAD, life_state
+from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport find_late
 
 cdef enum:
@@ -107,7 +107,7 @@ cdef bint is_reported(group_t *g) noexcept nogil:
     """Whether the record is written. If its writer died over it, it is completed, and is about that writer."""
     cdef uint32_t state = load_acquire_u32(&g.record.state)
     cdef int j = writer_of(state)
-    if state != 0 and state != WRITTEN and 0 <= j < g.size and j != g.rank and life_state(g.life[j]) == DEAD:
+    if state != 0 and state != WRITTEN and 0 <= j < g.size and j != g.rank and liveness_state(g.liveness[j]) == DEAD:
         complete_report(g, SHMRING_LOST, j)
     return in_trouble(g)
 

@@ -28,7 +28,7 @@ ctypedef struct group_t:
     group_t *next
     shmring_abort *record      # one for all threads of all ranks
     shmring_outbox **outbox
-    shmring_liveness **life
+    shmring_liveness **liveness
     uint64_t *seen[2]          # [PUBLISHED][rank], [CONSUMED][rank]; the own entries are the maximum
     int64_t spin_ns            # before the first system call
     int yields                 # sched_yield calls between spinning and sleeping

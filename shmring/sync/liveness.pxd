@@ -1,28 +1,28 @@
-# Liveness of the processes that share a segment, without polling the process table. The story is in _c/keeper.h.
+# Liveness of the processes that share a segment, without polling the process table. The method is in _c/keeper.h.
 from libc.stdint cimport uint32_t
 
 from shmring._c.layout cimport shmring_liveness
 
-# What a look at a life returns. DROPPED: not held; its owner let go of it, or it was never held.
+# States of a liveness. DROPPED: not held; its owner dropped it, or it was never held.
 cdef enum:
     ALIVE = 0
     DEAD = 1
     DROPPED = 2
 
-# Hold `life` (zeroed memory, or a former life) until this process dies or drops it; 0 or an errno (EBUSY: a process
-# living holds it). Any thread may call, and may end afterwards. It must be dropped, or ended, before the memory is
-# unmapped: the kernel walks the lives a process held when it dies, and stops at one it cannot read.
-cdef int hold_liveness(shmring_liveness *life) noexcept nogil
+# Hold `liveness` (zeroed memory, or a former liveness) until this process dies or drops it; 0 or an errno (EBUSY: a
+# living process holds it). Any thread may call, and may end afterwards. It must be dropped, or ended, before the memory
+# is unmapped: when a process dies, the kernel walks the words that it held, and stops at one that it cannot read.
+cdef int hold_liveness(shmring_liveness *liveness) noexcept nogil
 
-# Let go. Of what this process does not hold (a parent's, one dropped before) it does nothing.
-cdef void drop_liveness(shmring_liveness *life) noexcept nogil
+# Drop it. Does nothing if this process does not hold it (a parent's, or one dropped before).
+cdef void drop_liveness(shmring_liveness *liveness) noexcept nogil
 
-# Let go of all that this process holds in a range of memory, which then look dead. Call before unmapping it.
+# End all that this process holds in a range of memory: observers then see them as dead. Call before unmapping it.
 cdef void end_liveness(const void *base, size_t nbytes) noexcept nogil
 
 # ALIVE, DEAD or DROPPED: one load of a word that all observers share. Microseconds where the owner has method 2.
-cdef int life_state(shmring_liveness *life) noexcept nogil
+cdef int liveness_state(shmring_liveness *liveness) noexcept nogil
 
-# Differs between a process that has held a life and its forked children: what is owned by one process remembers it, and
-# so knows for the price of a load, where getpid() is a system call, that it was inherited.
+# Differs between a process that has held a liveness and its forked children. An object that one process owns stores it,
+# and so detects by one load, where getpid() is a system call, that it is in a forked child.
 cdef uint32_t fork_generation() noexcept nogil

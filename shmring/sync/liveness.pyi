@@ -2,7 +2,7 @@ from typing import Any, Literal, NamedTuple
 
 LIVENESS_NBYTES: int
 
-class Life(NamedTuple):
+class Liveness(NamedTuple):
     state: Literal["alive", "dead", "dropped"]
     pid: int
     start_time: int
@@ -11,4 +11,4 @@ class Life(NamedTuple):
 
 def hold(buffer: Any, offset: int = 0) -> None: ...
 def drop(buffer: Any, offset: int = 0) -> None: ...
-def probe(buffer: Any, offset: int = 0) -> Life: ...
+def probe(buffer: Any, offset: int = 0) -> Liveness: ...

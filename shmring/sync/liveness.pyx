@@ -23,28 +23,28 @@ cdef extern from "keeper.h" nogil:
     static void force_method_2(int yes) { keeper.is_forced_to_ask = yes; }
     static uint32_t keeper_generation(void) { return keeper.generation; }
     """
-    int probe_life(shmring_liveness *life)
-    int hold_life(shmring_liveness *life)
-    void drop_life(shmring_liveness *life)
-    void end_lives_in(const void *base, size_t nbytes)
+    int keeper_probe(shmring_liveness *liveness)
+    int keeper_hold(shmring_liveness *liveness)
+    void keeper_drop(shmring_liveness *liveness)
+    void keeper_end_all(const void *base, size_t nbytes)
     void force_method_2(int yes)
     uint32_t keeper_generation()
 
 
-cdef int hold_liveness(shmring_liveness *life) noexcept nogil:
-    return hold_life(life)
+cdef int hold_liveness(shmring_liveness *liveness) noexcept nogil:
+    return keeper_hold(liveness)
 
 
-cdef void drop_liveness(shmring_liveness *life) noexcept nogil:
-    drop_life(life)
+cdef void drop_liveness(shmring_liveness *liveness) noexcept nogil:
+    keeper_drop(liveness)
 
 
 cdef void end_liveness(const void *base, size_t nbytes) noexcept nogil:
-    end_lives_in(base, nbytes)
+    keeper_end_all(base, nbytes)
 
 
-cdef int life_state(shmring_liveness *life) noexcept nogil:
-    return probe_life(life)
+cdef int liveness_state(shmring_liveness *liveness) noexcept nogil:
+    return keeper_probe(liveness)
 
 
 cdef uint32_t fork_generation() noexcept nogil:
@@ -55,19 +55,19 @@ force_method_2(os.environ.get("SHMRING_LIVENESS") == "process-table")
 
 LIVENESS_NBYTES = sizeof(shmring_liveness)
 
-# The exports of what Python code holds, by address: as long as one is here its buffer cannot be closed or resized.
-# Each has one reference more than it needs, so that the interpreter's own end does not unmap what is still held:
-# the kernel, a moment later, could not mark it.
+# Address -> the export of the buffer whose liveness Python code holds: a buffer with an export cannot be closed or
+# resized. Each export has one extra reference, so that the interpreter does not unmap the memory at its end: the
+# kernel, a moment later, could not mark the word.
 _pinned = {}
 
 
-class Life(NamedTuple):
-    """What a look at a liveness found.
+class Liveness(NamedTuple):
+    """The state of a liveness, and its owner.
 
     Attributes
     ----------
     state : {"alive", "dead", "dropped"}
-        ``dropped``: not held now; its owner let go of it, or it was never held.
+        ``dropped``: not held now; its owner dropped it, or it was never held.
     pid : int
         The owner's process id in its own PID namespace; 0 if it was never held.
     start_time : int
@@ -85,7 +85,7 @@ class Life(NamedTuple):
     method: int
 
 
-cdef shmring_liveness *life_at(const void *base, Py_ssize_t nbytes, Py_ssize_t offset) except NULL:
+cdef shmring_liveness *liveness_at(const void *base, Py_ssize_t nbytes, Py_ssize_t offset) except NULL:
     if offset < 0 or offset > nbytes - <Py_ssize_t>sizeof(shmring_liveness):
         raise ValueError(f"no room for a liveness of {LIVENESS_NBYTES} bytes at {offset} in a buffer of {nbytes} bytes")
     if (<uintptr_t>base + offset) % sizeof(uint64_t) != 0:
@@ -117,36 +117,36 @@ def hold(buffer, Py_ssize_t offset=0):
     export = memoryview(buffer).cast("B")
     cdef Py_buffer view
     PyObject_GetBuffer(export, &view, PyBUF_WRITABLE)
-    cdef shmring_liveness *life
+    cdef shmring_liveness *liveness
     cdef int error
     try:
-        life = life_at(view.buf, view.len, offset)
+        liveness = liveness_at(view.buf, view.len, offset)
         with nogil:
-            error = hold_liveness(life)
+            error = hold_liveness(liveness)
         if error:
-            owner = f"; process {life.pid} holds it" if life_state(life) == ALIVE else ""
+            owner = f"; process {liveness.pid} holds it" if liveness_state(liveness) == ALIVE else ""
             # EBUSY has no class of its own in Python; EAGAIN's has the right meaning.
             kind = BlockingIOError if owner else OSError
             raise kind(error, f"cannot hold the liveness: {os.strerror(error)}{owner}")
-        _pinned[<uintptr_t>life] = export
+        _pinned[<uintptr_t>liveness] = export
         Py_INCREF(export)
     finally:
         PyBuffer_Release(&view)
 
 
 def drop(buffer, Py_ssize_t offset=0):
-    """Let go of the liveness at ``offset``; observers then see ``dropped``, not ``dead``.
+    """Drop the liveness at ``offset``; observers then see ``dropped``, not ``dead``.
 
     Does nothing if this process does not hold it, also in a child that inherited the memory through ``fork``.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    cdef shmring_liveness *life
+    cdef shmring_liveness *liveness
     try:
-        life = life_at(view.buf, view.len, offset)
+        liveness = liveness_at(view.buf, view.len, offset)
         with nogil:
-            drop_liveness(life)
-        export = _pinned.pop(<uintptr_t>life, None)
+            drop_liveness(liveness)
+        export = _pinned.pop(<uintptr_t>liveness, None)
         if export is not None:
             Py_DECREF(export)
     finally:
@@ -158,17 +158,18 @@ def probe(buffer, Py_ssize_t offset=0):
 
     Returns
     -------
-    Life
+    Liveness
         Any process that maps the memory may look, any number at once.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    cdef shmring_liveness *life
+    cdef shmring_liveness *liveness
     cdef int state
     try:
-        life = life_at(view.buf, view.len, offset)
+        liveness = liveness_at(view.buf, view.len, offset)
         with nogil:
-            state = life_state(life)
-        return Life(("alive", "dead", "dropped")[state], life.pid, life.start_time, life.pid_ns, life.method)
+            state = liveness_state(liveness)
+        return Liveness(("alive", "dead", "dropped")[state], liveness.pid, liveness.start_time, liveness.pid_ns,
+                        liveness.method)
     finally:
         PyBuffer_Release(&view)

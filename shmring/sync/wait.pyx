@@ -4,7 +4,7 @@ A rank waits until a counter of one rank, or of all, has reached a number. It sp
 microseconds, offering its processor to others every microsecond or two (next to no spinning where ranks outnumber
 processors: the awaited rank needs this very core), yields a few times, then sleeps on its own semaphore in ticks, and
 checks the others' liveness at each tick (_c/backoff.h). A rank that moves a counter makes no system call unless a
-waiter word says that a rank sleeps for just that.
+waiter word shows that a rank sleeps until this counter moves.
 """
 
 from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, load_relaxed_u64, store_relaxed_u64
@@ -14,7 +14,7 @@ from shmring.sync.abort cimport in_trouble, is_reported, report_late, report_tro
 from shmring.sync.backoff cimport (CHECK, LOOK, SLEEPS, TICK, back_off, before_wake, end_wait, is_past_deadline,
                                    sleeper_t)
 from shmring.sync.group cimport EVERYONE, READY, TROUBLE, UNREADY, counter_of
-from shmring.sync.liveness cimport DEAD, life_state
+from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport awaited_rank, lacks, wait_word
 
 
@@ -108,7 +108,7 @@ cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept
             if (rank == j or rank == EVERYONE) and not has_reached(g, counter, j, need):
                 report_trouble(g, SHMRING_LEFT, j, need, g.outbox[g.rank].current, 0, b"")
                 return True
-        elif life_state(g.life[j]) == DEAD and not has_reached(g, counter, j, need):
+        elif liveness_state(g.liveness[j]) == DEAD and not has_reached(g, counter, j, need):
             report_trouble(g, SHMRING_LOST, j, need, g.outbox[g.rank].current, g.outbox[j].current, b"")
             return True
     return False

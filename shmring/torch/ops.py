@@ -192,7 +192,7 @@ def _reduce_scatter_into(x, out, op="sum", comm=""):
 
 
 def _nothing(*args: Any) -> None:
-    """Where the schema says all."""
+    """For an operator whose schema is sufficient."""
 
 
 def _like(x, op="sum", comm=""):

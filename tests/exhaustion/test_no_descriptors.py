@@ -82,11 +82,11 @@ def init_with_few(rank, session, more):
 
 def test_init_with_any_number_of_descriptors_succeeds_on_both_ranks_or_fails_on_both(seed):
     gangs = [start_processes(2, init_with_few, f"few-{seed}-{more}", more) for more in range(8)]  # their waits overlap
-    told = [gang.results() for gang in gangs]
-    assert told[0] == ["RendezvousTimeoutError", "SegmentError"]
-    assert told[-1] == [True, True]
-    for spared, struck in told:
-        assert (spared is True) == (struck is True), told
+    results = [gang.results() for gang in gangs]
+    assert results[0] == ["RendezvousTimeoutError", "SegmentError"]
+    assert results[-1] == [True, True]
+    for spared, struck in results:
+        assert (spared is True) == (struck is True), results
 
 
 # -- groups and shared arrays -----------------------------------------------------------------------------------------
@@ -133,16 +133,16 @@ def outcome_of(make, comm, timeout):
 
 
 def make_with_few(comm, what, most):
-    told = []
+    results = []
     for more in range(most):
         if comm.rank == 1:
             with Descriptors(more):
                 outcome = outcome_of(MAKERS[what], comm, 1)
         else:
             outcome = outcome_of(MAKERS[what], comm, 1)
-        told.append(outcome)
-        assert works(comm), (more, told)
-    return told
+        results.append(outcome)
+        assert works(comm), (more, results)
+    return results
 
 
 @pytest.mark.parametrize("what", MAKERS)
@@ -156,21 +156,21 @@ def test_creating_with_any_number_of_descriptors_leaves_the_parent_usable(what):
 
 def make_with_refusals(comm, what, victim):
     """Fail at the first system call, at the second, ... until the creation needs no more of them; then create."""
-    told = []
+    results = []
     while True:
-        with Refusal(len(told) + 1 if comm.rank == victim else 0) as refusal:
-            told.append(outcome_of(MAKERS[what], comm, BRIEF_S))
-        assert works(comm), told
+        with Refusal(len(results) + 1 if comm.rank == victim else 0) as refusal:
+            results.append(outcome_of(MAKERS[what], comm, BRIEF_S))
+        assert works(comm), results
         if not comm.broadcast_object(refusal.hit, root=victim):
-            return [*told[:-1], outcome_of(MAKERS[what], comm, LONG_S)]
+            return [*results[:-1], outcome_of(MAKERS[what], comm, LONG_S)]
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("what", MAKERS)
 def test_whichever_system_call_fails_the_parent_stays_usable_and_the_next_creation_succeeds(what, victim):
-    told = run_ranks(2, make_with_refusals, what, victim, init=SMALL)
-    print(*told, sep="\n")
-    assert [t[-1] for t in told] == ["made", "made"]
-    assert len(told[0]) > 5
+    results = run_ranks(2, make_with_refusals, what, victim, init=SMALL)
+    print(*results, sep="\n")
+    assert [t[-1] for t in results] == ["made", "made"]
+    assert len(results[0]) > 5
     if what in ALL_OR_NONE:
-        assert [a == "made" for a in told[0]] == [a == "made" for a in told[1]]
+        assert [a == "made" for a in results[0]] == [a == "made" for a in results[1]]

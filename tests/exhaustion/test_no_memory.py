@@ -59,10 +59,10 @@ def meet_with_a_refusal(rank, session, size, victim, number):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_rank_without_memory_for_its_outbox_is_named_by_all_at_once(size, number, seed):
     victim = size // 2
-    told = run_processes(size, meet_with_a_refusal, f"refused-{seed}-{size}-{number}", size, victim, number)
-    assert len({needed for needed, _ in told}) == 1
-    assert told[0][0] > 4 * 4096
-    for rank, (_, text) in enumerate(told):
+    results = run_processes(size, meet_with_a_refusal, f"refused-{seed}-{size}-{number}", size, victim, number)
+    assert len({needed for needed, _ in results}) == 1
+    assert results[0][0] > 4 * 4096
+    for rank, (_, text) in enumerate(results):
         assert ("cannot reserve" in text) == (rank == victim or "rank" in text)
         assert (f"rank {victim}" in text) == (rank != victim), text
 
@@ -207,12 +207,12 @@ def work_in_a_small_shm(rank, size, session, settings):
                         sent += 1
             except OutOfSharedMemoryError:
                 pass
-            said = comm.all_gather(np.array([peer != rank and sent > peer - (peer > rank) for peer in range(size)]))
+            has_sent = comm.all_gather(np.array([peer != rank and sent > peer - (peer > rank) for peer in range(size)]))
             for peer in range(size):
-                if said[peer, rank]:
-                    heard = np.empty(1, int)
-                    comm.recv(heard, peer)
-                    assert heard[0] == peer
+                if has_sent[peer, rank]:
+                    received = np.empty(1, int)
+                    comm.recv(received, peer)
+                    assert received[0] == peer
             assert works(comm)
             return caught.value.needed, sent
     except OutOfSharedMemoryError as error:
@@ -223,9 +223,9 @@ def work_in_a_small_shm(rank, size, session, settings):
 @pytest.mark.parametrize("size", [2, 8])
 def test_docker_s_64_mib_of_shared_memory_suffice_for_eight_ranks_and_more_is_refused(size, seed):
     with room("64m") as place:
-        told = run_processes(size, in_room, place.pid, work_in_a_small_shm, size, f"docker-{seed}", {})
+        results = run_processes(size, in_room, place.pid, work_in_a_small_shm, size, f"docker-{seed}", {})
         assert place.names() == []
-    for needed, sent in told:
+    for needed, sent in results:
         assert needed == (80 << 20) + 4096
         assert sent == size - 1
 
@@ -234,20 +234,20 @@ def test_docker_s_64_mib_of_shared_memory_suffice_for_eight_ranks_and_more_is_re
 def test_more_ranks_than_fit_into_64_mib_all_get_the_error(seed):
     large = {"slot_nbytes": 1 << 18}  # where caches are small, 32 ranks' outboxes would fit
     with room("64m") as place:
-        told = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", large)
+        results = run_processes(32, in_room, place.pid, work_in_a_small_shm, 32, f"crowd-{seed}", large)
         assert place.names() == []
     # A rank that joined after the first had left has the error from others.
-    assert all("cannot reserve" in text or "left for lack of memory" in text for _, text in told)
+    assert all("cannot reserve" in text or "left for lack of memory" in text for _, text in results)
 
 
 @needs_mount
 def test_a_shm_of_one_mib_is_an_error_with_the_default_outbox_and_enough_for_a_small_one(seed):
     with room("1m") as place:
-        told = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", {})
+        results = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", {})
         assert place.names() == []
-        assert all("cannot reserve" in text and "--shm-size" in text for _, text in told)
-        told = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", SMALL)
-        assert [sent for _, sent in told] == [1, 1]
+        assert all("cannot reserve" in text and "--shm-size" in text for _, text in results)
+        results = run_processes(2, in_room, place.pid, work_in_a_small_shm, 2, f"tiny-{seed}", SMALL)
+        assert [sent for _, sent in results] == [1, 1]
         assert place.names() == []
 
 

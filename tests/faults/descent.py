@@ -1,7 +1,7 @@
-"""A descent: a group loses one rank after the other, each in another call or in another way, and goes on each time.
+"""A descent: a group loses one rank after the other, each in another call or in another way, and continues each time.
 
-One start of processes serves a case with 4 ranks, one with 3, and one with 2. After each the survivors shrink, which
-must work, and the communicator of those who are left is the next case's.
+One start of processes serves a case with 4 ranks, one with 3, and one with 2. After each case the survivors call
+`shrink`, which must succeed; the next case uses the communicator that it returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Case:
     moment: str
     """``before`` the call, ``waiting`` in it for a rank that comes late, at the ``kernel@n``-th system call that it
     makes, or the ``shm_unlink@n``-th of that name, at the n-th pass of the injection point ``name@n``, or ``after`` it.
-    Who is not reached there dies after."""
+    A rank that does not pass the moment dies after the call."""
     death: str
     wait: str
     victim: int
@@ -63,7 +63,7 @@ def descend(rank, session, size, cases):
     comm.close()
 
 
-# ---- the one who fails ----------------------------------------------------------------------------------------------
+# ---- the rank that fails --------------------------------------------------------------------------------------------
 
 
 def fail(comm, case, number):
@@ -89,7 +89,7 @@ def fail(comm, case, number):
     for _ in call:
         pass
     if case.moment == "waiting":
-        time.sleep(0.05)  # who waited for nobody dies a little later
+        time.sleep(0.05)  # a victim that did not have to wait dies a little later
     disarm()
     report("missed")
     stamped()

@@ -31,7 +31,7 @@ def fault_build() -> str:
     Raises
     ------
     RuntimeError
-        It cannot be built here; the text has what the build said.
+        It cannot be built here; the text has the output of the build.
     """
     files = [ROOT / "setup.py", *(path for pattern in SOURCES for path in sorted((ROOT / "shmring").glob(pattern)))]
     for path in files[1:]:

@@ -229,7 +229,7 @@ def requests(comm, n):
 
 
 def use(group):
-    """Try a new group. Its errors speak of its own ranks; they are passed on with those of its parent."""
+    """Try a new group. Its errors name its own ranks; they are passed on with those of its parent."""
     x = ones(group, SMALL)
     try:
         group.all_reduce(x)
@@ -277,7 +277,7 @@ def shrink(comm):
             yield error
     with group:
         use(group)
-        # One who failed in the midst of it may be left out; nobody else may.
+        # Only a rank that failed in the call may be missing.
         assert set(range(comm.size)) - set(group.parent_ranks) <= set(comm.engine.gone_ranks())
 
 

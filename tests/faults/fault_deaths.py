@@ -18,7 +18,7 @@ from shmring.errors import (
 
 
 def leave_with(number):
-    """A death by a signal that nobody handles."""
+    """A death by a signal without a handler."""
 
     def die():
         signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
@@ -28,7 +28,7 @@ def leave_with(number):
 
 
 def throw():
-    """An exception that nobody catches: the communicator's context manager sees it pass."""
+    """An uncaught exception: it passes through the communicator's context manager."""
     raise LookupError("on purpose")
 
 
@@ -41,7 +41,7 @@ DEATHS = {
     "sys.exit": lambda: sys.exit(5),
 }
 
-# Nothing but the clock tells a stopped process from a slow one, and these tests run on busy machines.
+# Only the clock distinguishes a stopped process from a slow one, and these tests run on busy machines.
 STOP_TIMEOUT_S = 1.0
 
 ERRORS: dict[str, type[BrokenError]] = dict.fromkeys(DEATHS, PeerLostError) | {
@@ -52,7 +52,7 @@ ERRORS: dict[str, type[BrokenError]] = dict.fromkeys(DEATHS, PeerLostError) | {
 
 
 def is_without(victim, error):
-    """Whether this is of a shrink that had begun again without the victim, to which others came who had given up."""
+    """Whether the error is of a shrink that was repeated without the victim, and in which other ranks timed out."""
     members = re.search(r"of the ranks \[([0-9, ]+)\] of a new group", str(error))
     return members is not None and victim not in [int(rank) for rank in members[1].split(",")]
 

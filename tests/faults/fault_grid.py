@@ -11,7 +11,7 @@ from fault_deaths import DEATHS
 from support.harness import start_processes
 
 RANKS = 4
-VICTIMS = (0, 1, -1)  # who keeps the record of trouble and is the root of most; who waits for both sides; the last
+VICTIMS = (0, 1, -1)  # the rank with the abort record, which is the root of most calls; one between two others; the last
 
 # Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
 MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")

@@ -53,9 +53,9 @@ def doomed(moment, function):
     return in_child(run)
 
 
-def moments(who):
+def moments(end):
     """Each point of theirs, at several passes."""
-    return [f"{point}@{n}" for point in IN_CHANNELS[who].split() for n in PASSES]
+    return [f"{point}@{n}" for point in IN_CHANNELS[end].split() for n in PASSES]
 
 
 def assert_killed(pid, moment):
@@ -85,7 +85,7 @@ def send_all(send):
 
 
 def receive_prefix(receiver):
-    """All that a lost sender had said."""
+    """All messages that a lost sender had sent."""
     got = 0
     with pytest.raises(PeerLostError):
         while True:
@@ -107,18 +107,18 @@ def test_a_sender_killed_at_any_step_has_sent_whole_messages():
     in_that_build(senders_die)
 
 
-def short_messages_are_said_by_one_store(_rank):
-    for moment, said in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
+def short_messages_are_announced_by_one_store(_rank):
+    for moment, count in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
         sender, receiver = shmring.channel()
         pid = doomed(moment, lambda sender=sender: [sender.send_object(i) for i in range(10)])
         assert_killed(pid, moment)
-        assert [receiver.recv(60) for _ in range(said)] == list(range(said))
+        assert [receiver.recv(60) for _ in range(count)] == list(range(count))
         with pytest.raises(PeerLostError):
             receiver.recv(60)
 
 
 def test_a_message_is_published_by_one_store_and_not_before():
-    in_that_build(short_messages_are_said_by_one_store)
+    in_that_build(short_messages_are_announced_by_one_store)
 
 
 def receivers_die(_rank):
@@ -152,7 +152,7 @@ def receivers_come_again(_rank):
                 assert [receiver.recv(60) for _ in range(7 - first)] == list(range(first, 7))
 
 
-def test_whoever_comes_after_a_killed_receiver_goes_on_with_what_it_had_not_given_back():
+def test_the_receiver_after_a_killed_one_gets_the_messages_that_were_not_released():
     in_that_build(receivers_come_again)
 
 

@@ -4,7 +4,7 @@
     pytest tests/faults --long          all of it; a part of it with, say, -k 'split and kernel'
     python tests/faults/report.py       all of it, with the times that survivors took to notice
 
-A failure tells its case; `Case` in descent.py says what the words mean.
+A failure prints its case; `Case` in descent.py explains the words.
 """
 
 import random

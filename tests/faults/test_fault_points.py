@@ -120,7 +120,7 @@ def report_slowly(comm, end):
         assert "timed out in barrier()" in str(caught.value)
         assert ("noticed by rank 1" in str(caught.value)) == (comm.rank == 0)
     else:
-        assert caught.value.rank == 1       # whoever dies over the record is what it is about
+        assert caught.value.rank == 1       # a rank that dies while it writes the record is the rank it is about
     report("noticed")
 
 
@@ -162,7 +162,7 @@ def wake_and_die(comm):
     comm.barrier()
 
 
-def test_whom_a_rank_was_about_to_wake_as_it_died_wakes_by_itself():
+def test_a_sleeping_rank_whose_waker_died_before_the_post_wakes_by_itself():
     outcomes = start_ranks(2, wake_and_die, init={"spin_us": 0}).outcomes()
     assert outcomes[1].signal == signal.SIGKILL
     assert type(outcomes[0].error) is PeerLostError, outcomes[0]
@@ -202,4 +202,4 @@ def test_a_death_at_the_edge_of_a_communicators_life_is_named(point):
         elif point.startswith("start"):
             assert type(outcome.error) is PeerLostError, outcome
         else:
-            assert outcome.ok, outcome     # all had been said
+            assert outcome.ok, outcome     # rank 1 had published all that the others need

@@ -76,7 +76,7 @@ class Meddling:
 
 
 class Endless:
-    """Iterates without end, and says no length."""
+    """Iterates without end, and has no length."""
 
     def __iter__(self):
         return itertools.repeat(b"endless")

@@ -127,7 +127,7 @@ REFUSED = {
     "another user": {"contents": page(), "uid": STRANGER},
     "symlink": {"contents": b"", "link": "/dev/zero"},
     "truncated": {"contents": page()[:100]},
-    "says more than it has": {"contents": page(nbytes=1 << 40)},
+    "header with more bytes than the file": {"contents": page(nbytes=1 << 40)},
     "random bytes": {"contents": b"ready" * 1000},
     "another version": {"contents": page(version=headers.LAYOUT_VERSION + 1)},
     "another boot": {"contents": page(boot_id=bytes(range(16)))},

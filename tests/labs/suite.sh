@@ -12,9 +12,9 @@
 #   -t SECONDS  for one file, by the clock inside the lab (default 3600)
 #
 # LAB is numa_vm or arm64 (README.md has what they need); the files are all of tests/ by default, those that start
-# processes first. What comes of it is in DIR: tree/, the project as the first call built it; FILE.log, what pytest
-# said about a file, "/" as "."; FILE.log.part, the same of one that is not through. A file with a log is not run
-# again: the same command goes on where the last one was stopped. At the end, or with DIR alone, what is there so far.
+# processes first. DIR receives: tree/, the project as the first call built it; FILE.log, the output of pytest for a
+# file, with "/" as "."; FILE.log.part, the same for a file that is not finished. A file with a log is not run again:
+# the same command continues where the last one was stopped. At the end, or with DIR alone, it prints a summary.
 #
 # Exit status: 0 if every file that was asked for has run and none failed.
 #

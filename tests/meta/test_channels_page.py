@@ -1,4 +1,4 @@
-"""What the table of features says of shmring is shown by tests, and these exist."""
+"""Every feature of shmring in the table of features names a test, and the test exists."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The table of docs/collectives.md says what the plans cost and what the calls are named."""
+"""The table of docs/collectives.md agrees with the costs of the plans and the names of the calls."""
 
 import re
 from pathlib import Path

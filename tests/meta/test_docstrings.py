@@ -1,4 +1,4 @@
-"""Every public name says what it is: a numpydoc docstring whose parameters are those of the signature."""
+"""Every public name has a numpydoc docstring whose parameters are those of the signature."""
 
 import inspect
 import re

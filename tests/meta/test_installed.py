@@ -15,8 +15,8 @@ import shmring
 @pytest.mark.parametrize("how", [["-c", "import shmring; print(shmring.__file__)"], ["-m", "where"], ["where.py"]])
 def test_a_process_started_by_a_test_imports_the_shmring_under_test(how):
     Path("where.py").write_text("import shmring; print(shmring.__file__)")
-    said = subprocess.run([sys.executable, *how], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == shmring.__file__
+    output = subprocess.run([sys.executable, *how], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == shmring.__file__
 
 
 def test_tests_do_not_run_in_the_checkout():

@@ -123,7 +123,7 @@ def problems_of_page(page, carriers):
         if tag not in carriers:
             yield f"the page has a row for {tag}, which no source has"
         for name in sorted(names - carriers.get(tag, names)):
-            yield f"the page says {name} for {tag}, but it has no comment of that tag"
+            yield f"the page names {name} for {tag}, but {name} has no comment of that tag"
 
 
 def test_comments_on_memory_order_name_functions_that_carry_the_same_tag():
@@ -162,8 +162,8 @@ def test_false_comments_are_found(tmp_path):
         (changed("a.pyx", "get in c.h", "get"), "do not define"),
         (changed("a.pyx", "get in c.h", "get in d.h"), "do not define"),
         (changed("a.pyx", "get in c.h", "gets in c.h"), "do not define"),
-        (changed("a.pyx", "SYNC sent", "SYNC told"), "no comment of that tag"),
-        (changed("c.h", "SYNC sent", "SYNC told"), "no comment of that tag"),
+        (changed("a.pyx", "SYNC sent", "SYNC posted"), "no comment of that tag"),
+        (changed("c.h", "SYNC sent", "SYNC posted"), "no comment of that tag"),
         (changed("c.h", "SYNC sent (meets: put in\n     * a.pyx)", "SYNC sent"), "not of the form"),
         (changed("a.pyx", "    store()     # SYNC", "x = 1  # SYNC"), "outside of any function"),
         (changed("c.h", "put in", "last in"), "no comment of that tag"),
@@ -178,7 +178,7 @@ def test_false_comments_are_found(tmp_path):
 def test_a_false_page_is_found(tmp_path):
     lies = [
         ("", "no row for sent"),
-        (RIGHT_PAGE.replace("`put`", "`last`"), "says last for sent"),
+        (RIGHT_PAGE.replace("`put`", "`last`"), "names last for sent"),
         (RIGHT_PAGE + "| gone | `put` | `get` | x | y |\n", "row for gone"),
         (RIGHT_PAGE + "| sent | `put` | `get` | x | y |\n", "two rows for sent"),
     ]

@@ -1,7 +1,8 @@
 """The protocols, checked by spin in every interleaving: each model holds, and each of its mutations is found faulty.
 
-A model is a page of Promela beside this file; its head tells what it abstracts from and what its mutations break. That
-they are found shows that the model can fail. ``memory.pml`` has the weak memory that all of them run on.
+A model is a page of Promela beside this file. The comment at its head lists what it abstracts from and what its
+mutations break. That the mutations are found shows that the model can fail. ``memory.pml`` has the weak memory that all
+models use.
 
 To look at one: ``spin -run -DMUTATION=1 waiting.pml`` and then ``spin -t -p waiting.pml`` for the way to the fault.
 """
@@ -49,7 +50,7 @@ MODELS = {
 
 
 def check(model, options, folder):
-    """Run spin over every state; (errors found, states stored, what it said)."""
+    """Run spin over every state; (errors found, states stored, output)."""
     for file in HERE.glob("*.pml"):
         shutil.copy(file, folder)
     say = ["spin", *options, "-a", f"{model}.pml"]

@@ -1,4 +1,4 @@
-"""A program of two nodes: one rank sends and ends at once, the other listens later. Nobody destroys the group."""
+"""A program of two nodes: one rank sends and ends at once, the other receives later. No rank destroys the group."""
 
 import os
 import sys

@@ -21,7 +21,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "uint8", "comple
 
 
 def given(rank, shape, dtype):
-    """Small integers, whose sums are exact in every dtype and tell the ranks apart."""
+    """Small integers: their sums are exact in every dtype and differ from rank to rank."""
     return (torch.arange(torch.Size(shape).numel()) % 5 + 5 * rank).reshape(shape).to(dtype)
 
 

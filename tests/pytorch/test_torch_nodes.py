@@ -43,7 +43,7 @@ def test_what_holds_on_one_node_holds_on_several(check, layout):
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.modes, collectives.disagreed, messages.all_types, messages.nobody_waits, messages.futures,
+        collectives.modes, collectives.disagreed, messages.all_types, messages.arrive_without_a_waiter, messages.futures,
         messages.in_vain, messages.misfits, messages.late, groups_of_ranks.again, groups_of_ranks.late,
         groups_of_ranks.set_later, work.callbacks_communicate,
     ],
@@ -63,7 +63,7 @@ def test_groups_of_ranks_of_any_nodes(check, layout):
     run_group(4, check, labels=layout)
 
 
-def who_is_where(rank, layout):
+def check_layout(rank, layout):
     comm = dist.group.WORLD.comm
     assert isinstance(comm, MultinodeCommunicator)
     assert comm.nodes == [[r for r, node in enumerate(layout) if node == one] for one in dict.fromkeys(layout)]
@@ -73,7 +73,7 @@ def who_is_where(rank, layout):
 
 
 def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network():
-    run_group(4, who_is_where, "abab", labels="abab")
+    run_group(4, check_layout, "abab", labels="abab")
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def late(rank, tardy):
 
 
 @pytest.mark.parametrize("tardy", [0, 1, 2, 3])
-def test_who_is_late_is_named_on_all_nodes(tardy):
+def test_a_late_rank_is_named_on_all_nodes(tardy):
     run_group(4, late, tardy, labels="aabb")
 
 
@@ -225,13 +225,13 @@ def late_without_store(rank):
     if rank == 2:
         time.sleep(3)
         return
-    time.sleep(rank / 2)  # rank 0 runs out of time, and rank 1 hears of it while it has time left
+    time.sleep(rank / 2)  # rank 0 runs out of time, and rank 1 notices that while it has time left
     with pytest.raises(shmring.CollectiveTimeoutError) as caught:
         dist.all_reduce(torch.ones(1), group=quick)
     assert caught.value.late == (2,)
 
 
-def test_who_is_late_is_known_on_a_node_that_cannot_reach_the_store():
+def test_a_late_rank_is_named_on_a_node_that_cannot_reach_the_store():
     run_group(3, late_without_store, labels="aab")
 
 

@@ -23,7 +23,7 @@ def test_callbacks_may_communicate_and_wait(n):
 
 
 def functional_and_plain(rank):
-    """A failed call's error reaches those who wait by the work and by the future."""
+    """Both the work and the future of a failed call raise its error."""
     work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
     future = work.get_future()
     with pytest.raises(RuntimeError, match="disagree"):

@@ -108,7 +108,7 @@ cdef class Group:
             e.group.size = size
             e.group.first = &e.group
             e.group.outbox = <shmring_outbox **> calloc(size, sizeof(void *))
-            e.group.life = <shmring_liveness **> calloc(size, sizeof(void *))
+            e.group.liveness = <shmring_liveness **> calloc(size, sizeof(void *))
             e.group.seen[PUBLISHED] = <uint64_t *> calloc(size, sizeof(uint64_t))
             e.group.seen[CONSUMED] = <uint64_t *> calloc(size, sizeof(uint64_t))
             e.eager = <shmring_eager_line **> calloc(size, sizeof(void *))
@@ -128,7 +128,7 @@ cdef class Group:
             e.group.seen[PUBLISHED][i] = e.group.seen[CONSUMED][i] = UINT64_MAX
             for j in range(size):
                 e.group.outbox[j] = <shmring_outbox *> (at + j * box)
-                e.group.life[j] = <shmring_liveness *> calloc(1, sizeof(shmring_liveness))
+                e.group.liveness[j] = <shmring_liveness *> calloc(1, sizeof(shmring_liveness))
                 e.eager[j] = <shmring_eager_line *> (at + j * box + (sizeof(shmring_outbox) + 63 & ~63))
                 e.slots[j] = <char *> (e.eager[j] + NSLOTS)
             e.group.record = &e.group.outbox[0].abort

@@ -69,16 +69,16 @@ class Job:
 # ---- a rank ----------------------------------------------------------------------------------------------------------
 
 
-def live(job: Job, rank: int, tell) -> None:
-    """A rank's whole life. ``tell`` takes one word: met, done, lost, apart (the rendezvous failed), wrong, and why."""
+def live(job: Job, rank: int, report) -> None:
+    """All that a rank does. ``report`` takes met, done, lost, apart (the rendezvous failed) or wrong, and the reason."""
     config = settings(job.seed, job.number, job.size)
     try:
         config["rendezvous_timeout"] = RENDEZVOUS_TIMEOUT_S
         comm = shmring.init(rank=rank, size=job.size, session=job.session, **config)
     except (RendezvousError, PeerLostError) as error:
-        tell(f"apart {type(error).__name__}: {error}")
+        report(f"apart {type(error).__name__}: {error}")
         return
-    tell("met")
+    report("met")
     first = None
     for index in range(OPERATIONS):
         case = draw(job.seed, job.number, index, comm.size, comm.config)
@@ -86,25 +86,25 @@ def live(job: Job, rank: int, tell) -> None:
             carry_out(comm, case)
         except PeerLostError as error:
             first = error
-            if comm.is_broken:  # else a group of its own was concerned; who was not in that makes the next call
+            if comm.is_broken:  # else the error is of another group, and this communicator continues
                 break
     else:
         comm.close()
-        tell("done")
+        report("done")
         return
     try:
         comm.barrier()
     except PeerLostError as error:
         lost = error
     pids = [segment.header.pid for segment in comm.engine.segments]
-    tell(f"lost {lost.rank} {pids.index(lost.pid)} {pids.index(first.pid) if first.pid in pids else -1}")
+    report(f"lost {lost.rank} {pids.index(lost.pid)} {pids.index(first.pid) if first.pid in pids else -1}")
     if job.shrinks:
         while True:
             try:
                 comm = comm.shrink()
                 for index in range(5):
                     carry_out(comm, draw(job.seed, job.number, OPERATIONS + index, comm.size, comm.config))
-                tell(f"shrunk {comm.size}")
+                report(f"shrunk {comm.size}")
                 break
             except PeerLostError:  # one more has died meanwhile
                 continue
@@ -115,19 +115,19 @@ def live(job: Job, rank: int, tell) -> None:
 def be_rank(job: Job, rank: int, pipe: int, dump) -> None:
     """Run `live` in a forked process and end it."""
 
-    def tell(words):
+    def report(words):
         os.write(pipe, (words.replace("\n", " ") + "\n").encode())
 
     def judge_unraisable(what):
         if not isinstance(what.exc_value, PeerLostError):  # that is what callbacks of work get, too
-            tell(f"wrong, raised in {what.object}: {what.exc_value!r}")
+            report(f"wrong, raised in {what.object}: {what.exc_value!r}")
 
     status = 0
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
         sys.unraisablehook = judge_unraisable
-        live(job, rank, tell)
+        live(job, rank, report)
     except BaseException:
         with suppress(OSError):
             text = "wrong " + traceback.format_exc().replace("\n", " | ")
@@ -141,7 +141,7 @@ def be_rank(job: Job, rank: int, pipe: int, dump) -> None:
 
 
 def play(job: Job, dump) -> tuple[Counter, list[str]]:
-    """Run one job: what became of it in numbers, and what went wrong in words."""
+    """Run one job: counts of its outcomes, and a description of each failure."""
     counts: Counter = Counter()
     pipes, pids = [], []
     for rank in range(job.size):
@@ -153,14 +153,14 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
         pipes.append(ours)
         pids.append(pid)
     started = time.monotonic()
-    said = dict.fromkeys(pipes, b"")
+    output = dict.fromkeys(pipes, b"")
     if job.meets:
-        listen(said, started + WATCHDOG_S, until=b"met\n")
+        listen(output, started + WATCHDOG_S, until=b"met\n")
     clock = time.monotonic()
     for victim, instant in zip(job.victims, job.instants, strict=True):
         time.sleep(max(0.0, clock + instant - time.monotonic()))
         os.kill(pids[victim], signal.SIGKILL)  # ended or not: it is ours to reap
-    hung = listen(said, clock + WATCHDOG_S)
+    hung = listen(output, clock + WATCHDOG_S)
     failures = []
     for rank in [rank for rank, pipe in enumerate(pipes) if pipe in hung]:
         failures.append(f"rank {rank} hangs")
@@ -171,7 +171,7 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
     for pipe, pid in zip(pipes, pids, strict=True):
         os.close(pipe)
         os.waitpid(pid, 0)
-    words = [said[pipe].decode(errors="replace").splitlines() for pipe in pipes]
+    words = [output[pipe].decode(errors="replace").splitlines() for pipe in pipes]
     survivors = [rank for rank in range(job.size) if rank not in job.victims]
     for rank in survivors:
         failures += judge(job, rank, words[rank], counts)
@@ -179,8 +179,8 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
     left = list(leftovers(job.session))
     if left:
         sweep(job.session)
-        # Who dies while a name must stand, for others to find, leaves it to the survivors; and if they have left before
-        # that, to sweep().
+        # The survivors unlink the names of a rank that dies during a rendezvous; if they have left before that, the
+        # names remain for sweep().
         excused = not met or len(job.victims) > 1
         counts["jobs that left names to sweep()"] += excused
         if not excused or list(leftovers(job.session)):
@@ -190,21 +190,21 @@ def play(job: Job, dump) -> tuple[Counter, list[str]]:
     return counts, failures
 
 
-def listen(said, deadline, until=None):
-    """Read what ranks say until each has closed its end, or has said ``until``; those that have not by the deadline."""
-    awaited = set(said)
+def listen(output, deadline, until=None):
+    """Read the reports until each rank has closed its pipe or reported ``until``; the pipes of those that have not."""
+    awaited = set(output)
     while awaited and time.monotonic() < deadline:
         ready, _, _ = select.select(awaited, [], [], max(0.0, deadline - time.monotonic()))
         for pipe in ready:
             data = os.read(pipe, 1 << 16)
-            said[pipe] += data
-            if not data or (until is not None and until in said[pipe]):
+            output[pipe] += data
+            if not data or (until is not None and until in output[pipe]):
                 awaited.discard(pipe)
     return awaited
 
 
 def judge(job, rank, words, counts):
-    """What a survivor said that it may not have said."""
+    """The errors in the reports of a survivor."""
     failures = []
     for word in words:
         kind, _, rest = word.partition(" ")
@@ -223,12 +223,12 @@ def judge(job, rank, words, counts):
             counts["survivors of a failed rendezvous"] += 1
     if not words:
         counts["wrong results or errors"] += 1
-        failures.append(f"rank {rank} said nothing")
+        failures.append(f"rank {rank} reported nothing")
     return failures
 
 
 def soak(jobs: int, seed: int, first: int = 0, progress=None) -> tuple[Counter, list[str]]:
-    """Run that many jobs from number ``first`` on: totals, and the story of each that failed."""
+    """Run that many jobs from number ``first`` on: totals, and the description of each that failed."""
     totals: Counter = Counter()
     stories = []
     for dtype in NUMPY_DTYPES:

@@ -1,8 +1,8 @@
 """Operations of every kind, drawn by lot: what `test_mixed` runs.
 
 A *run* is one communicator with settings of its own and some hundreds of *operations*. All that is random in an
-operation follows from (seed, run, index), so every rank draws the same one without being told, and any one can be drawn
-alone.
+operation follows from (seed, run, index), so every rank draws the same one without communication, and any one can be
+drawn alone.
 
 A new kind of operation is a class of three functions, marked ``@kind``:
 
@@ -184,7 +184,7 @@ def dawdle(case, rank):
 
 
 def carry_out(comm, case):
-    """Run an operation and compare what this rank got with what the model says."""
+    """Run an operation and compare the result of this rank with that of the model."""
     dawdle(case, comm.rank)
     got = KINDS[case.kind].run(comm, case)
     wanted = KINDS[case.kind].model(case, comm.rank)
@@ -314,7 +314,7 @@ def draw_movement(dice, blocks=1, **more):
 
 @kind
 class Broadcast:
-    """Roots differ from one to the next, and a root waits for nobody."""
+    """Roots differ from one to the next, and a root does not wait."""
 
     @staticmethod
     def draw(dice):

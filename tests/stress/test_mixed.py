@@ -4,8 +4,8 @@
     pytest tests/stress/test_mixed.py --long                a minute each, or SHMRING_MIXED_MINUTES in all
     SHMRING_MIXED_ONLY=4:17 pytest ... --seed S -k '[3]'    operation 17 of run 4 on 3 ranks, alone
 
-A failure says which of these repeats it. With ``SHMRING_MIXED_ONLY=4:0-17`` all up to number 17 are repeated, for what
-needs a history.
+A failure prints the command that repeats it. ``SHMRING_MIXED_ONLY=4:0-17`` repeats all operations up to number 17, for a
+failure that depends on earlier ones.
 """
 
 import os
@@ -40,7 +40,7 @@ def take_part(comm, seed, run, indices):
 
 
 def only():
-    """What ``SHMRING_MIXED_ONLY`` asks for: a run and the indices in it; None for everything."""
+    """The selection in ``SHMRING_MIXED_ONLY``: a run and the indices in it; None for everything."""
     asked = os.environ.get("SHMRING_MIXED_ONLY")
     if not asked:
         return None

@@ -34,16 +34,16 @@ def _method_of_liveness() -> int:
 
 
 METHOD = _method_of_liveness()
-"""1 if the kernel marks deaths; 2 if the process table must be asked, which only those do who wait or look."""
+"""1 if the kernel marks deaths; 2 if a process that waits or probes has to look into the process table."""
 
-# No kernel takes an advice that does not exist; QEMU's user mode says yes to all that it does not know.
+# A kernel refuses advice that does not exist; QEMU's user mode accepts everything that it does not know.
 EMULATED = _takes_any_advice()
 
 needs_marks = pytest.mark.skipif(
     METHOD != 1,
-    reason="no robust lists: deaths are heard by waiting, in one PID namespace, and the dead keep their locks",
+    reason="no robust lists: only waiting ranks of one PID namespace notice deaths, and locks of the dead stay locked",
 )
-needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode takes any advice and follows none")
+needs_advice = pytest.mark.skipif(EMULATED, reason="QEMU's user mode accepts any advice and follows none")
 needs_adoption = pytest.mark.skipif(
     not _adopts_orphans(), reason="no process adopts orphans here: the launcher does not see what ranks leave running"
 )

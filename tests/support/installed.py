@@ -1,14 +1,14 @@
 """Which shmring is under test: one and the same, in pytest and in every process that a test starts.
 
 The checkout holds a ``shmring/`` without compiled extensions, beside the tests. ``pip install . && pytest`` must test
-what was installed, so the checkout must not come first on anybody's ``sys.path``:
+what was installed, so the checkout must not come first on the ``sys.path`` of any process:
 
 - In pytest itself it does not: the ``pytest`` command does not add the current directory, and the import mode "prepend"
   adds the directories of test files and conftests only, as long as there is no conftest at the root and no
   ``__init__.py`` in ``tests/``. So file names in ``tests/`` are unique. (Mode "importlib" adds nothing at all, but then
   processes started with the method "spawn" cannot import the test module whose function they are to run.)
 - ``python -c`` and ``python -m`` add the directory they are started in. So tests run in another one.
-- Who builds in place and calls ``python -m pytest`` means the checkout. Then processes are told to use it, too.
+- ``python -m pytest``, after a build in place, tests the checkout. Then ``PYTHONPATH`` makes processes use it, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Machines: what the kernel tells on real ones, in a compact form, and as trees of files to read.
+"""Machines: the topology that the kernel of a real machine reports, in a compact form, and as trees of files to read.
 
-Each is what sysfs holds there: the lists in the kernel's format, but for the short form ``0-79:1/4`` (every fourth).
+Each has the contents of sysfs: the lists in the kernel's format, but for the short form ``0-79:1/4`` (every fourth).
 Sources: trees recorded for hwloc's tests (both Xeons, Kunpeng, laptop, GB10), reports of users (EPYC, Grace Hopper),
 and a virtual machine of ours. A field that a source did not have is empty, and so is its file absent.
 """
@@ -154,7 +154,7 @@ MACHINES = {
     ),
     # A container on the first machine: parts of two packages, memory of one node only, a quota.
     "container": replace(XEON, allowed="2-3,8,18", allowed_mems="0", cpu_max="150000 100000"),
-    # Two virtual processors which, it says, share a cache; now they do, now they do not, as their host moves them.
+    # Two virtual processors that share a cache according to sysfs; in fact that changes, as their host moves them.
     "lying-vm": Machine(
         "model name\t: AMD EPYC",
         packages={0: "0-1"},

@@ -115,20 +115,20 @@ def in_new_pid_namespace(fn, *args):
     """
     if _libc.unshare(CLONE_NEWPID):
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWPID)")
-    answer, said = os.pipe()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(answer)
+        os.close(reader)
         _libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)
         try:
             value = fn(*args)
         except BaseException as error:
             value = error
-        with os.fdopen(said, "wb") as file:
+        with os.fdopen(writer, "wb") as file:
             pickle.dump(value, file)
         os._exit(0)
-    os.close(said)
-    with os.fdopen(answer, "rb") as file:
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
         data = file.read()
     _, status = os.waitpid(pid, 0)
     if not data:

@@ -1,11 +1,11 @@
-"""Run the distributed tests that torch ships, on gloo and on shmring, and tell where they differ.
+"""Run the distributed tests that torch ships, on gloo and on shmring, and print the differences.
 
     python tests/support/torch_upstream.py                      # both, some minutes
     python tests/support/torch_upstream.py shmring -k all_reduce
     python tests/support/torch_upstream.py --show gloo.json shmring.json
 
-Torch skips much for backends that it does not know by name. So on shmring the tests are told that they run on gloo, and
-get a shmring group wherever they ask for gloo.
+Torch skips many tests for backends that it does not know by name. So with shmring the tests see the backend name gloo,
+and get a shmring group wherever they make a gloo group.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def show(reports: list[str]) -> None:
         counts = {what: list(outcomes[-1].values()).count(what) for what in ("passed", "failed", "skipped")}
         print(path, counts)
     for name in sorted(set().union(*outcomes)):
-        said = [one.get(name, "not run") for one in outcomes]
-        if len(set(said)) > 1:
-            print(f"  {name}: {' / '.join(said)}")
+        found = [one.get(name, "not run") for one in outcomes]
+        if len(set(found)) > 1:
+            print(f"  {name}: {' / '.join(found)}")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from shmring.memory import names, spelling, syscalls
 
 @pytest.fixture
 def session():
-    """A session key nobody else has; afterwards nothing of it stands in /dev/shm, and this process holds no name."""
+    """A unique session key; afterwards /dev/shm has no file of the session, and this process holds no name."""
     key = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     prefix = spelling.session_prefix(key)[1:]
     held = set(names._claims)

@@ -1,5 +1,6 @@
-"""``python -m shmring.bench.channels``: channels and queues beside what else moves messages between Python processes.
+"""``python -m shmring.bench.channels``: channels and queues compared with other message libraries for Python processes.
 
-`peers` has one class for each, with the calls that its own documentation shows; `pair` the two processes; `scenes` what
-is timed, in turns; `__main__` writes it down; `plot` draws. ``docs/channel-benchmarks.md`` has the method and results.
+`peers` has one class for each library, with the calls that its documentation shows. `pair` starts the two processes,
+`scenes` has the measurements, `__main__` prints the results, and `plot` draws them. ``docs/channel-benchmarks.md`` has
+the method and results.
 """

@@ -22,16 +22,16 @@ from shmring.bench.channels.peers import PEERS, find
 SIZES = (8, 64, 1 << 10, 16 << 10, 64 << 10)
 ARRAYS = (1 << 20, 16 << 20)
 
-# Scene -> its rows: a title, what runs, which figure of it is shown and how.
+# Scene -> its title and its rows: a label, and the function that measures it.
 Row = tuple[str, Callable[[scenes.Field], dict[str, dict]]]
 SCENES: dict[str, tuple[str, list[Row]]] = {
     "throughput": (
         "thousand messages a second",
         [(f"{n} B", lambda field, n=n: scenes.throughput(field, n)) for n in SIZES],  # type: ignore[misc]
     ),
-    "round_trip": ("64 B there and back, us: p50 / p99 / p99.9 / max", [("busy", scenes.round_trip)]),
+    "round_trip": ("round trip of 64 B, us: p50 / p99 / p99.9 / max", [("busy", scenes.round_trip)]),
     "think": (
-        "the same with 1 ms between two",
+        "the same with 1 ms between two round trips",
         [("1 ms", lambda field: scenes.round_trip(field, 0.001))],
     ),
     "batches": ("million records a second, 256 x 32 B", [("batches", scenes.batches)]),
@@ -45,7 +45,7 @@ SCENES: dict[str, tuple[str, list[Row]]] = {
 
 
 def shown(result: dict[str, Any]) -> str:
-    """The figures of one peer in one row."""
+    """The results of one library in one row, as text."""
     if "p50_us" in result:
         return " / ".join(f"{result[key]:.3g}" for key in ("p50_us", "p99_us", "p999_us", "max_us"))
     if "gb_per_s" in result:
@@ -58,12 +58,12 @@ def shown(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run it; 1 if shmring failed somewhere."""
+    """Run the scenes; 1 if shmring failed in one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", default=",".join(SCENES), metavar="NAMES", help=f"of {', '.join(SCENES)}")
     parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help=f"of {', '.join(PEERS)}")
-    parser.add_argument("--slices", type=int, default=8, metavar="N", help="turns of each (default: 8)")
-    parser.add_argument("--slice", type=float, default=30, metavar="MS", help="milliseconds of each (default: 30)")
+    parser.add_argument("--slices", type=int, default=8, metavar="N", help="turns of each library (default: 8)")
+    parser.add_argument("--slice", type=float, default=30, metavar="MS", help="milliseconds of a turn (default: 30)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of turns")
     parser.add_argument("--json", metavar="FILE", help="write everything there")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg, .pdf); needs matplotlib")
@@ -72,7 +72,7 @@ def main() -> int:
     for asked, known in ((wanted, list(SCENES)), (peers, list(PEERS))):
         for name in asked:
             if name not in known:
-                parser.error(f"no {name!r}; there are {', '.join(known)}")
+                parser.error(f"there is no {name!r}; choose from {', '.join(known)}")
     allowed = sorted(os.sched_getaffinity(0))
     processors = (allowed[0], allowed[-1])
     there, missing = find(peers)

@@ -1,4 +1,4 @@
-"""Two processes with one peer between them: this one, and a child on another processor that does what it is told."""
+"""Two processes connected by one library: this one, and a child on another processor that carries out its requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 from shmring.bench.channels.peers import Peer
 
-HEAR_S = 20.0
+ANSWER_S = 20.0
 
 
 class Pair:
-    """This process is side 0. Between two calls the child waits for a word, and uses no processor.
+    """This process is side 0. Between two requests the child waits, and uses no processor.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Pair:
     longest_nbytes : int
         Of the messages.
     processors : tuple of int
-        Of this process, and of the child; the same twice if there is but one.
+        Of this process, and of the child; the same one twice if there is only one.
     """
 
     def __init__(self, kind: type[Peer], longest_nbytes: int, processors: tuple[int, int]) -> None:
@@ -44,34 +44,34 @@ class Pair:
                 os._exit(status)
         theirs.close()
         self.peer.enter(0)
-        self.ask("ready")
+        self.call("ready")
 
-    def tell(self, *words: Any) -> None:
-        """Give it something to do."""
+    def start(self, *words: Any) -> None:
+        """Send the child a request: the name of a task, and its arguments."""
         self.control.send(words)
 
-    def hear(self) -> Any:
-        """What it says when it has done so; raises if it died, or says nothing for long."""
-        if not self.control.poll(HEAR_S):
-            raise TimeoutError("the other process does not answer")
+    def result(self) -> Any:
+        """The child's answer to the last request; raises the child's error, or if no answer comes in `ANSWER_S`."""
+        if not self.control.poll(ANSWER_S):
+            raise TimeoutError(f"the other process has not answered for {ANSWER_S:g} s")
         answer = self.control.recv()
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def ask(self, *words: Any) -> Any:
-        """`tell`, then `hear`."""
-        self.tell(*words)
-        return self.hear()
+    def call(self, *words: Any) -> Any:
+        """`start`, then `result`."""
+        self.start(*words)
+        return self.result()
 
     def kill(self) -> float:
-        """Kill the child; the moment."""
+        """Kill the child, and return the time."""
         now = time.perf_counter()
         os.kill(self.pid, signal.SIGKILL)
         return now
 
     def end(self) -> None:
-        """End the child, however it stands."""
+        """End the child, whatever it does."""
         self.control.close()
         until = time.monotonic() + 1
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
@@ -119,13 +119,13 @@ def _take_records(peer: Peer, count: int) -> None:
 
 
 def _idle(peer: Peer) -> tuple[float, float]:
-    """Processor seconds of this process while it waits for one message, and how long that was."""
+    """Processor seconds of this process while it waits for one message, and the length of the wait in seconds."""
     used, started = time.process_time(), time.perf_counter()
     peer.recv()
     return time.process_time() - used, time.perf_counter() - started
 
 
-def _speak_once(peer: Peer) -> None:
+def _send_once(peer: Peer) -> None:
     peer.send(bytes(64))
 
 
@@ -135,5 +135,5 @@ _TASKS: dict[str, Callable[..., Any]] = {
     "echo": _echo,
     "records": _take_records,
     "idle": _idle,
-    "speak": _speak_once,
+    "send": _send_once,
 }

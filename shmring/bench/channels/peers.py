@@ -1,7 +1,7 @@
-"""What moves messages from one Python process to another, each by the calls that its own documentation shows.
+"""Libraries that move messages between two Python processes, each used by the calls that its documentation shows.
 
-A peer is made before the fork, then entered in each of the two processes. It has two directions: process 0 sends in
-the first and receives in the second.
+A `Peer` is made before the fork; then `enter` is called in each of the two processes. It has two directions: process 0
+sends in the first and receives in the second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 import shmring
 
-CAPACITY_NBYTES = 4 << 20  # of each direction, where that can be said
+CAPACITY_NBYTES = 4 << 20  # of each direction, where the library has such a setting
 
 RECORD = np.dtype([("time", "f8"), ("price", "f8"), ("volume", "i8"), ("symbol", "i4"), ("side", "i4")])
 
@@ -46,15 +46,15 @@ class Peer:
         raise NotImplementedError
 
     def send_records(self, records: np.ndarray) -> None:
-        """A batch; as one message where there is no better way."""
+        """A batch; as one message if the library has no call for batches."""
         self.send(records.view("u1").data)
 
     def recv_records(self) -> int:
-        """How many came, as an array of them."""
+        """Receive a batch as an array; its length."""
         return len(np.frombuffer(self.recv(), RECORD))
 
-    def hears_of_death(self, seconds: float) -> bool:
-        """Wait to receive; whether an error said in time that the other process is dead."""
+    def detects_death(self, seconds: float) -> bool:
+        """Wait to receive; whether an error reported within that time that the other process is dead."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class Shmring(Peer):
         self.receiver = self.ends[1 - side][1].take()
         self.send, self.recv = self.sender.send, self.receiver.recv  # type: ignore[method-assign]
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         try:
             self.receiver.recv(seconds)
         except shmring.PeerLostError:
@@ -112,7 +112,7 @@ class ShmringQueue(Peer):
     def recv_records(self) -> int:
         return len(self.recv())
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         try:
             self.recv(timeout=seconds)  # type: ignore[call-arg]
         except queue.Empty:
@@ -126,7 +126,7 @@ class StandardQueue(ShmringQueue):
     title = "multiprocessing.Queue"
 
     def __init__(self, longest_nbytes: int) -> None:
-        # Bounded as everybody else is, or it would be its feeder's buffer that is timed.
+        # Bounded as the others are: else the time would be that of a copy into the buffer of its feeder thread.
         self.queues = [multiprocessing.Queue(max(2, CAPACITY_NBYTES // max(longest_nbytes, 1024))) for _ in range(2)]
 
 
@@ -138,7 +138,7 @@ class StandardSimpleQueue(ShmringQueue):
     def __init__(self, longest_nbytes: int) -> None:
         self.queues = [multiprocessing.SimpleQueue() for _ in range(2)]
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         return _end_of_file(self.queues[0]._reader, seconds, self.recv)
 
 
@@ -158,7 +158,7 @@ class StandardPipe(Peer):
     def send_records(self, records: np.ndarray) -> None:
         self.send(records.view("u1"))
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         return _end_of_file(self.end, seconds, self.recv)
 
 
@@ -199,7 +199,7 @@ class FasterFifo(Peer):
     def send_records(self, records: np.ndarray) -> None:
         self.send(records)
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         try:
             self.inward.get(timeout=seconds)
         except queue.Empty:
@@ -225,7 +225,7 @@ class ZeroMQ(Peer):
         (self.socket.bind if side == 0 else self.socket.connect)(f"ipc://{self.path}")
         self.send, self.recv = self.socket.send, self.socket.recv  # type: ignore[method-assign]
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         return self.socket.poll(int(seconds * 1000)) != 0
 
 
@@ -277,7 +277,7 @@ class Iceoryx2(Peer):
     def send_records(self, records: np.ndarray) -> None:
         self.send(records)
 
-    def hears_of_death(self, seconds: float) -> bool:
+    def detects_death(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.subscriber.receive() is not None:

@@ -1,4 +1,4 @@
-"""The figures drawn: throughput by size of the message, and how long there and back."""
+"""Plots of the results: throughput by message size, and round trips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
-    """Write a picture of what was timed; needs matplotlib."""
+    """Write a plot of the results to a file; needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,7 +32,7 @@ def draw(rows: list[dict[str, Any]], titles: dict[str, str], file: str) -> None:
         right.scatter(places, worse, color=colour, edgecolor="black", zorder=3, label=f"{label}: 99 %")
     right.set_yscale("log")
     right.set_xticks(range(len(titles)), list(titles.values()), rotation=30, ha="right")
-    right.set(ylabel="microseconds", title="64 bytes there and back")
+    right.set(ylabel="microseconds", title="round trip of 64 bytes")
     right.grid(True, axis="y", alpha=0.3)
     if trips:
         right.set_ylim(top=10 * right.get_ylim()[1])  # room for the legend above the slowest

@@ -1,6 +1,6 @@
-"""What is timed. In every scene all peers are there at once, and take turns in slices of some ten milliseconds.
+"""The measurements (scenes). In each, all libraries are set up at once, and take turns in slices of some 10 ms.
 
-A scene gives, for each peer, what its slices gave; or the reason why it has nothing to show.
+A scene returns the results of each library's slices, or the reason why there are none.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEATH_S = 2.0
 
 
 class Field:
-    """The peers that take part, where, and for how long.
+    """The libraries that take part, the processors, and the length of the measurements.
 
     Parameters
     ----------
     names : list of str
     processors : tuple of int
     slices, slice_s
-        How many turns everybody has, and how long each.
+        How many turns each library has, and how long a turn is.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Field:
 
     @contextmanager
     def pairs(self, longest_nbytes: int, kinds: dict[str, type[Peer]] | None = None) -> Iterator[dict[str, Pair]]:
-        """A pair of processes for each."""
+        """A pair of processes for each library."""
         pairs: dict[str, Pair] = {}
         self.failures: dict[str, str] = {}
         try:
@@ -57,14 +57,14 @@ class Field:
 
     @contextmanager
     def noting(self, name: str) -> Iterator[None]:
-        """A peer that fails is out of the scene, and the others go on."""
+        """A library that fails is left out of the rest of the scene; the others continue."""
         try:
             yield
         except Exception as error:
             self.failures[name] = f"{type(error).__name__}: {error}"
 
     def turns(self, pairs: dict[str, Pair], slice_of: Callable[[str, Pair], Any]) -> dict[str, list]:
-        """What each slice of each gave; the first, which warms up and finds the length, is left out."""
+        """The results of each library's slices, without the first one, which warms up and determines the count."""
         results: dict[str, list] = {name: [] for name in pairs}
         for turn in range(self.slices + 1):
             order = [name for name in pairs if name not in self.failures]
@@ -77,7 +77,7 @@ class Field:
         return {name: found for name, found in results.items() if name not in self.failures}
 
     def lengths(self, start: int = 20) -> Callable[[str, float, int], int]:
-        """How many calls make a slice, learned from the last one."""
+        """The count of calls for the next slice, computed from the time of the last one."""
         counts: dict[str, int] = {}
 
         def next_count(name: str, seconds: float = 0.0, done: int = 0) -> int:
@@ -89,16 +89,16 @@ class Field:
 
 
 def throughput(field: Field, nbytes: int) -> dict[str, dict]:
-    """Messages one after the other, received one after the other; from the first call to the last one received."""
+    """Messages a second, sent and received one by one: from the first call to the last message received."""
     message, next_count = os.urandom(nbytes), field.lengths()
 
     def one(name: str, pair: Pair) -> float:
         count = next_count(name, 0.0, 0)
-        pair.tell("take", count, nbytes)
+        pair.start("take", count, nbytes)
         send, started = pair.peer.send, time.perf_counter()
         for _ in range(count):
             send(message)
-        pair.hear()
+        pair.result()
         elapsed = time.perf_counter() - started
         next_count(name, elapsed, count)
         return count / elapsed
@@ -108,12 +108,12 @@ def throughput(field: Field, nbytes: int) -> dict[str, dict]:
 
 
 def round_trip(field: Field, think_s: float = 0.0) -> dict[str, dict]:
-    """64 bytes there and back, each trip timed; with ``think_s`` this process sleeps so long between two."""
+    """Round trips of 64 bytes, each one timed; this process sleeps for ``think_s`` between two."""
     message, next_count = os.urandom(64), field.lengths()
 
     def one(name: str, pair: Pair) -> np.ndarray:
         count = next_count(name, 0.0, 0)
-        pair.tell("echo", count)
+        pair.start("echo", count)
         send, recv, clock = pair.peer.send, pair.peer.recv, time.perf_counter_ns
         trips = np.empty(count, np.int64)
         began = time.perf_counter()
@@ -125,7 +125,7 @@ def round_trip(field: Field, think_s: float = 0.0) -> dict[str, dict]:
             recv()
             trips[i] = clock() - started
         elapsed = time.perf_counter() - began
-        pair.hear()
+        pair.result()
         next_count(name, elapsed, count)
         return trips
 
@@ -134,16 +134,16 @@ def round_trip(field: Field, think_s: float = 0.0) -> dict[str, dict]:
 
 
 def batches(field: Field) -> dict[str, dict]:
-    """Batches of 256 records of 32 bytes, made once; as arrays where that goes, else as one message a batch."""
+    """Batches of 256 records of 32 bytes, made once: sent as arrays if the library can, else as one message a batch."""
     records, next_count = np.zeros(BATCH, RECORD), field.lengths()
 
     def one(name: str, pair: Pair) -> float:
         count = next_count(name, 0.0, 0)
-        pair.tell("records", count * BATCH)
+        pair.start("records", count * BATCH)
         send, started = pair.peer.send_records, time.perf_counter()
         for _ in range(count):
             send(records)
-        pair.hear()
+        pair.result()
         elapsed = time.perf_counter() - started
         next_count(name, elapsed, count)
         return count * BATCH / elapsed
@@ -153,16 +153,16 @@ def batches(field: Field) -> dict[str, dict]:
 
 
 def arrays(field: Field, nbytes: int) -> dict[str, dict]:
-    """Arrays that the receiver owns afterwards, bytes a second."""
+    """Arrays that the receiver owns afterwards: bytes a second."""
     array, next_count = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8), field.lengths(4)
 
     def one(name: str, pair: Pair) -> float:
         count = next_count(name, 0.0, 0)
-        pair.tell("take", count, nbytes)
+        pair.start("take", count, nbytes)
         send, started = pair.peer.send, time.perf_counter()
         for _ in range(count):
             send(array)
-        pair.hear()
+        pair.result()
         elapsed = time.perf_counter() - started
         next_count(name, elapsed, count)
         return count * nbytes / elapsed
@@ -172,34 +172,34 @@ def arrays(field: Field, nbytes: int) -> dict[str, dict]:
 
 
 def idle(field: Field, seconds: float = 1.0) -> dict[str, dict]:
-    """Processor time of a receiver that waits, all of them at once."""
+    """Processor time of a waiting receiver; those of all libraries wait at once."""
     with field.pairs(64) as pairs:
         for pair in pairs.values():
-            pair.tell("idle")
+            pair.start("idle")
         time.sleep(seconds)
         found = {}
         for name, pair in pairs.items():
             with field.noting(name):
                 pair.peer.send(bytes(64))
-                used, waited = pair.hear()
+                used, waited = pair.result()
                 found[name] = {"cpu_s_per_s": used / waited}
     return found
 
 
 def death(field: Field) -> dict[str, dict]:
-    """From SIGKILL of the sender to the error that its receiver, which waits, raises; within two seconds."""
+    """Time from SIGKILL of the sender to the error of its waiting receiver, if it comes within two seconds."""
     found: dict[str, dict] = {}
     with field.pairs(64) as pairs:
         for name, pair in pairs.items():
             with field.noting(name):
-                pair.ask("speak")
+                pair.call("send")
                 pair.peer.recv()
                 found[name] = {"error_after_s": _time_to_error(pair)}
     return found
 
 
 def _time_to_error(pair: Pair) -> float | None:
-    # A process of its own kills: a thread might have to wait for the interpreter, which the receiver may hold.
+    # A third process sends the signal: a thread might have to wait for the GIL, which the receiver may hold.
     moment = mmap.mmap(-1, 8)
     helper = os.fork()
     if helper == 0:
@@ -207,14 +207,14 @@ def _time_to_error(pair: Pair) -> float | None:
         struct.pack_into("d", moment, 0, pair.kill())
         os._exit(0)
     try:
-        is_heard, at = pair.peer.hears_of_death(0.1 + DEATH_S), time.perf_counter()
+        is_detected, at = pair.peer.detects_death(0.1 + DEATH_S), time.perf_counter()
     finally:
         os.waitpid(helper, 0)
-    return at - struct.unpack_from("d", moment)[0] if is_heard else None
+    return at - struct.unpack_from("d", moment)[0] if is_detected else None
 
 
 def round_trip_ns(processors: tuple[int, int]) -> float:
-    """One word there and back between the two processors: what everything here is to be read beside."""
+    """Round trip of one word between the two processors: the lower bound of all times here."""
     memory = mmap.mmap(-1, 4096)
     words = np.frombuffer(memory, np.uint64)
     assert len(words) >= 4 * APART

@@ -203,7 +203,7 @@ def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_does_no
     assert harness.shared_names() - before == set()
 
 
-def test_who_fails_again_and_again_is_given_up():
+def test_a_backend_that_fails_repeatedly_is_left_out():
     rows = []
     run([rogue("raises")], RankLayout(2, None, 2), settings(sizes=[8] * 5), rows.append, lambda what, done: None)
     reasons = [row.results["raises"].problem for row in rows]

@@ -194,4 +194,4 @@ def look_at_huge_pages(comm, wanted):
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_outboxes_and_arrays_lie_on_huge_pages_if_that_is_wanted_and_on_no_others(wanted):
     found = run_ranks(2, look_at_huge_pages, wanted, init={"huge_pages": wanted, "pair_queue_nbytes": 4 << 20})
-    assert found[0] == found[1]  # who attaches maps what the creator made
+    assert found[0] == found[1]  # a rank that attaches maps the array of the creator

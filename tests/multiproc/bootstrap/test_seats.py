@@ -1,4 +1,4 @@
-"""Ranks agree on who sits together, by a forced topology, and keep their seats in groups."""
+"""All ranks compute the same domains from a forced topology, and a rank has the same place in every group."""
 
 import json
 

@@ -219,7 +219,7 @@ def test_an_end_can_come_again_and_go_on():
     for _ in range(3):
         assert status_of(in_child(child, 3)) == -signal.SIGKILL
     with pytest.raises(PeerLostError):
-        sender.send(b"nobody listens")
+        sender.send(b"no receiver")
     receiver = shmring.open_channel(name, "receiver")
     assert receiver.recv() == b"9"
     sender.send(b"on we go")
@@ -383,7 +383,7 @@ def test_shmring_info_shows_the_channels_of_other_processes():
 # ---- exact sequences ----
 
 
-def speak(sender, count, seed):
+def send_numbers(sender, count, seed):
     """Send numbered messages of random length, in random ways, in bursts."""
     generator = random.Random(seed)
     sent = 0
@@ -415,7 +415,7 @@ def speak(sender, count, seed):
     sender.close()
 
 
-def listen(receiver, seed):
+def receive_numbers(receiver, seed):
     """Check that all come, whole and in order."""
     generator = random.Random(seed)
     got = 0
@@ -451,8 +451,8 @@ def listen(receiver, seed):
 def test_two_processes_see_the_exact_sequence(capacity, seed):
     sender, receiver = shmring.channel(capacity)
     count = 4000
-    pid = in_child(speak, sender, count, seed)
-    assert listen(receiver, seed + 1) == count
+    pid = in_child(send_numbers, sender, count, seed)
+    assert receive_numbers(receiver, seed + 1) == count
     assert status_of(pid) == 0
 
 
@@ -461,7 +461,7 @@ def test_a_killed_sender_leaves_whole_messages_at_whatever_instant(seed):
     name = unique("kill")
     receiver = shmring.open_channel(name, "receiver", 1 << 10)
     for _ in range(40):
-        pid = in_child(lambda: speak(shmring.open_channel(name, "sender"), 1 << 40, seed))
+        pid = in_child(lambda: send_numbers(shmring.open_channel(name, "sender"), 1 << 40, seed))
         time.sleep(generator.random() * 0.01)
         os.kill(pid, signal.SIGKILL)
         last = -1
@@ -479,17 +479,17 @@ def test_a_killed_sender_leaves_whole_messages_at_whatever_instant(seed):
 def test_a_killed_receiver_leaves_the_rest_to_the_next_one_at_whatever_instant(seed):
     generator = random.Random(seed)
     name = unique("next")
-    pid = in_child(speak_to_many, name, seed)
+    pid = in_child(send_without_end, name, seed)
     last = -1
     for _ in range(30):
         reader, writer = os.pipe()
-        listener = in_child(tell_what_comes, name, writer)
+        listener = in_child(write_numbers, name, writer)
         time.sleep(0.002 + generator.random() * 0.01)
         os.kill(listener, signal.SIGKILL)
         status_of(listener)
         os.close(writer)
-        with os.fdopen(reader, "rb") as told:
-            numbers = [int(line) for line in told.read().split(b"\n")[:-1]]
+        with os.fdopen(reader, "rb") as file:
+            numbers = [int(line) for line in file.read().split(b"\n")[:-1]]
         assert numbers == sorted(set(numbers))
         assert not numbers or numbers[0] > last
         last = numbers[-1] if numbers else last
@@ -499,8 +499,8 @@ def test_a_killed_receiver_leaves_the_rest_to_the_next_one_at_whatever_instant(s
         pass
 
 
-def speak_to_many(name, seed):
-    """Send for ever, whoever comes and goes on the other side."""
+def send_without_end(name, seed):
+    """Send without end, while receivers attach and die."""
     sender = shmring.open_channel(name, "sender", 1 << 10)
     generator = random.Random(seed)
     number = 0
@@ -513,7 +513,7 @@ def speak_to_many(name, seed):
             time.sleep(0.0005)
 
 
-def tell_what_comes(name, writer):
+def write_numbers(name, writer):
     """Receive, check, and write down the numbers."""
     receiver = shmring.open_channel(name, "receiver", 1 << 10)
     while True:

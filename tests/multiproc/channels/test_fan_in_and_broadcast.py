@@ -1,5 +1,5 @@
-"""Channels with many at one end: each message once, in its sender's order, fairly; who is slow or dead holds up nobody
-else."""
+"""Channels with several senders or receivers: each message once, in its sender's order, fairly; an end that is slow or
+dead does not block the others."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ def wait_for(condition):
 # ---- fan-in ----
 
 
-def tell(sender, index, count, seed):
+def send_numbers(sender, index, count, seed):
     """Send numbered messages of all kinds and lengths."""
     generator = random.Random(seed + index)
     with sender:
@@ -66,7 +66,7 @@ def read(message):
 def test_a_fan_in_gives_each_message_once_and_those_of_a_sender_in_order(nsenders, seed):
     senders, receiver = shmring.fan_in(nsenders, 1 << 12)
     count = 400
-    pids = [in_child(tell, sender, i, count, seed) for i, sender in enumerate(senders)]
+    pids = [in_child(send_numbers, sender, i, count, seed) for i, sender in enumerate(senders)]
     seen = [0] * nsenders
     with receiver:
         for message in receiver:
@@ -92,21 +92,21 @@ def test_a_fan_in_takes_turns():
 
 
 def test_a_fan_in_of_records_gives_arrays_of_one_sender_each():
-    kind = np.dtype([("who", "i4"), ("what", "f8")])
+    kind = np.dtype([("sender", "i4"), ("what", "f8")])
     senders, receiver = shmring.fan_in(2, 1 << 12, dtype=kind)
     for i, sender in enumerate(senders):
         batch = np.zeros(5, kind)
-        batch["who"] = i
+        batch["sender"] = i
         sender.send_many(batch)
     first, second = receiver.recv_many(), receiver.recv_many()
-    assert {int(first["who"][0]), int(second["who"][0])} == {0, 1}
+    assert {int(first["sender"][0]), int(second["sender"][0])} == {0, 1}
     assert len(first) == len(second) == 5
     senders[1].send((7, 0.5))
-    assert receiver.recv(10)["who"] == 7
+    assert receiver.recv(10)["sender"] == 7
     out = np.zeros(4, kind)
     senders[0].send((8, 0.5))
     assert receiver.recv_into(out) == 1
-    assert out["who"][0] == 8
+    assert out["sender"][0] == 8
 
 
 def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_go_on():
@@ -247,7 +247,7 @@ def test_the_receiver_of_a_fan_in_and_the_sender_of_a_broadcast_pass_on_too():
 
 
 def gather_and_say(receiver, broadcast):
-    """Add up what comes, tell all."""
+    """Receive to the end, and send the sum."""
     with receiver, broadcast:
         broadcast.send_object(sum(receiver))
 
@@ -474,7 +474,7 @@ def lag(receiver, seed):
 
 
 @pytest.mark.parametrize("when_slow", ["drop_oldest", "disconnect"])
-def test_whoever_is_overwritten_sees_whole_messages_in_order(when_slow, seed):
+def test_a_receiver_whose_messages_are_overwritten_sees_whole_ones_in_order(when_slow, seed):
     sender, receivers = shmring.broadcast_channel(3, 1 << 11, when_slow=when_slow)
     pids = [in_child(lag, receiver, seed + i) for i, receiver in enumerate(receivers)]
     generator = random.Random(seed)
@@ -493,13 +493,13 @@ def test_a_sender_killed_at_any_moment_leaves_whole_messages_to_all(seed):
     for _ in range(10):
         sender, receivers = shmring.broadcast_channel(2, 1 << 11)
 
-        def speak(sender=sender):
+        def send_to_all(sender=sender):
             number = 0
             while True:
                 sender.send(number.to_bytes(8, "little") * generator.choice([1, 20, 1000]))
                 number += 1
 
-        pid = in_child(speak)
+        pid = in_child(send_to_all)
         wait_for(lambda receivers=receivers: all(receiver.peer == "here" for receiver in receivers))
         deadline = time.monotonic() + 0.02 * generator.random()
         last = [-1, -1]

@@ -518,7 +518,7 @@ else:
         while True:
             comm.barrier() if sys.argv[1] == "barrier" else comm.all_reduce(np.ones(4))
     except shmring.BrokenError as error:
-        print("heard:", error)
+        print("raised:", error)
 """
 
 

@@ -348,7 +348,7 @@ def into_results(comm, dtype, count):
             assert same_bits(result, reduce_model(xs, "sum"))
             comm.all_gather(source, gathered)
             assert same_bits(gathered, np.stack(xs))
-        # Nobody writes a result before all are in that call: what is read here must not change meanwhile.
+        # No rank writes a result before all ranks are in that call: the array read here must not change before.
         if rank == key % size:
             time.sleep(0.002)
         assert same_bits(result, reduce_model(xs, "sum"))

@@ -1,4 +1,4 @@
-"""Who is late when time is up: not whoever happens to be waited for, but whoever keeps all waiting."""
+"""Which rank a timeout names: not the one that the caller waits for, but the one that all ranks wait for in the end."""
 
 import signal
 import time
@@ -9,20 +9,20 @@ from support.harness import report, start_ranks
 
 from shmring.errors import CollectiveTimeoutError
 
-# Each call takes more rounds than there are slots, and who waits sleeps.
+# Each call takes more rounds than there are slots, and a waiting rank sleeps.
 SETTINGS = {"slot_nbytes": 16_384, "nslots": 4, "spin_us": 0}
 N = 40_000
 
 
-def blame(call, *args, **options):
-    """What the error of a call that comes to no end says."""
+def error_of(call, *args, **options):
+    """The late ranks and the text of the error of a call that times out."""
     with pytest.raises(CollectiveTimeoutError) as caught:
         call(*args, **options)
     report("timed out")
     return caught.value.late, str(caught.value)
 
 
-def check_that_all_blame(late, gang):
+def check_that_all_name(late, gang):
     others = [rank for rank in range(len(gang.pids)) if rank != late]
     gang.wait_for("timed out", others)
     gang.kill(late)
@@ -38,21 +38,21 @@ def hand_on(comm):
     comm.barrier()
     if comm.rank == 1:
         time.sleep(1000)
-    return blame(comm.exscan, np.ones(N), timeout=1 if comm.rank == 3 else 60)
+    return error_of(comm.exscan, np.ones(N), timeout=1 if comm.rank == 3 else 60)
 
 
 def test_the_rank_without_a_call_is_late_and_not_those_that_wait_for_it():
-    check_that_all_blame(1, start_ranks(4, hand_on, init=SETTINGS))
+    check_that_all_name(1, start_ranks(4, hand_on, init=SETTINGS))
 
 
 def be_held_up(comm):
-    if comm.rank == 1:      # in the middle, when it has said in four rounds what is awaited, and read nothing yet
+    if comm.rank == 1:      # after it has published the four rounds that others wait for, and before it reads any
         signal.signal(signal.SIGALRM, lambda *_: time.sleep(1000))
         signal.setitimer(signal.ITIMER_REAL, 0.2)
     if comm.rank == 0:
         time.sleep(0.6)
-    return blame(comm.gather, np.ones(N), root=0, timeout=2 if comm.rank == 2 else 60)
+    return error_of(comm.gather, np.ones(N), root=0, timeout=2 if comm.rank == 2 else 60)
 
 
 def test_a_rank_that_has_published_all_but_does_not_read_on_is_late():
-    check_that_all_blame(1, start_ranks(3, be_held_up, init=SETTINGS))
+    check_that_all_name(1, start_ranks(3, be_held_up, init=SETTINGS))

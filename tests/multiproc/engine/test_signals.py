@@ -18,7 +18,7 @@ LARGE = 200_000
 
 
 def overwrite_the_reader(comm):
-    while True:     # a root waits for nobody until the slots are full
+    while True:     # a root does not wait until the slots are full
         comm.broadcast(np.ones(LARGE), root=comm.rank)
 
 
@@ -31,7 +31,7 @@ def wait_for_work(comm):
     comm.all_reduce(np.ones(3), async_op=True).wait()
 
 
-# What rank 0 waits in, and whether an interrupt there ends the communicator: only if others may have heard half of it.
+# Where rank 0 waits, and whether an interrupt there breaks the communicator: only if other ranks may have read a part.
 WAITS = {
     "barrier": (lambda comm: comm.barrier(), True),
     "planned collective": (lambda comm: comm.all_reduce(np.ones(LARGE)), True),
@@ -43,7 +43,7 @@ WAITS = {
     "shared array": (lambda comm: comm.empty(5), True),
     "split": (lambda comm: comm.split(0), True),
     "receive": (lambda comm: comm.recv(np.ones(3), 1), False),
-    "receive from anybody": (lambda comm: comm.recv(np.ones(3)), False),
+    "receive from any rank": (lambda comm: comm.recv(np.ones(3)), False),
     "full pair queue": (fill_the_pair_queue, True),
     "request": (lambda comm: comm.irecv(np.ones(3), 1).wait(), False),
     "probe": (lambda comm: comm.probe(1), False),
@@ -187,7 +187,7 @@ else:
         print(type(error).__name__, error)
 """
 
-HEARD = {
+PEER_ERRORS = {
     "daemon thread in a receive": ("AbortedError", "closed while another thread was in a call"),
     "uncaught exception": ("AbortedError", "LookupError: on purpose"),
 }
@@ -205,14 +205,14 @@ def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
         for rank in range(2)
     ]
     try:
-        (_, errors), (told, more) = [process.communicate(timeout=60 * PATIENCE) for process in running]
+        (_, errors), (output, more) = [process.communicate(timeout=60 * PATIENCE) for process in running]
     finally:
         for process in running:
             process.kill()
             process.wait()
-    kind, text = HEARD.get(end, ("Error", "rank 0"))
-    assert kind in told, (told, errors, more)
-    assert text in told
+    kind, text = PEER_ERRORS.get(end, ("Error", "rank 0"))
+    assert kind in output, (output, errors, more)
+    assert text in output
     assert more == ""
     assert running[0].returncode == (end == "uncaught exception")
     assert "Fatal" not in errors

@@ -1,6 +1,6 @@
 """Teams of threads: the same bits as one thread, the same errors, and nothing left behind.
 
-Ranks and threads outnumber the processors here on purpose: that the answers are right must not depend on who runs when.
+There are more ranks and threads than processors on purpose: the results must not depend on the scheduling.
 """
 
 import gc
@@ -109,8 +109,8 @@ def compare_with_one_thread(comm, dtypes, count, ops):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("n", "threads"), GRID)
 def test_every_large_collective_has_the_bits_of_one_thread(n, threads):
-    told = run_ranks(n, compare_with_one_thread, ["float32", "bfloat16"], 50_021, ["sum"], init=of(threads))
-    assert told == [threads] * n
+    outcomes = run_ranks(n, compare_with_one_thread, ["float32", "bfloat16"], 50_021, ["sum"], init=of(threads))
+    assert outcomes == [threads] * n
 
 
 @pytest.mark.sample(5)
@@ -133,8 +133,8 @@ def test_sizes_around_lines_slots_and_shares_come_out_whole():
     threads = 3
     edges = [32 * threads, 2048, 2048 * threads, 4096 * threads, 40_000]
     counts = sorted({max(1, at + off) for at in edges for off in (-33, -1, 0, 1, 31)})
-    told = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
-    assert told[0] == told[1] > 0
+    outcomes = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
+    assert outcomes[0] == outcomes[1] > 0
 
 
 def mix(comm, seed):
@@ -158,9 +158,9 @@ def mix(comm, seed):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("n", "threads"), [(2, 3), (4, 2)])
 def test_split_calls_small_ones_and_unsplit_ones_follow_one_another(n, threads, seed):
-    told = run_ranks(n, mix, seed, init=of(threads, split_nbytes=100_000))
-    assert len(set(told)) == 1
-    assert told[0] > 0
+    outcomes = run_ranks(n, mix, seed, init=of(threads, split_nbytes=100_000))
+    assert len(set(outcomes)) == 1
+    assert outcomes[0] > 0
 
 
 def uneven(comm):
@@ -253,8 +253,8 @@ def number_of_threads(rank, session, asked):
 
 @pytest.mark.parametrize(("asked", "got"), [((4, 2), 2), ((1, 4), 1), ((3, 3, 3), 3), ((2, 5, 4), 2)])
 def test_the_ranks_have_as_many_as_the_one_that_asks_for_the_fewest(asked, got, seed):
-    for told in run_processes(len(asked), number_of_threads, f"team{seed}", asked):
-        assert told == (got, int(got > 1), [got])
+    for outcomes in run_processes(len(asked), number_of_threads, f"team{seed}", asked):
+        assert outcomes == (got, int(got > 1), [got])
 
 
 def test_a_rank_alone_has_no_helpers():
@@ -275,8 +275,8 @@ def threads_by_mask(rank, session, processors, **settings):
 )
 def test_without_a_word_from_the_user_it_follows_from_the_processors_that_fall_to_each_rank(processors, threads, seed):
     masks = [tuple(mask) for mask in processors]
-    for told in run_processes(2, threads_by_mask, f"mask{seed}", masks):
-        assert told == (threads, int(threads > 1))
+    for outcomes in run_processes(2, threads_by_mask, f"mask{seed}", masks):
+        assert outcomes == (threads, int(threads > 1))
 
 
 def set_in_the_environment(rank, session):
@@ -301,9 +301,9 @@ def without_memory_for_more(rank, session):
     segment.Segment.reserve = reserve
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        told = number_of_threads(rank, session, (5, 5, 5))
+        outcomes = number_of_threads(rank, session, (5, 5, 5))
     assert [("rank 1 got 3 of 5 threads" in str(w.message)) for w in caught] == ([True] if rank == 1 else [])
-    return told
+    return outcomes
 
 
 def test_where_one_rank_has_no_memory_for_more_all_have_fewer(seed):
@@ -335,9 +335,9 @@ def without_room_for_stacks(rank, session):
 def test_where_one_rank_cannot_start_more_threads_all_have_fewer(seed):
     gang = start_processes(2, without_room_for_stacks, f"stacks{seed}")
     gang.wait_for("warned", [0])
-    told = gang.results()
-    assert told[0] == told[1]
-    assert 1 <= told[0][0] < 32
+    outcomes = gang.results()
+    assert outcomes[0] == outcomes[1]
+    assert 1 <= outcomes[0][0] < 32
 
 
 def die_before_the_agreement(rank, session):
@@ -681,7 +681,7 @@ def test_helpers_that_wait_for_a_peer_sleep():
 
 
 def where_they_may_run(comm):
-    comm.all_reduce(np.ones(LARGE, np.float32))  # who has worked has got its name
+    comm.all_reduce(np.ones(LARGE, np.float32))  # a helper sets its name before its first work
     masks = set()
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/comm") as name:

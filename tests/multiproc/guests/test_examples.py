@@ -21,9 +21,9 @@ def run(*command):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_hello_all_reduce_runs_under_the_launcher(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/hello_all_reduce.py"))
-    assert f"1 + ... + {size} = [{size * (size + 1) / 2:g}." in said
-    assert f"{size} ranks met" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/hello_all_reduce.py"))
+    assert f"1 + ... + {size} = [{size * (size + 1) / 2:g}." in output
+    assert f"{size} ranks met" in output
 
 
 def test_spawn_sum_runs_without_a_launcher():
@@ -33,81 +33,81 @@ def test_spawn_sum_runs_without_a_launcher():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_objects_runs_under_the_launcher(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
-    assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in said
-    assert "refused: rank 0 cannot pickle" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
+    assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in output
+    assert "refused: rank 0 cannot pickle" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_groups_runs_under_the_launcher(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
-    assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
+    assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shrink_and_go_on_runs_without_a_launcher(size):
-    said = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
-    assert f"rank {size - 1} died" in said
-    assert f"{size - 1} ranks went on" in said
+    output = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
+    assert f"rank {size - 1} died" in output
+    assert f"{size - 1} ranks went on" in output
 
 
 def test_ping_pong_plays_with_three_balls():
-    said = run("-m", "shmring", "run", "-n", "2", str(ROOT / "examples/ping_pong.py"))
-    assert said.count("bytes there and back") == 3
+    output = run("-m", "shmring", "run", "-n", "2", str(ROOT / "examples/ping_pong.py"))
+    assert output.count("bytes there and back") == 3
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_pipeline_computes_what_one_process_would(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
-    assert f"8 batches went through {size} stages" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
+    assert f"8 batches went through {size} stages" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shared_arrays_runs_under_the_launcher(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
-    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
+    assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_overlap_sums_in_the_background(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
-    assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
+    assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/persistent_plan.py"))
-    assert "after 200 calls of one plan" in said
-    assert "all_gather" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/persistent_plan.py"))
+    assert "after 200 calls of one plan" in output
+    assert "all_gather" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_variable_counts_runs_under_the_launcher(size):
-    said = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
-    assert f"rows from each rank: {list(range(1, size + 1))}" in said
-    assert f"{10 * size} words came" in said
+    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
+    assert f"rows from each rank: {list(range(1, size + 1))}" in output
+    assert f"{10 * size} words came" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("loaders", [1, 3])
 def test_loaders_feed_a_trainer(loaders):
-    said = run(str(ROOT / "examples/data_loader.py"), str(loaders))
-    assert f"{40 * loaders} batches from {loaders} loaders" in said
-    assert float(re.search(r"off by (\S+)", said).group(1)) < 1e-3
+    output = run(str(ROOT / "examples/data_loader.py"), str(loaders))
+    assert f"{40 * loaders} batches from {loaders} loaders" in output
+    assert float(re.search(r"off by (\S+)", output).group(1)) < 1e-3
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("actors", [1, 3])
 def test_actors_teach_a_learner(actors):
-    said = run(str(ROOT / "examples/actors_and_learner.py"), str(actors))
-    assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in said
+    output = run(str(ROOT / "examples/actors_and_learner.py"), str(actors))
+    assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in output
 
 
 def test_every_example_is_run_here_or_with_pytorch():

@@ -132,9 +132,9 @@ def test_the_error_of_the_others_names_the_failed_rank_and_its_error(tmp_path):
     with pytest.raises(NoSuchLuckError):
         shmring.spawn(catch_the_abort, 3, (tmp_path,), start_method="fork")
     for rank in (1, 2):
-        told = (tmp_path / str(rank)).read_text()
-        assert told.startswith("0 ")
-        assert "NoSuchLuckError: bad luck" in told
+        text = (tmp_path / str(rank)).read_text()
+        assert text.startswith("0 ")
+        assert "NoSuchLuckError: bad luck" in text
 
 
 class UnpicklableError(Exception):
@@ -202,7 +202,7 @@ def fail_while_the_others_sleep(comm, path):
     time.sleep(1000)
 
 
-def test_ranks_that_do_not_listen_are_ended_by_force(tmp_path):
+def test_ranks_that_ignore_sigterm_are_killed(tmp_path):
     with pytest.raises(NoSuchLuckError):
         shmring.spawn(fail_while_the_others_sleep, 3, (tmp_path,), start_method="fork", grace=0.1)
     assert not any(is_running(int(path.read_text())) for path in tmp_path.iterdir())

@@ -12,7 +12,7 @@ SHAPES = ((), (1,), (0,), (5,), (3, 4), (2, 0, 3), (1000,))
 
 
 def filled(shape, rank, dtype=torch.float32):
-    """Small whole numbers that tell rank and place, and whose sums every type holds."""
+    """Small whole numbers that differ by rank and position, and whose sums are exact in every dtype."""
     n = torch.Size(shape).numel()
     return ((torch.arange(n) % 5 + rank) % 7).reshape(shape).to(dtype)
 

@@ -90,8 +90,8 @@ def monitored(rank):
         if rank in (1, n - 1):
             pass
         elif rank == 0:
-            who = "Ranks 1, 3" if wait_all else "Rank 1"
-            with pytest.raises(RuntimeError, match=f"{who} failed to pass monitoredBarrier in 300 ms"):
+            late = "Ranks 1, 3" if wait_all else "Rank 1"
+            with pytest.raises(RuntimeError, match=f"{late} failed to pass monitoredBarrier in 300 ms"):
                 shmring.torch.monitored_barrier(timeout=patience, wait_all_ranks=wait_all)
         else:
             with pytest.raises(RuntimeError, match=f"Rank {rank} successfully reached monitoredBarrier, but"):

@@ -57,8 +57,8 @@ def both_ways(rank):
             assert torch.equal(y, torch.full((count,), float(left)))
 
 
-def nobody_waits(rank):
-    """What is under way arrives while the program is in collectives and nobody waits for it yet."""
+def arrive_without_a_waiter(rank):
+    """Messages arrive while the program is in collectives and no call waits for them yet."""
     other = 1 - rank
     for count, many in ((LONG, 1), (10, 400)):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Arrays of every kind become pointer, count and dtype; what comes out of the pointer is what NumPy says is in them."""
+"""Arrays of every kind become pointer, count and dtype; the memory at the pointer has the values that NumPy reads."""
 
 import array
 import gc

@@ -107,7 +107,7 @@ def test_an_unaligned_tensor_is_copied():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"major": 2}, r"has DLPack 2\.0"),
         ({"flags": 1}, "read-only"),
@@ -122,9 +122,9 @@ def test_an_unaligned_tensor_is_copied():
     ],
     ids=str,
 )
-def test_what_cannot_be_written_is_refused_and_every_loan_returned(changed, said):
+def test_what_cannot_be_written_is_refused_and_every_loan_returned(changed, message):
     x = Lender(**changed)
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         arrays.write_bytes(x, bytes(16))
     assert x.deleted == len(x.capsules)
     assert not any(x.memory.raw)

@@ -239,7 +239,7 @@ def test_min_and_max_keep_the_first_of_equals_and_the_first_nan(dtype, kernel):
         assert_same_bits(reduce.reduce_arrays([zeros, zeros[::-1].copy()], op, kernel=kernel), zeros, op)
     nans = np.zeros(4, numpy_dtype(dtype))
     infinity = int(np.array(np.inf, nans.dtype).view(f"u{nans.itemsize}"))
-    nans.view(f"u{nans.itemsize}")[:] = infinity + np.array([1, 2, 3, 4])  # signalling, told apart by their payloads
+    nans.view(f"u{nans.itemsize}")[:] = infinity + np.array([1, 2, 3, 4])  # signalling, with different payloads
     number = np.ones_like(nans)
     for op in ("min", "max"):
         assert_same_bits(reduce.reduce_arrays([number, nans, nans[::-1].copy()], op, kernel=kernel), nans, op)

@@ -76,7 +76,7 @@ def test_an_object_without_init_survives_every_call(kind):
 
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
-def test_an_object_is_copied_only_where_its_class_says_how(kind):
+def test_an_object_is_copied_only_where_its_class_defines_how(kind):
     made = half_made(kind)
     if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
         return

@@ -1,4 +1,4 @@
-"""Rendezvous of real processes: everybody, nobody, the late, the dead, the double, and those who disagree."""
+"""Rendezvous of real processes: all ranks, no other rank, late, dead and duplicate ranks, and ranks that disagree."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ def plans_for(session, size, ranks=None, **common):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16])
-def test_everybody_sees_what_everybody_prepared_and_no_name_is_left(session, size):
+def test_all_ranks_see_what_all_prepared_and_no_name_is_left(session, size):
     results = run_processes(size, attend, session, size)
     assert all(seen == [bytes([rank]) * 4 for rank in range(size)] for seen, _, _ in results)
     assert all(left == [] for _, left, _ in results)
@@ -110,7 +110,7 @@ def test_a_rank_outside_its_group_is_a_value_error(session, rank, size):
 # -- somebody does not come -------------------------------------------------------------------------------------------
 
 
-def test_who_never_comes_is_named_by_everybody_and_nothing_is_left(session):
+def test_a_missing_rank_is_named_by_all_and_nothing_is_left(session):
     outcomes = come(plans_for(session, 5, ranks=[0, 2], timeout=0.4))
     for outcome in outcomes:
         assert isinstance(outcome.error, RendezvousTimeoutError)
@@ -154,8 +154,8 @@ def test_a_rank_without_a_timeout_notices_that_the_timeout_of_another_has_passed
 
 
 def wait_for_ever(rank, session, size, invisible=()):
-    """Meet without a timeout, telling the test whom this rank has found; some ranks it never finds."""
-    invisible = [segment_name(session, f"r{r}") for who, r in invisible if who == rank]
+    """Meet without a timeout, and report each rank that is found; the ranks in ``invisible`` are never found."""
+    invisible = [segment_name(session, f"r{r}") for seeker, r in invisible if seeker == rank]
     really_attach = rendezvous_module.try_attach
 
     def try_attach(name, **expected):
@@ -184,7 +184,7 @@ def test_a_rank_that_dies_once_found_is_named_without_any_timeout(session):
     assert standing(session) == []
 
 
-def test_a_rank_that_dies_after_it_has_found_everybody_is_noticed_too(session):
+def test_a_rank_that_dies_after_it_has_found_all_ranks_is_noticed_too(session):
     # 0 and 1 have everybody, 2 has not found 1 yet, and never will.
     gang = start_processes(3, wait_for_ever, session, 3, [(2, 1)])
     for rank in (0, 1):
@@ -293,7 +293,7 @@ def test_a_rank_that_stops_while_it_unlinks_names_stops_no_other(session, count,
     getattr(gang, end)(2)
     outcomes = gang.outcomes()
     assert all(outcome.ok for outcome in outcomes[:2]), outcomes
-    # The first name it came to was its own, which is left to whoever sweeps after the dead.
+    # The first name that rank 2 unlinks is its own; if it dies there, the name remains for sweep().
     assert sweep(session) == ([segment_name(session, "r2")] if (end, count) == ("kill", 1) else [])
     assert standing(session) == []
 
@@ -320,8 +320,8 @@ def fail_while_unlinking(rank, session):
     rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES)
 
 
-def test_who_fails_when_all_have_met_does_not_undo_the_rendezvous(session):
-    # Some may have seen it complete. Others that now did not would leave, and be taken for the ones who failed.
+def test_a_rank_that_fails_after_the_rendezvous_does_not_undo_it(session):
+    # Some ranks may have seen the rendezvous complete. If the others now left, they would be reported as failed.
     zero, one, two = start_processes(3, fail_while_unlinking, session).outcomes()
     assert zero.ok, zero
     assert one.ok, one
@@ -373,7 +373,7 @@ def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_c
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"nbytes": 2 * NBYTES}, f"nbytes is {NBYTES} on ranks 0, 2, {2 * NBYTES} on rank 1"),
         ({"kind": ARRAY}, "kind is outbox on ranks 0, 2, array on rank 1"),
@@ -383,14 +383,14 @@ def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_c
     ],
     ids=["nbytes", "kind", "params", "size", "two things"],
 )
-def test_ranks_that_disagree_all_get_the_values_of_each(session, change, says):
+def test_ranks_that_disagree_all_get_the_values_of_each(session, change, message):
     plans = plans_for(session, 3)
     plans[1] |= change
     plans[2]["late_s"] = 0.5
     outcomes = come(plans)
     for outcome in outcomes:
         assert type(outcome.error) is RendezvousError, outcome
-        assert says in str(outcome.error)
+        assert message in str(outcome.error)
     assert standing(session) == []
 
 
@@ -510,32 +510,32 @@ def test_kinds_have_names(session):
     segment.close()
 
 
-# -- who knows better than to wait ------------------------------------------------------------------------------------
+# -- a caller that ends the rendezvous early --------------------------------------------------------------------------
 
 
 def test_check_gets_the_missing_ranks_and_what_it_raises_ends_the_rendezvous(session):
-    heard = []
+    calls = []
 
     def check(missing):
-        heard.append(list(missing))
-        if len(heard) == 3:
+        calls.append(list(missing))
+        if len(calls) == 3:
             raise LookupError("will never come")
 
     with pytest.raises(LookupError, match="will never come"):
         rendezvous(session=session, rank=1, size=3, nbytes=NBYTES, timeout=None, check=check)
-    assert heard == [[0, 2]] * 3
+    assert calls == [[0, 2]] * 3
     assert standing(session) == []
 
 
 def lack_memory_once_found(rank, session):
-    def check(missing):  # of three, so that somebody is missing for ever
+    def check(missing):  # size 3 with two processes, so that one rank is always missing
         if 0 not in missing:
-            raise OutOfSharedMemoryError("no room, says the test", 1, 0)
+            raise OutOfSharedMemoryError("no room, on purpose", 1, 0)
 
     rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
 
 
-def test_who_has_found_a_rank_that_leaves_for_lack_of_memory_leaves_for_the_same_reason(session):
+def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session):
     for outcome in start_processes(2, lack_memory_once_found, session).outcomes():
         assert type(outcome.error) is OutOfSharedMemoryError, outcome
         if outcome.rank == 0:

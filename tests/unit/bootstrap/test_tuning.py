@@ -1,4 +1,4 @@
-"""Thresholds from what was found: numbers by hand, what is given wins, and each tells why."""
+"""Thresholds derived from measurements: expected values by hand, a given value wins, and each has its reason."""
 
 import pytest
 from hypothesis import given

@@ -159,7 +159,7 @@ class Records(Machine):
 
 
 class FanIn(Machine):
-    """The next in turn who has something."""
+    """The receiver takes from the next sender in turn that has a message."""
 
     @initialize(start=BEFORE_WRAP)
     def make(self, start):
@@ -168,31 +168,31 @@ class FanIn(Machine):
             begin_at(sender.channel, start)
         self.models, self.turn, self.closed = [deque() for _ in range(3)], 0, [False] * 3
 
-    @rule(who=st.integers(0, 2), nbytes=SIZES)
-    def send(self, who, nbytes):
+    @rule(i=st.integers(0, 2), nbytes=SIZES)
+    def send(self, i, nbytes):
         message = self.fresh(nbytes)
-        if self.closed[who]:
+        if self.closed[i]:
             return
-        if self.senders[who].try_send(message):
-            self.models[who].append(message)
+        if self.senders[i].try_send(message):
+            self.models[i].append(message)
         else:
-            assert self.models[who]
+            assert self.models[i]
 
     @rule()
     def receive(self):
         order = [(self.turn + j) % 3 for j in range(3)]
-        who = next((i for i in order if self.models[i]), None)
-        if who is not None:
-            assert self.receiver.recv_from(0) == (who, self.models[who].popleft())
-            self.turn = (who + 1) % 3
+        i = next((j for j in order if self.models[j]), None)
+        if i is not None:
+            assert self.receiver.recv_from(0) == (i, self.models[i].popleft())
+            self.turn = (i + 1) % 3
         elif not all(self.closed):
             assert self.receiver.try_recv("nothing") == "nothing"
 
-    @rule(who=st.integers(0, 2), chance=st.integers(0, 9))
-    def close(self, who, chance):
-        if chance == 0 and not self.closed[who]:
-            self.senders[who].take().close()
-            self.closed[who] = True
+    @rule(i=st.integers(0, 2), chance=st.integers(0, 9))
+    def close(self, i, chance):
+        if chance == 0 and not self.closed[i]:
+            self.senders[i].take().close()
+            self.closed[i] = True
 
     @invariant()
     def counts_agree(self):
@@ -211,7 +211,7 @@ class FanIn(Machine):
 
 
 class Broadcast(Machine):
-    """Everybody gets everything; who is slow holds the sender up, misses what is counted, or is cut off."""
+    """Each receiver gets all messages; a slow one blocks the sender, misses a known count, or is disconnected."""
 
     @initialize(start=BEFORE_TOP_BIT, when_slow=st.sampled_from(["wait", "drop_oldest", "disconnect"]))
     def make(self, start, when_slow):
@@ -232,7 +232,7 @@ class Broadcast(Machine):
             assert self.when_slow == "wait"
             assert any(self.models)
             return
-        except PeerLostError:  # this message would have had to cut off all that were left
+        except PeerLostError:  # no receiver is left: all that remained were too slow for this message
             assert self.when_slow == "disconnect"
             self.is_on = [False] * 3
             return
@@ -246,16 +246,16 @@ class Broadcast(Machine):
                 self.models[i].popleft()
             self.models[i].append(message)
 
-    @rule(who=st.integers(0, 2), count=st.integers(1, 4))
-    def receive(self, who, count):
-        for _ in range(count if self.is_on[who] else 0):
-            assert self.receivers[who].try_recv() == (self.models[who].popleft() if self.models[who] else None)
+    @rule(i=st.integers(0, 2), count=st.integers(1, 4))
+    def receive(self, i, count):
+        for _ in range(count if self.is_on[i] else 0):
+            assert self.receivers[i].try_recv() == (self.models[i].popleft() if self.models[i] else None)
 
-    @rule(who=st.integers(0, 2))
-    def hear_of_being_cut_off(self, who):
-        if not self.is_on[who]:
+    @rule(i=st.integers(0, 2))
+    def receive_after_disconnection(self, i):
+        if not self.is_on[i]:
             try:
-                raise AssertionError(self.receivers[who].recv(0))
+                raise AssertionError(self.receivers[i].recv(0))
             except DisconnectedError:
                 pass
 
@@ -276,11 +276,11 @@ class Queues(Machine):
         begin_at(parts[1], start)
         self.both, self.model, self.maxsize = [self.one, rebuild(*parts)], deque(), maxsize
 
-    @rule(who=st.integers(0, 1), nbytes=SIZES)
-    def put(self, who, nbytes):
+    @rule(i=st.integers(0, 1), nbytes=SIZES)
+    def put(self, i, nbytes):
         message = self.fresh(nbytes)
         try:
-            self.both[who].put_nowait(message)
+            self.both[i].put_nowait(message)
         except queue.Full:
             assert self.model
             assert not self.maxsize or len(self.model) <= self.maxsize
@@ -288,21 +288,21 @@ class Queues(Machine):
         self.model.append(message)
         assert not self.maxsize or len(self.model) <= self.maxsize
 
-    @rule(who=st.integers(0, 1))
-    def put_too_long_in_vain(self, who):
+    @rule(i=st.integers(0, 1))
+    def put_too_long_in_vain(self, i):
         try:
-            self.both[who].put(self.fresh(5000), timeout=0.0001)
-            raise AssertionError("nobody has made room")
+            self.both[i].put(self.fresh(5000), timeout=0.0001)
+            raise AssertionError("there was no room")
         except queue.Full:
             pass
 
-    @rule(who=st.integers(0, 1))
-    def get(self, who):
+    @rule(i=st.integers(0, 1))
+    def get(self, i):
         if self.model:
-            assert self.both[who].get_nowait() == self.model.popleft()
+            assert self.both[i].get_nowait() == self.model.popleft()
             return
         try:
-            raise AssertionError(self.both[who].get_nowait())
+            raise AssertionError(self.both[i].get_nowait())
         except queue.Empty:
             pass
 

@@ -304,7 +304,7 @@ def test_a_long_message_whose_receiver_ran_out_of_time_goes_on_in_other_memory()
         try:
             nbytes = receiver.recv_into(out, 0)
         except queue.Empty:
-            out[:] = b""  # it may be resized: nobody holds it any more
+            out[:] = b""  # it may be resized: it has no exports any more
     thread.join()
     assert (nbytes, out) == (100_000, content.tobytes())
 

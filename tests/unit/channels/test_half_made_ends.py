@@ -80,7 +80,7 @@ def test_a_broadcast_whose_rings_cannot_be_attached_is_closed():
     sender, _ = shmring.broadcast_channel(3)
     at = sender.rings.ring(2).ring_offset
     with memoryview(sender.rings.mapping) as memory:
-        memory[at : at + 8] = bytes(8)  # the number that says there is a ring
+        memory[at : at + 8] = bytes(8)  # the magic number of the ring
     with pytest.raises(SegmentError, match="ring 2"):
         sender.take()
     assert sender.closed
@@ -114,7 +114,7 @@ def test_one_record_is_one():
 # ---- each end's own allow_pickle ----
 
 
-def test_a_receiver_that_allows_no_pickle_unpickles_nothing_whatever_the_sender_says():
+def test_a_receiver_that_allows_no_pickle_unpickles_nothing_whatever_the_sender_sends():
     sender = shmring.open_channel("own word", "sender", allow_pickle=True)
     receiver = shmring.open_channel("own word", "receiver", allow_pickle=False)
     sender.send_object({})
@@ -126,7 +126,7 @@ def test_a_receiver_that_allows_no_pickle_unpickles_nothing_whatever_the_sender_
     sender.close()
 
 
-def test_the_setting_decides_where_a_call_says_nothing(monkeypatch):
+def test_the_setting_decides_where_a_call_has_no_argument(monkeypatch):
     sender = shmring.open_channel("own word", "sender")
     monkeypatch.setenv("SHMRING_ALLOW_PICKLE", "0")
     receiver = shmring.open_channel("own word", "receiver")

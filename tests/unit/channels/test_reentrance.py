@@ -296,7 +296,7 @@ def test_a_count_that_closes_its_receiver_releases_nothing():
 
 
 class Unpickled:
-    """Raises what it was made with when it is unpickled, as often as its list in `failures` says."""
+    """Unpickling raises the exception it was made with, as many times as its list in `failures` has items."""
 
     failures: ClassVar[list] = []
 

@@ -1,4 +1,4 @@
-"""Programs: where what is said in a round lies in its slot."""
+"""Compiled plans: where the payload of a round lies in its slot."""
 
 import pytest
 from shmring.engine.compiled_plan import places_in_slot

@@ -1,4 +1,4 @@
-"""Names and segments: who gets a name, what is refused, and that nothing is left."""
+"""Names and segments: which process gets a name, what is refused, and that nothing is left."""
 
 import contextlib
 import errno
@@ -178,7 +178,7 @@ def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkey
         mine.reserve(NBYTES, 4096)
 
 
-def test_nobody_attaches_before_the_creator_announces(name):
+def test_no_process_attaches_before_the_creator_announces(name):
     assert try_attach(name) is None
     with pytest.raises(SegmentError, match="there is no such segment"):
         attach(name)
@@ -372,7 +372,7 @@ def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name):
             answers.append(ours)
             wanting.append(process)
         os.close(gates[0][1])
-        said = [ours.recv() for ours in answers]
+        results = [ours.recv() for ours in answers]
         os.close(gates[1][1])
         for process in wanting:
             process.join()
@@ -380,8 +380,8 @@ def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name):
             process.close()
         for descriptor in (gates[0][0], gates[1][0], *answers):
             os.close(descriptor) if isinstance(descriptor, int) else descriptor.close()
-        assert said.count("mine") == 1
-        assert all(word == "mine" or "alive" in word for word in said), said
+        assert results.count("mine") == 1
+        assert all(word == "mine" or "alive" in word for word in results), results
 
 
 def test_a_forked_child_does_not_keep_the_parents_name_alive(name):
@@ -432,7 +432,7 @@ def test_asking_about_a_name_and_closing_again_does_not_lose_its_lock(name):
         assert mine.is_live()
 
 
-def test_who_holds_the_right_to_change_a_name_and_stops_is_reported(name, monkeypatch):
+def test_a_process_that_stops_while_it_holds_the_lock_of_a_name_is_reported(name, monkeypatch):
     monkeypatch.setattr(names, "NAME_PATIENCE_S", 0.05)
     leave_stale(name)
     fd = os.open(path_of(name), os.O_RDWR)
@@ -696,7 +696,7 @@ def test_no_descriptor_left_is_an_error(name, session):
 
 
 class FailOnce:
-    """A fault that makes the n-th system call fail; ``failed`` says which that was."""
+    """A fault that makes the n-th system call fail; ``failed`` is its name."""
 
     def __init__(self, fail_at, error):
         self.left = fail_at

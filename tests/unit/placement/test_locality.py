@@ -1,4 +1,4 @@
-"""Domains: who sits together, as levels inside one another; where a rank sits, on this and on other machines."""
+"""Domains: nested groups of ranks that share a part of the machine; the place of a rank, here and on other machines."""
 
 import os
 

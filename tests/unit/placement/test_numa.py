@@ -1,4 +1,4 @@
-"""Where pages are said to be: the kernel asked in two ways, policies parsed, and a kernel that refuses all of it."""
+"""The nodes of pages: two ways to query the kernel, parsed policies, and a kernel that refuses all of it."""
 
 import ctypes
 import os
@@ -31,16 +31,16 @@ def mapping():
     with_memory.close()
 
 
-def told(mapping):
-    """Skip where the kernel tells nothing, as emulators do not."""
+def require_page_counts(mapping):
+    """Skip where the kernel does not report the nodes of pages, as in emulators."""
     found = bytes_by_node(mapping)
     if found is None:
-        pytest.skip("the kernel does not say where pages lie")
+        pytest.skip("the kernel does not report the nodes of pages")
     return found
 
 
 def test_pages_count_once_they_were_touched(mapping):
-    assert sum(told(mapping).values()) == 0
+    assert sum(require_page_counts(mapping).values()) == 0
     mapping.prefault(0, 5 * PAGE)
     assert sum(bytes_by_node(mapping).values()) == 5 * PAGE
     mapping.prefault()
@@ -48,14 +48,14 @@ def test_pages_count_once_they_were_touched(mapping):
 
 
 def test_a_range_has_the_pages_that_begin_in_it(mapping):
-    told(mapping)
+    require_page_counts(mapping)
     mapping.prefault()
     for offset, nbytes, count in [(0, NBYTES, 37), (1, NBYTES, 36), (0, 1, 1), (PAGE, PAGE, 1), (5, PAGE - 5, 0)]:
         assert sum(bytes_by_node(mapping, offset, nbytes).values()) == count * PAGE
 
 
 def test_the_table_of_the_process_has_the_same(mapping):
-    told(mapping)
+    require_page_counts(mapping)
     mapping.prefault()
     table = pages._bytes_in_maps(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), NBYTES)
     if table is None:
@@ -64,7 +64,7 @@ def test_the_table_of_the_process_has_the_same(mapping):
 
 
 def test_memory_asked_for_on_this_node_lies_there(mapping):
-    told(mapping)
+    require_page_counts(mapping)
     node = current_node()  # this thread may go to another one
     if error := lay(mapping, 0, NBYTES, (node,)):
         assert error > 0

@@ -1,4 +1,4 @@
-"""Liveness, told by real deaths: one process holds, others look."""
+"""Liveness with real deaths: one process holds, others probe."""
 
 import mmap
 import os
@@ -18,7 +18,7 @@ from shmring.sync.liveness import LIVENESS_NBYTES, drop, hold, probe
 METHODS = {1: {}, 2: {"SHMRING_LIVENESS": "process-table"}}
 each_method = pytest.mark.parametrize("method", [pytest.param(1, marks=needs_marks), 2])
 
-# Argument 1: a file to map. Holds the liveness at its start, says so, does what it is told.
+# Argument 1: a file to map. Holds the liveness at its start, prints its pid, executes the lines of its input.
 HOLDER = """
 import mmap, os, random, signal, sys, threading
 from shmring.sync.liveness import hold, drop
@@ -31,7 +31,7 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
-# Argument 1: a file to map. Looks until the liveness at its start is not alive, and says what it is.
+# Argument 1: a file to map. Probes the liveness at its start until it is not alive, and prints its state.
 OBSERVER = """
 import mmap, sys, time
 from shmring.sync.liveness import probe
@@ -263,7 +263,7 @@ def test_a_death_in_another_pid_namespace_is_seen(memory, start, new_pid_namespa
 def test_method_2_reports_no_death_in_another_pid_namespace(memory, start, new_pid_namespace):
     start(before=new_pid_namespace, method=2).end()
     life = probe(memory)
-    assert (life.state, life.method) == ("alive", 2)  # it cannot tell
+    assert (life.state, life.method) == ("alive", 2)  # it cannot determine that
 
 
 @each_method
@@ -394,7 +394,7 @@ from shmring.memory.mapping import Mapping
 with open(sys.argv[1], "r+b") as file:
     elsewhere = Mapping(file.fileno(), 8192)
     mapping = Mapping(file.fileno(), 8192)
-prepare_outbox(mapping)      # nobody keeps what would undo it
+prepare_outbox(mapping)      # no reference keeps the object that would drop it
 assert probe(elsewhere, 384).state == "alive"
 del mapping
 assert probe(elsewhere, 384).state == "dead"
