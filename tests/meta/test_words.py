@@ -32,6 +32,8 @@ WORDS = {
     "(?<![a-z])meetings?(?![a-z])": "rendezvous",
     "(?<![a-z])survey": "calibration",
     "(?<![a-z])alarms?(?![a-z])": "notifier",
+    "(?<![a-z])(who|whom|whoever|nobody)(?![a-z])": "rank, process, thread",
+    "(?<![a-z])(told|heard|hears?)(?![a-z])": "store, load, post, notice",
 }
 ALLOWED = {
     "(?<![a-z])lanes?(?![a-z])": {
@@ -42,9 +44,12 @@ ALLOWED = {
         "shmring/arrays/array_view.pyx": "a field of DLPack",
         "tests/unit/arrays/test_dlpack.py": "a field of DLPack",
     },
+    "(?<![a-z])(who|whom|whoever|nobody)(?![a-z])": {
+        "CONTRIBUTING.md": "the rule itself",
+        "tests/numa/test_nodes.py": "a user of the system",
+    },
+    "(?<![a-z])(told|heard|hears?)(?![a-z])": {"CONTRIBUTING.md": "the rule itself"},
 }
-PRONOUNS = re.compile(r"\b(who|whom|whoever|nobody|whose)\b", re.IGNORECASE)
-MOST_PRONOUNS = 60
 
 
 def sources(*folders):
@@ -66,20 +71,10 @@ def test_no_private_word_is_left(pattern, field_word):
         for number, line in enumerate(text.splitlines(), 1)
         if re.search(pattern, line, re.IGNORECASE)
     ]
-    assert not found, f"say {field_word}:\n" + "\n".join(found)
+    assert not found, f"write {field_word}:\n" + "\n".join(found)
 
 
 def test_every_exception_is_still_needed():
     for pattern, files in ALLOWED.items():
         for path in files:
             assert re.search(pattern, (ROOT / path).read_text(), re.IGNORECASE), f"{path} is no exception any more"
-
-
-def test_ranks_and_threads_are_named_instead_of_pronouns():
-    lines = [
-        f"{path}: {line.strip()}"
-        for path, text in sources("shmring").items()
-        for line in text.splitlines()
-        if PRONOUNS.search(line)
-    ]
-    assert len(lines) <= MOST_PRONOUNS, "\n".join(lines)
