@@ -316,7 +316,7 @@ cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object owner):
     cdef cnp.dtype descr = np.dtype((np.void, itemsize)) if dtype < 0 else descr_of[dtype]
     cdef int d
     if t.ndim > NDIM_MAX:
-        raise ValueError(f"{t.ndim} dimensions; at most {NDIM_MAX} are possible")
+        raise ValueError(f"an array of {t.ndim} dimensions: at most {NDIM_MAX} are supported")
     for d in range(t.ndim - 1, -1, -1):
         dims[d] = t.shape[d]
         strides[d] = dense if t.strides == NULL else t.strides[d] * itemsize

@@ -99,7 +99,7 @@ cdef object array_over(Span span, object dtype, tuple shape):
     cdef int d, ndim = len(shape)
     cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (0 if span.is_readonly else cnp.NPY_ARRAY_WRITEABLE)
     if ndim > NDIM_MAX:
-        raise ValueError(f"{ndim} dimensions; at most {NDIM_MAX} are possible")
+        raise ValueError(f"an array of {ndim} dimensions: at most {NDIM_MAX} are supported")
     for d in range(ndim):
         dims[d] = shape[d]
     Py_INCREF(dtype)
@@ -163,7 +163,7 @@ cdef class Lease:
     def __len__(self):
         self.live()
         if not self.shape:
-            raise TypeError("this lease is of a single value")
+            raise TypeError("this lease holds a single value, which has no length")
         return self.shape[0]
 
     def __array__(self, dtype=None, copy=None):

@@ -27,7 +27,7 @@ cdef object empty_like_array(object x, tuple shape):
     cdef object _owner
     cdef int d, dtype
     if len(shape) > NDIM_MAX:
-        raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
+        raise ValueError(f"an array of {len(shape)} dimensions: at most {NDIM_MAX} are supported")
     for d, n in enumerate(shape):
         if n < 0:
             raise ValueError(f"shape {shape} has a negative extent")

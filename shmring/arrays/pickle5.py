@@ -44,7 +44,7 @@ class _Stream(bytearray):
 def require_pickle(allowed: bool) -> None:
     """Refuse a call that needs pickle on a communicator that was made without it."""
     if not allowed:
-        raise ValueError("made with allow_pickle=False, this communicator neither sends nor receives objects")
+        raise ValueError("this communicator was made with allow_pickle=False: it neither sends nor receives objects")
 
 
 def pack(obj: object) -> Pickled:

@@ -2,7 +2,7 @@
 
 Between cores that share a cache, ordinary stores leave the data where the reader finds it. Between cores that do not,
 each ordinary store first fetches the line from the other core, and non-temporal stores are several times as fast
-(``docs/benchmarks.md``). The system does not report which case holds, and on a virtual machine it changes at run time.
+(``docs/experiments.md``). The system does not report which case holds, and on a virtual machine it changes at run time.
 So both are measured: in every period of calls of one kind and size some calls are trials of each way, and all others
 use the faster one.
 

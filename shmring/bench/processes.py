@@ -219,7 +219,7 @@ class _RankConnection:
             self.socket.sendall(message)
         except OSError as error:
             self.is_whole = False
-            raise CompetitorFailure(f"rank {self.rank} is gone: {error.strerror}") from None
+            raise CompetitorFailure(f"cannot send to rank {self.rank}: {error.strerror}") from None
 
     def read(self, last_output: Callable[[], str] = str) -> dict | None:
         """Read what has arrived; returns an answer once it is complete."""

@@ -38,7 +38,7 @@ cdef class BroadcastRings(Endpoint):
 
     def __cinit__(self, rings):
         if not isinstance(rings, RingSet):
-            raise TypeError(f"{type(self).__name__}({rings!r}): made by shmring.broadcast_channel()")
+            raise TypeError(f"{type(self).__name__}({rings!r}): call shmring.broadcast_channel() instead")
         self.rings = rings
         self.count = rings.count
         self.when_slow = WHEN_SLOW[rings.when_slow]
@@ -74,7 +74,8 @@ cdef class BroadcastRings(Endpoint):
                 c.p.ring = NULL
                 self.leave(False)
                 self.close_end(False)
-                raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached: {code}; it was closed")
+                raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached (code {code}): this sender is now "
+                                   "closed")
             c.watch = self.sender.watch
             c.watch.own = &c.p.ring.producer
             c.watch.other = &c.p.ring.consumer
@@ -131,7 +132,7 @@ cdef class BroadcastRings(Endpoint):
             ring_commit(&c.p, c.p.reserved)
             wake_peer(&c.watch, tail)
         if not left:
-            raise PeerLostError(f"all {self.count} receivers of this broadcast are gone", -1,
+            raise PeerLostError(f"all {self.count} receivers of this broadcast are closed or dead", -1,
                                 self.cursors[0].watch.other.liveness.pid)
         return left
 

@@ -176,7 +176,7 @@ cdef class RingEndpoint(Endpoint):
         if not self.is_taken or self.generation != fork_generation():
             self.prepare()
         if self.lease is None:
-            raise ValueError(f"nothing is {how}")
+            raise ValueError(f"nothing is {how}: call {'peek' if how == 'peeked' else 'reserve'}() first")
         return 0
 
     cdef int end_lease(self) except -1:

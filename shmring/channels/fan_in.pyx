@@ -60,7 +60,7 @@ cdef class FanInReceiver(Endpoint):
 
     def __cinit__(self, rings):
         if not isinstance(rings, RingSet):
-            raise TypeError(f"FanInReceiver({rings!r}): made by shmring.fan_in()")
+            raise TypeError(f"FanInReceiver({rings!r}): call shmring.fan_in() instead")
         cdef Mapping mapping = rings.mapping
         kind = Receiver if rings.dtype is None else RecordReceiver
         self.rings = rings
@@ -118,7 +118,7 @@ cdef class FanInReceiver(Endpoint):
             self.last_sender = i
             return (found,)
         if all(self.over):
-            raise EndOfStreamError("all senders are gone, and all that they sent was received")
+            raise EndOfStreamError("all senders are closed or dead, and all their messages were received")
         return None
 
     cdef object next(self, str method, tuple args, timeout):
@@ -209,7 +209,7 @@ cdef class FanInReceiver(Endpoint):
             A sender has died, or left without closing, and all that it had sent was received; ``rank`` is its number.
             Reported once for each; the others go on, and so may the caller.
         EndOfStreamError
-            All senders are gone, and all that they sent was received.
+            All senders are closed or dead, and all their messages were received.
         ObjectError, SegmentError
             As in `Receiver.recv`.
         """
@@ -310,7 +310,7 @@ cdef class FanInReceiver(Endpoint):
     def release(self):
         """End the lease of what was peeked, which is then received. Raises as `Receiver.release`."""
         if self.leased_by is None:
-            raise ValueError("nothing is peeked")
+            raise ValueError("nothing is peeked: call peek() first")
         self.leased_by.release()
         self.leased_by = None
 

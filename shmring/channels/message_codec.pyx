@@ -111,7 +111,7 @@ cdef tuple word_and_meta(object kind, tuple shape):
     """Word and metadata of an array; ``kind`` is its dtype, or the code of it."""
     cdef object code = kind if isinstance(kind, int) else dtype_codec.code_of_dtype(kind)
     if len(shape) > NDIM_MAX:
-        raise ValueError(f"{len(shape)} dimensions; at most {NDIM_MAX} are possible")
+        raise ValueError(f"an array of {len(shape)} dimensions: at most {NDIM_MAX} are supported")
     extents = np.array(shape, np.int64).tobytes()
     if code is not None:
         return word_of(ARRAY, code, len(shape)), b"" if len(shape) == 1 else extents
@@ -224,7 +224,7 @@ cdef object dtype_with_code(int code):
 cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
-        raise ValueError(f"allow_pickle is False for {channel.title}, which carries no objects then")
+        raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
     try:
         return pack(obj)
     except Exception as error:

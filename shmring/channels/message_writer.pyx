@@ -62,8 +62,8 @@ cdef class MessageWriter(RingSender):
         """Reserve a whole frame, at ``to``."""
         cdef int64_t needed
         if nbytes > self.longest:
-            raise ValueError(f"a message of {nbytes} bytes does not lie in this channel in one piece, "
-                             f"{self.longest} bytes do: make it larger, or send() with time to wait, which streams")
+            raise ValueError(f"a message of {nbytes} bytes is too long to go in one piece (at most {self.longest}): "
+                             "make the capacity larger, or call send() with a timeout, which sends several pieces")
         if is_gone(self.watch.other):
             raise self.peer_lost()
         wanted[0] = 1

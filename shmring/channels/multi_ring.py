@@ -53,7 +53,7 @@ class MemberRing(ChannelMemory):
             self.when_full = "wait"  # it has no receiver
         last = max(self.ring_offset + CONTROL_NBYTES, self.common_waiter_offset + WAITER_NBYTES)
         if last > memory.nbytes or stride < CONTROL_NBYTES or (stride % CONTROL_NBYTES and stride % _PAGE_NBYTES):
-            raise SegmentError("the rings of this channel are not where its header says")
+            raise SegmentError("this channel is corrupted: its header has an invalid offset of the rings")
 
     @property
     def title(self) -> str:

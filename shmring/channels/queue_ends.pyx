@@ -86,7 +86,7 @@ cdef class QueueEnds:
                 if outcome == LOCK_LATE:
                     PyErr_CheckSignals()
         if outcome < 0:
-            raise OSError(-outcome, os.strerror(-outcome))
+            raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
         if outcome == LOCK_LATE:
             return False
         holder[0] = PyThread_get_thread_ident()

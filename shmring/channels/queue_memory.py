@@ -34,7 +34,7 @@ class QueueMemory(ChannelMemory):
         super().__init__(memory, allow_pickle=allow_pickle)
         self.queue_offset, self.maxsize = memory.header.params[2:]
         if self.queue_offset % _ALIGNMENT or not CONTROL_NBYTES <= self.queue_offset <= memory.nbytes - QUEUE_NBYTES:
-            raise SegmentError("the locks of this queue are not where its header says")
+            raise SegmentError("this queue is corrupted: its header has an invalid offset of the locks")
 
     @property
     def title(self) -> str:

@@ -157,13 +157,13 @@ cdef class Receiver(MessageReader):
         """The content of a kept message of bytes or an array."""
         message = self.kept[0]
         if not isinstance(message, (bytes, np.ndarray)):
-            raise TypeError("the next message is an object: recv() it")
+            raise TypeError("the next message is an object: receive it by recv()")
         return message if isinstance(message, np.ndarray) else np.frombuffer(message, np.uint8)
 
     cdef int require_no_object(self, frame_t *f) except -1:
         if kind_of(f.word) == OBJECT:
             self.give_up_claim()
-            raise TypeError("the next message is an object: recv() it")
+            raise TypeError("the next message is an object: receive it by recv()")
         return 0
 
     def recv_many(self, count=None, timeout=None):

@@ -312,7 +312,7 @@ cdef class Sender(MessageWriter):
         cdef Lease lease = self.lease
         shape = lease.shape
         if count is not None and not shape:
-            raise ValueError(f"count={count}: this lease is of a single value")
+            raise ValueError(f"count={count}: this lease holds a single value; commit() it without a count")
         count = checked_part(count, shape[0] if shape else 1)
         nbytes = self.reserved_meta + <uint64_t>lease.nbytes
         self.end_lease()

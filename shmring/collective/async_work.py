@@ -27,7 +27,7 @@ class Work:
 
     def __init__(self, progress: ProgressThread, call: Callable[[], Any]) -> None:
         if not isinstance(progress, ProgressThread):
-            raise TypeError("calls with async_op=True make work; it has no other constructor")
+            raise TypeError("Work is made by calls with async_op=True, not by its constructor")
         self._progress = progress
         self._call: Callable[[], Any] | None = call
         self._label: int | str = getattr(call, "label", "a call")

@@ -162,7 +162,7 @@ cdef class Sorter:
         self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
         self.pieces = <piece_t *> malloc(max(self.n, 1) * sizeof(piece_t))
         if self.arrays == NULL or self.pieces == NULL:
-            raise MemoryError()
+            raise MemoryError(f"no memory for the descriptions of {self.n} arrays")
         for i, x in enumerate(xs):
             a = &self.arrays[i]
             self.holders.append(target_array(x, a) if writable else source_array(x, a))
@@ -203,7 +203,7 @@ cdef class Sorter:
         cdef int i
         call.pieces = <piece_t *> malloc(len(members) * sizeof(piece_t))
         if call.pieces == NULL:
-            raise MemoryError()
+            raise MemoryError(f"no memory for the descriptions of {len(members)} arrays")
         whole.nbytes = 0
         for i in members:
             call.pieces[call.npieces].data = <char *> self.arrays[i].data

@@ -64,7 +64,7 @@ cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t
                           reduce_kernel kernel, request_t *request):
     """The execution of a plan for ``nbytes``: of the vector, or of one block where there is one per rank."""
     if x.count >= COUNTS:
-        raise ValueError(f"{x.count} elements in one call; at most {COUNTS - 1} are possible")
+        raise ValueError(f"{x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
     cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
                                        kernel, request)
     request.execution.kind = kind

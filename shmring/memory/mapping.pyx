@@ -129,7 +129,7 @@ cdef class Mapping:
         if offset < 0 or offset % PAGE_NBYTES:
             raise ValueError(f"offset={offset} is not a multiple of the page size ({PAGE_NBYTES} bytes)")
         if fstat(fd, &status):
-            raise OSError(errno, os.strerror(errno))
+            raise OSError(errno, f"cannot map descriptor {fd}: {os.strerror(errno)}")
         if offset > status.st_size or nbytes > status.st_size - offset:
             raise ValueError(f"bytes {offset}..{offset + nbytes} are not inside a file of {status.st_size} bytes; "
                              "touching them would be a SIGBUS")

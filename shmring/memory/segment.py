@@ -230,7 +230,7 @@ def create(
     if nbytes - sparse_nbytes < HEADER_NBYTES:
         raise ValueError(f"nbytes={nbytes - sparse_nbytes}: must be at least {HEADER_NBYTES}, the size of the header")
     if kind not in KIND_NAMES or not 0 <= rank < size:
-        raise ValueError(f"no header for kind={kind}, rank={rank}, size={size}")
+        raise ValueError(f"kind={kind}, rank={rank}, size={size}: no segment can have these")
     with refusals(f"create {name}"):
         claim = names.claim(name)
         spare = -1

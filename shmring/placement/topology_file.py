@@ -71,10 +71,10 @@ def load(path: str) -> Topology:
 def parse(facts: dict[str, Any]) -> Topology:
     """The topology that a JSON object describes."""
     if unknown := set(facts) - {field.name for field in fields(Topology)}:
-        raise ValueError(f"no topology has {', '.join(sorted(unknown))}")
+        raise ValueError(f"a topology has no keys {', '.join(sorted(unknown))}")
     processors = parse_list(facts.get("processors", ""))
     if not processors:
-        raise ValueError('"processors" must name some, as in "0-7,64-71"')
+        raise ValueError('"processors" is empty: list some, such as "0-7,64-71"')
     packages = _groups(facts, "packages", processors, [processors])
     nodes = tuple(
         Node(

@@ -336,4 +336,4 @@ def _staged(kind: str, hierarchy: Hierarchy, wide: int) -> int:
             return 1 + _most_fetched(_fetched(hierarchy))
         case "broadcast":
             return slices
-    raise ValueError(kind)
+    raise ValueError(f"no hierarchical plan for {kind!r}")

@@ -61,9 +61,9 @@ cdef class End:
             self.private = isolated(sizeof(consumer_t))
             code = ring_attach_consumer(<consumer_t *>self.private, base, nbytes)
         if code == RING_FOREIGN:
-            raise SegmentError("there is no ring in this buffer, or the buffer ends before it")
+            raise SegmentError("this buffer holds no ring, or only a part of one")
         if code == RING_CORRUPT:
-            raise SegmentError("the counters of this ring are impossible")
+            raise SegmentError("the ring in this buffer has invalid counters (impossible distance of tail and head)")
         if code == RING_TAKEN:
             pid = self.own.liveness.pid
             state = ("just arriving", "alive", "closed", "dead")[ring_end_state(self.own)]
@@ -91,7 +91,7 @@ cdef class End:
         """End the view. Raises if an array or a slice of it is still alive, as mmap does."""
         require_open(self)
         if self.span is None:
-            raise ValueError("nothing is reserved or peeked")
+            raise ValueError("nothing is reserved or peeked: call reserve() or peek() first")
         self.view.release()
         if self.span.exports:
             raise BufferError("slices or arrays of this view are still alive: delete them and call again")
@@ -177,4 +177,4 @@ cdef int refuse_size(End end, size_t nbytes, bint is_one) except -1:
 
 cdef int refuse_counter(End end) except -1:
     side = "consumer" if end.is_producer else "producer"
-    raise SegmentError(f"the {side}'s counter of this ring is impossible; nothing was read or written")
+    raise SegmentError(f"the {side}'s counter of this ring is invalid: nothing was read or written")

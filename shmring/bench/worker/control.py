@@ -22,7 +22,7 @@ class Control:
         """The task of this rank, and the descriptor of the start barrier's page."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 2)
         if len(descriptors) != 2:
-            raise SystemExit("the runner is gone")
+            raise SystemExit("the benchmark runner has ended")
         page, liveness = descriptors
         die_with(liveness)
         self._inbox = data
@@ -33,7 +33,7 @@ class Control:
         while b"\n" not in self._inbox:
             data = self._socket.recv(65536)
             if not data:
-                raise SystemExit("the runner is gone")
+                raise SystemExit("the benchmark runner has ended")
             self._inbox += data
         line, _, self._inbox = self._inbox.partition(b"\n")
         return json.loads(line)
@@ -52,4 +52,4 @@ def die_with(liveness: int) -> None:
     fcntl.fcntl(liveness, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(liveness, fcntl.F_SETFL, fcntl.fcntl(liveness, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([liveness], [], [], 0)[0]:  # it was closed before
-        raise SystemExit("the runner is gone")
+        raise SystemExit("the benchmark runner has ended")
