@@ -77,28 +77,28 @@ class Arena:
         if self.deepspeed is not None:
             found[DEEPSPEED] = self.deepspeed
         if self.args.nodes > 1:  # the others know nothing of nodes
-            found = {contender: found[contender] for contender in (GROUP, GLOO)}
+            found = {name: found[name] for name in (GROUP, GLOO)}
         return found
 
-    def row(self, name, calls):
+    def row(self, title, calls):
         """Time some contenders, name -> call without arguments, and print the row."""
-        times = {contender: self._calls_in_a_turn(call) for contender, call in calls.items()}
-        found = {contender: [] for contender in calls}
+        times = {name: self._calls_in_a_turn(call) for name, call in calls.items()}
+        found = {name: [] for name in calls}
         trips = []
         deadline = time.monotonic() + self.args.seconds
         while not self.comm.broadcast_object(len(trips) >= self.args.cycles or time.monotonic() > deadline):
             trips.append(2 * self._turn(self.comm.barrier, 2000))
-            for contender in self.random.sample(sorted(calls), len(calls)):
-                self._turn(calls[contender], 1 + int(WARMING * times[contender]))
-                found[contender].append(self._turn(calls[contender], times[contender]))
+            for name in self.random.sample(sorted(calls), len(calls)):
+                self._turn(calls[name], 1 + int(WARMING * times[name]))
+                found[name].append(self._turn(calls[name], times[name]))
         if self.comm.rank == 0:
-            us = {contender: statistics.median(each) for contender, each in found.items()}
+            us = {name: statistics.median(each) for name, each in found.items()}
             first = found[next(iter(calls))]
             ratio = {
-                contender: statistics.median(a / b for a, b in zip(each, first, strict=True)) for contender, each in found.items()
+                name: statistics.median(a / b for a, b in zip(each, first, strict=True)) for name, each in found.items()
             }
-            cells = "  ".join(f"{contender} {us[contender]:.{1 if us[contender] >= 10 else 2}f} ({ratio[contender]:.2f})" for contender in calls)
-            print(f"{name:<22} trip {statistics.median(trips) * 1e3:4.0f} ns  {cells}", flush=True)
+            cells = "  ".join(f"{name} {us[name]:.{1 if us[name] >= 10 else 2}f} ({ratio[name]:.2f})" for name in calls)
+            print(f"{title:<22} trip {statistics.median(trips) * 1e3:4.0f} ns  {cells}", flush=True)
 
     def _calls_in_a_turn(self, call):
         self._turn(call, 2)
@@ -121,13 +121,13 @@ def all_reduce(arena):
 
     for nbytes in arena.args.sizes:
         calls = {}
-        for contender, reduce in arena.reducers().items():
+        for name, reduce in arena.reducers().items():
             x = torch.zeros(nbytes // 4)
             x[0] = arena.comm.rank + 1
             reduce(x)
-            assert x[0] == arena.comm.size * (arena.comm.size + 1) / 2, f"{contender} is wrong"
+            assert x[0] == arena.comm.size * (arena.comm.size + 1) / 2, f"{name} is wrong"
             x.zero_()
-            calls[contender] = lambda reduce=reduce, x=x: reduce(x)
+            calls[name] = lambda reduce=reduce, x=x: reduce(x)
         if arena.args.nodes == 1:
             calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
         arena.row(f"all_reduce {nbytes} B", calls)
@@ -192,7 +192,7 @@ def decoding_step(arena):
 
     arena.row(
         "decoding step",
-        {**{contender: step_of(reduce) for contender, reduce in arena.reducers().items()}, "no sums": step_of(lambda x: None)},
+        {**{name: step_of(reduce) for name, reduce in arena.reducers().items()}, "no sums": step_of(lambda x: None)},
     )
 
 

@@ -11,7 +11,8 @@ from fault_deaths import DEATHS
 from support.harness import start_processes
 
 RANKS = 4
-VICTIMS = (0, 1, -1)  # the rank with the abort record, which is the root of most calls; one between two others; the last
+# The rank with the abort record, which is the root of most calls; a rank between two others; the last rank.
+VICTIMS = (0, 1, -1)
 
 # Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
 MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")

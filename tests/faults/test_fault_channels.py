@@ -108,11 +108,11 @@ def test_a_sender_killed_at_any_step_has_sent_whole_messages():
 
 
 def short_messages_are_announced_by_one_store(_rank):
-    for moment, count in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
+    for moment, nsent in (("announce@1", 0), ("announce@7", 6), ("announced@1", 1), ("announced@7", 7)):
         sender, receiver = shmring.channel()
         pid = doomed(moment, lambda sender=sender: [sender.send_object(i) for i in range(10)])
         assert_killed(pid, moment)
-        assert [receiver.recv(60) for _ in range(count)] == list(range(count))
+        assert [receiver.recv(60) for _ in range(nsent)] == list(range(nsent))
         with pytest.raises(PeerLostError):
             receiver.recv(60)
 

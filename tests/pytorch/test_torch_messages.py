@@ -1,4 +1,4 @@
-"""Messages of torch.distributed: every type, long and short, in any order of calls, from anybody, without waiting."""
+"""Messages of torch.distributed: every type, long and short, in any order of calls, from any rank, without waiting."""
 
 import pytest
 from support.torch_checks.messages import (
@@ -9,7 +9,7 @@ from support.torch_checks.messages import (
     in_vain,
     late,
     misfits,
-    arrive_without_a_waiter,
+    without_a_waiter,
 )
 from support.torch_groups import run_group
 
@@ -28,7 +28,7 @@ def test_batches_of_messages_both_ways(n):
 
 
 def test_messages_move_while_no_rank_waits_for_them():
-    run_group(2, arrive_without_a_waiter)
+    run_group(2, without_a_waiter)
 
 
 def test_the_future_of_a_message_gets_its_tensor():

@@ -43,7 +43,7 @@ def test_what_holds_on_one_node_holds_on_several(check, layout):
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.modes, collectives.disagreed, messages.all_types, messages.arrive_without_a_waiter, messages.futures,
+        collectives.modes, collectives.disagreed, messages.all_types, messages.without_a_waiter, messages.futures,
         messages.in_vain, messages.misfits, messages.late, groups_of_ranks.again, groups_of_ranks.late,
         groups_of_ranks.set_later, work.callbacks_communicate,
     ],

@@ -70,7 +70,7 @@ class Job:
 
 
 def live(job: Job, rank: int, report) -> None:
-    """All that a rank does. ``report`` takes met, done, lost, apart (the rendezvous failed) or wrong, and the reason."""
+    """All that a rank does. ``report`` takes met, done, lost, apart (failed rendezvous) or wrong, and the reason."""
     config = settings(job.seed, job.number, job.size)
     try:
         config["rendezvous_timeout"] = RENDEZVOUS_TIMEOUT_S

@@ -4,8 +4,8 @@
     pytest tests/stress/test_mixed.py --long                a minute each, or SHMRING_MIXED_MINUTES in all
     SHMRING_MIXED_ONLY=4:17 pytest ... --seed S -k '[3]'    operation 17 of run 4 on 3 ranks, alone
 
-A failure prints the command that repeats it. ``SHMRING_MIXED_ONLY=4:0-17`` repeats all operations up to number 17, for a
-failure that depends on earlier ones.
+A failure prints the command that repeats it. ``SHMRING_MIXED_ONLY=4:0-17`` repeats all operations up to number 17, for
+a failure that depends on earlier ones.
 """
 
 import os

@@ -57,7 +57,7 @@ def both_ways(rank):
             assert torch.equal(y, torch.full((count,), float(left)))
 
 
-def arrive_without_a_waiter(rank):
+def without_a_waiter(rank):
     """Messages arrive while the program is in collectives and no call waits for them yet."""
     other = 1 - rank
     for count, many in ((LONG, 1), (10, 400)):
