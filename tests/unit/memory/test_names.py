@@ -177,6 +177,15 @@ def test_one_holder_of_a_shared_name_at_a_time_is_alone(name, monkeypatch):
     second.release()
 
 
+def test_a_block_may_end_after_the_file_is_closed(name):
+    held = claim(name)
+    block = held.alone()
+    block.__enter__()  # as where a signal handler raises before the block: the exception keeps this
+    held.release()
+    block.__exit__(None, None, None)
+    claim(name).release()
+
+
 # -- forks ------------------------------------------------------------------------------------------------------------
 
 
