@@ -295,7 +295,12 @@ def watch_hooks(script: Script) -> None:
     """Errors that no caller can catch are defects, too, unless a user's function has raised them."""
 
     def unraisable(what) -> None:
-        is_users = callable(what.object) and not str(getattr(what.object, "__module__", "")).startswith("shmring")
+        origin = None  # the module of what raised it
+        if callable(what.object):
+            origin = str(getattr(what.object, "__module__", ""))
+        elif what.object is None and what.exc_traceback is not None:  # a finalizer, from CPython 3.14 on
+            origin = what.exc_traceback.tb_frame.f_globals["__name__"]
+        is_users = origin is not None and not origin.startswith("shmring")
         if not is_users and not isinstance(what.exc_value, (Interrupted, arguments.Refusal)):
             script.defect(f"unraisable {what.exc_type.__name__}: {what.exc_value} in {what.object!r}", what.exc_value)
 
