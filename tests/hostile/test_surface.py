@@ -46,7 +46,7 @@ class Plain:
 
 
 def test_each_special_method_is_called_by_an_expression():
-    known = {*surface.PROTOCOLS, *dir(Plain), "__slots__"}
+    known = {*surface.PROTOCOLS, *dir(Plain), "__slots__", "__annotations__"}
     known |= {"__pyx_vtable__", "__reduce_cython__", "__setstate_cython__", "__release_buffer__"}
     missing = {
         f"{name}.{special}"
