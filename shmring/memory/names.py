@@ -26,15 +26,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import posix_ipc
 
-from shmring.errors import OutOfSharedMemoryError, SegmentError, ShmringError
+from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
 from shmring.memory.mapping import Mapping
-from shmring.memory.syscalls import call, refusals
+from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refusals
 from shmring.sync.turn import Turn
-
-# Where shm_open keeps its names on Linux, in glibc as in musl. Used to look at names, never to open them.
-SHM_DIRECTORY = "/dev/shm"
 
 LIFE, NAME = 0, 1
 
@@ -65,18 +62,12 @@ def _open_new(name: str) -> int | None:
         return call("shm_open", posix_ipc.SharedMemory, name, posix_ipc.O_CREX, 0o600, 0).fd
     except posix_ipc.ExistentialError:
         if not os.path.isdir(SHM_DIRECTORY):
-            raise SegmentError(
-                errno.ENOENT,
-                f"this system has no {SHM_DIRECTORY}, where shared memory is: mount a tmpfs there "
-                f"(mount -t tmpfs -o size=1g shm {SHM_DIRECTORY})",
-            ) from None
+            raise refusal_to_create(name, OSError(errno.ENOENT, "")) from None
         return None
     except posix_ipc.PermissionsError:
-        raise SegmentError(errno.EACCES, f"{SHM_DIRECTORY} does not let this user create {name}") from None
+        raise refusal_to_create(name, OSError(errno.EACCES, "")) from None
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise OutOfSharedMemoryError(f"cannot create {name}: {SHM_DIRECTORY} has no room for a file") from None
-        raise
+        raise refusal_to_create(name, error) from None
 
 
 def _open(name: str) -> int | None:
@@ -90,6 +81,8 @@ def _open(name: str) -> int | None:
     except ValueError:  # posix_ipc raises it for EINVAL, which shm_open returns for a directory
         raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
     except OSError as error:
+        if error.errno == errno.ENOTDIR:  # `refusal_to_create` has the remedy
+            return None
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
         raise

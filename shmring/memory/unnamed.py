@@ -9,12 +9,11 @@ import errno
 import os
 from collections.abc import Sequence
 
-from shmring.errors import OutOfSharedMemoryError
 from shmring.memory import header as headers
-from shmring.memory.names import SHM_DIRECTORY, inode_of
+from shmring.memory.names import inode_of
 from shmring.memory.reserve import map_file, reserve
 from shmring.memory.segment import Segment, stamp
-from shmring.memory.syscalls import call, refusals
+from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refusals
 
 _MEMFD = "shmring"  # what /proc calls a memory file
 
@@ -30,7 +29,7 @@ def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] 
         As of `segment.create`.
     """
     with refusals(f"create {label}"):
-        fd = _open()
+        fd = _open(label)
         try:
             reserve(label, fd, 0, nbytes)
             mapping = map_file(label, fd, nbytes)
@@ -42,15 +41,13 @@ def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] 
             raise
 
 
-def _open() -> int:
+def _open(label: str) -> int:
     """A new file; in the kernel's own memory file system where that of shared memory cannot do without names."""
     try:
         return call("open", os.open, SHM_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise OutOfSharedMemoryError(f"{SHM_DIRECTORY} has no room for a file") from None
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-            raise
+            raise refusal_to_create(label, error) from None
     return call("memfd_create", os.memfd_create, _MEMFD)
 
 

@@ -9,9 +9,11 @@ import secrets
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 
 import pytest
+from support.harness import PATIENCE
 from support.namespaces import needs_mount
 
 from shmring.errors import SegmentError
@@ -261,7 +263,6 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
         one.release()
 
 
-@needs_mount
 def test_a_claim_that_an_interrupt_has_lost_is_released_as_the_process_ends(name):
     program = f"from shmring.memory import names; names.claim({name!r})"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -279,9 +280,44 @@ def test_a_block_that_an_interrupt_has_left_open_ends_after_its_file(name):
     del block
 
 
-def test_a_system_without_dev_shm_is_an_error_at_once():
-    code = "import shmring; shmring.init(rank=0, size=1, session='none')"
-    script = 'mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9; exec "$0" -c "$1"'
-    command = ["unshare", "-m", "sh", "-c", script, sys.executable, code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "SegmentError: [Errno 2] this system has no /dev/shm, where shared memory is: mount a tmpfs" in done.stderr
+MAKERS = """
+    import shmring
+    for make in (
+        lambda: shmring.init(rank=0, size=1, session="none"),
+        lambda: shmring.init(rank=0, size=2, session="none"),
+        lambda: shmring.open_channel("none", "sender"),
+        lambda: shmring.open_channel("none", "receiver"),
+        lambda: shmring.channel(),
+        lambda: shmring.channel(dtype=int),
+        lambda: shmring.fan_in(2),
+        lambda: shmring.broadcast_channel(2),
+        lambda: shmring.Queue(),
+        lambda: shmring.JoinableQueue(),
+        lambda: shmring.spawn(print, 2, start_method="fork"),
+    ):
+        try:
+            print(make())
+        except shmring.errors.SegmentError as error:
+            print(error)
+    assert (shmring.leftovers(), shmring.sweep("none"), shmring.list_channels()) == ([], [], [])
+"""
+DEVICES = "mknod /dev/null c 1 3; mknod /dev/urandom c 1 9"
+
+
+@needs_mount
+@pytest.mark.parametrize(
+    ("mount", "message"),
+    [
+        (f"mount -t tmpfs tmpfs /dev; {DEVICES}", "[Errno 2] this system has no /dev/shm, where shared"),
+        (f"mount -t tmpfs tmpfs /dev; {DEVICES}; : > /dev/shm", "[Errno 20] this system has no /dev/shm, where shared"),
+        ("mount -t tmpfs -o ro tmpfs /dev/shm", "[Errno 30] /dev/shm does not let this user create"),
+    ],
+    ids=["missing", "no directory", "read-only"],
+)
+def test_without_dev_shm_every_call_that_makes_shared_memory_raises_at_once(mount, message):
+    command = ["unshare", "-m", "sh", "-ec", f'{mount}; exec "$0" -c "$1"', sys.executable, textwrap.dedent(MAKERS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == 11, done.stdout
+    assert [line for line in lines if not line.startswith(message)] == []
