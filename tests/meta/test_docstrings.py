@@ -3,6 +3,7 @@
 import inspect
 import re
 from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,8 @@ def test_the_reader_of_docstrings_sees_names_types_and_margins():
 
     assert documented(sections(example)["Parameters"]) == ["a", "b", "c", "rest"] == parameters(example)
     assert list(sections(example)) == ["", "Parameters", "Returns"]
+
+
+@pytest.mark.parametrize("stub", sorted(Path(shmring.__path__[0]).rglob("*.pyi")), ids=lambda stub: stub.stem)
+def test_a_stub_has_no_text_of_its_own(stub):
+    assert '"""' not in stub.read_text()
