@@ -139,10 +139,7 @@ class Config:
     def settled(self, second_level_nbytes: int) -> Config:
         """A copy in which the sizes that must be known before memory is created are derived where they are automatic.
 
-        Parameters
-        ----------
-        second_level_nbytes : int
-            Size of the second-level cache, 0 if unknown; equal on all ranks.
+        ``second_level_nbytes``: size of the second-level cache, 0 if unknown; equal on all ranks.
         """
         if self.slot_nbytes != -1:
             return self
@@ -205,12 +202,8 @@ def slot_for(second_level_nbytes: int) -> tuple[int, str]:
 def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) -> Config:
     """The defaults, changed by the environment, changed by ``overrides``.
 
-    Raises
-    ------
-    TypeError
-        An unknown setting, or an argument of another type.
-    ValueError
-        A value out of range, or an environment variable that is not of the setting's type.
+    `TypeError` for an unknown setting, or an argument of another type; `ValueError` for a value out of range, or an
+    environment variable that is not of the setting's type.
     """
     environ = os.environ if environ is None else environ
     settings = {}

@@ -48,13 +48,7 @@ def require_pickle(allowed: bool) -> None:
 
 
 def pack(obj: object) -> Pickled:
-    """Pickle an object. It must not be changed before the result has been sent.
-
-    Raises
-    ------
-    Exception
-        Whatever pickling it raises: `pickle.PicklingError`, ``TypeError``, or an exception of its ``__reduce__``.
-    """
+    """Pickle an object; raises what pickling it raises. It must not be changed before the result has been sent."""
     buffers: list[memoryview] = []
 
     def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:

@@ -62,29 +62,13 @@ def discover(
     """Find this process's rank, the number of ranks and their session key.
 
     Arguments win over the environment. Of several launchers inside one another the one most likely to be innermost
-    wins: ``RANK`` and ``WORLD_SIZE`` (``shmring run``, torchrun, ``env://``) before Open MPI, that before PMI
-    (MPICH, Intel MPI), that before Slurm, which also hosts the others.
+    wins: ``RANK`` and ``WORLD_SIZE`` (``shmring run``, torchrun, ``env://``) before Open MPI, that before PMI (MPICH,
+    Intel MPI), that before Slurm, which also hosts the others.
 
-    Parameters
-    ----------
-    environ : mapping, optional
-        Environment variables; ``os.environ`` if not given.
-    rank, size : int, optional
-        Both or neither.
-    session : str, optional
-        The key, used as it is.
-    launching_process : callable, optional
-        Takes the descriptor in ``PMI_FD``, gives a text that names the process at its other end or None; for tests.
-
-    Returns
-    -------
-    Job
-
-    Raises
-    ------
-    ValueError
-        No launcher is recognised, its variables are incomplete or contradict each other (all are named), its ranks
-        are spread over several machines, or nothing distinguishes this job from another.
+    ``rank`` and ``size``: both or neither. ``session``: the key, used as it is. ``launching_process``, for tests, takes
+    the descriptor in ``PMI_FD`` and returns a text that names the process at its other end, or None. `ValueError` if no
+    launcher is recognised, its variables are incomplete or contradict each other (all are named), its ranks are spread
+    over several machines, or nothing distinguishes this job from another.
     """
     environ = os.environ if environ is None else environ
     if (rank is None) != (size is None):

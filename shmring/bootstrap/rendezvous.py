@@ -77,48 +77,23 @@ def rendezvous(
 ) -> list[Segment]:
     """Meet the other ranks; every rank of the session calls this once, in any order and at any time.
 
-    Parameters
-    ----------
-    session : str
-        Key of the group: equal on its ranks, different from all other groups of this user.
-    rank, size : int
-        Number of this rank, and size of the group.
-    nbytes, sparse_nbytes, kind, params
-        Of the segment this rank creates, see `shmring.memory.segment.create`; equal on all ranks.
-    huge, place
-        The same, but may differ between ranks.
-    timeout : float, optional
-        Seconds to wait for all ranks; 0 looks once, None or infinity has no limit.
-    prepare : callable, optional
-        Called with this rank's segment before any rank can attach it. What it returns, if not None, is called before
-        the segment is unmapped should the rendezvous fail.
-    check : callable, optional
-        Called at each look with the ranks not found so far; what it raises ends the rendezvous for this rank. For
-        callers that know from an older communicator that a missing rank is dead.
+    ``session`` is the key of the group: equal on its ranks, different from all other groups of this user. The arguments
+    of the segment that this rank creates are those of `shmring.memory.segment.create`; all but ``huge`` and ``place``
+    are equal on all ranks. ``timeout``: seconds to wait for all ranks; 0 looks once, None or infinity has no limit.
+    ``prepare`` is called with this rank's segment before any rank can attach it; what it returns, if not None, is
+    called before the segment is unmapped should the rendezvous fail. ``check`` is called at each look with the ranks
+    not found so far; what it raises ends the rendezvous for this rank. It is for callers that know from an older
+    communicator that a missing rank is dead.
 
-    Returns
-    -------
-    list of Segment
-        Index is rank. None of them has a name any more; all are the caller's to close.
+    Returns the segments by rank. None of them has a name any more; all are the caller's to close. Blocks, sleeping.
+    After any error, Ctrl-C included, this rank leaves nothing behind and `rendezvous` may be called again:
 
-    Raises
-    ------
-    RendezvousTimeoutError
-        Ranks did not join in time; ``missing`` lists them.
-    RendezvousError
-        Ranks disagree about size, kind, nbytes or params (all of them get this error, with each rank's values), or a
-        rank left with an error of its own, or could not make its segment.
-    PeerLostError
-        A rank died after this one had found it.
-    SegmentError
-        The name of this rank is taken by a live process, or the file under a rank's name fails a check.
-    OutOfSharedMemoryError
-        No room, for this rank's segment or for another's; the message names the rank.
-
-    Notes
-    -----
-    After any error, Ctrl-C included, this rank leaves nothing behind and `rendezvous` may be called again. Blocks,
-    sleeping.
+    - `RendezvousTimeoutError`: ranks did not join in time; ``missing`` lists them.
+    - `RendezvousError`: ranks disagree about size, kind, nbytes or params (all of them get this error, with each rank's
+      values), or a rank left with an error of its own, or could not make its segment.
+    - `PeerLostError`: a rank died after this one had found it.
+    - `SegmentError`: a live process has the name of this rank, or the file under a rank's name fails a check.
+    - `OutOfSharedMemoryError`: no room, for this rank's segment or for another's; the message names the rank.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")

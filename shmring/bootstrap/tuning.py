@@ -170,23 +170,8 @@ class Thresholds:
 def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat) -> Thresholds:
     """Measure, exchange the results, and derive the thresholds from them. Collective; right after the rendezvous.
 
-    Parameters
-    ----------
-    engine : Engine
-    config : Config
-    timeout : float, optional
-        Seconds to wait for the others; None: no limit.
-    seat : Seat
-        The place of this rank in the topology.
-
-    Raises
-    ------
-    PeerLostError
-        A rank died meanwhile.
-    RendezvousTimeoutError
-        A rank did not answer after the rendezvous.
-    RendezvousError
-        Ranks have different settings, or one failed.
+    ``timeout``: seconds to wait for the others. Raises `PeerLostError` if a rank died meanwhile,
+    `RendezvousTimeoutError` if one did not answer, `RendezvousError` if ranks have different settings or one failed.
     """
     timeout_ns = patient_ns(timeout)
     settings = tuple(float(getattr(config, name)) for name in COMPARED)

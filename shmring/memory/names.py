@@ -293,12 +293,8 @@ def _release_all() -> None:
 def claim(name: str) -> Claim:
     """Create ``name``, replacing a stale one, and lock it.
 
-    Raises
-    ------
-    SegmentError
-        A live process holds it (the message has the pid), it belongs to another user, or the kernel refuses.
-    OutOfSharedMemoryError
-        There is no room even for an empty file.
+    `SegmentError` if a live process holds it (the message has the pid), it belongs to another user, or the kernel
+    refuses; `OutOfSharedMemoryError` if there is no room even for an empty file.
     """
     deadline = time.monotonic() + CLAIM_PATIENCE_S
     first_seen: dict[tuple[int, int], float] = {}

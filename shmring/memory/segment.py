@@ -200,32 +200,16 @@ def create(
 ) -> Segment:
     """Create a segment, zeroed except for its header; other processes can attach it after `Segment.announce`.
 
-    Parameters
-    ----------
-    name : str
-        From `segment_name`. A stale name is replaced.
-    nbytes : int
-        Header page included.
-    kind, rank, size, params
-        For the header: `OUTBOX`, `RING`, `ARRAY` or `CHANNEL`; the creator's rank and the size of its group; up to
-        four numbers of 64 bits.
-    prefault : bool, default True
-        Fault every page in now.
-    sparse_nbytes : int, default 0
-        Bytes at the end that get no memory yet. No process may touch them before `Segment.reserve`. The creator keeps
-        one descriptor for them.
-    huge : bool, default False
-        Use huge pages for the parts of the segment that contain whole ones, if the kernel can. Takes no more memory.
-    place : callable, optional
-        NUMA policy (`shmring.placement.numa_policy`): called for the whole segment, and for each range reserved later,
-        before the memory is allocated. Applies to all but the header page.
+    ``name`` is made by `segment_name`; a stale one is replaced. ``nbytes`` includes the header page. ``kind``
+    (`OUTBOX`, `RING`, `ARRAY` or `CHANNEL`), ``rank`` of the creator, ``size`` of its group and ``params``, up to four
+    numbers of 64 bits, are for the header. ``prefault`` faults every page in now. The last ``sparse_nbytes`` bytes get
+    no memory yet: no process may touch them before `Segment.reserve`, for which the creator keeps one descriptor.
+    ``huge`` uses huge pages for the parts that contain whole ones, if the kernel can; it takes no more memory.
+    ``place``, a NUMA policy (`shmring.placement.numa_policy`), is called for the whole segment, and for each range
+    reserved later, before the memory is allocated; it applies to all but the header page.
 
-    Raises
-    ------
-    OutOfSharedMemoryError
-        No room. Nothing was created.
-    SegmentError
-        A live process holds the name, it belongs to another user, or the kernel refuses. Nothing was created.
+    Nothing was created after an error: `OutOfSharedMemoryError`, no room; `SegmentError`, a live process holds the
+    name, it belongs to another user, or the kernel refuses.
     """
     if nbytes - sparse_nbytes < HEADER_NBYTES:
         raise ValueError(f"nbytes={nbytes - sparse_nbytes}: must be at least {HEADER_NBYTES}, the size of the header")
@@ -267,21 +251,11 @@ def stamp(mapping: Mapping, kind: int, rank: int, size: int, params: Sequence[in
 
 
 def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment:
-    """Attach a segment whose creator is alive and has announced it.
+    """Attach a segment whose creator is alive and has announced it; ``kind`` and ``rank`` are expected values, None for
+    any.
 
-    Parameters
-    ----------
-    name : str
-        From `segment_name`.
-    kind, rank : int, optional
-        Expected values; None accepts any.
-
-    Raises
-    ------
-    SegmentError
-        There is none, or it is stale, not announced yet, or not as expected; the message describes it.
-    OutOfSharedMemoryError
-        It cannot be mapped.
+    `SegmentError` if there is none, or it is stale, not announced yet, or not as expected; the message describes it.
+    `OutOfSharedMemoryError` if it cannot be mapped.
     """
     segment, reason = _attach(name, kind, rank)
     if segment is None:

@@ -19,14 +19,8 @@ _MEMFD = "shmring"  # what /proc calls a memory file
 
 
 def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] = ()) -> Segment:
-    """Create a segment that other processes `adopt` by its `Segment.descriptor`. Raises as `segment.create`.
-
-    Parameters
-    ----------
-    label : str
-        What errors call it.
-    nbytes, kind, params
-        As of `segment.create`.
+    """Create a segment that other processes `adopt` by its `Segment.descriptor`. Errors call it ``label``; the other
+    arguments, and what it raises, are those of `segment.create`.
     """
     with refusals(f"create {label}"):
         fd = _open(label)

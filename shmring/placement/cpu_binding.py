@@ -11,27 +11,11 @@ UNITS = ("core", "l3", "numa", "none")
 
 
 def masks(topology: Topology, size: int, unit: str) -> list[tuple[int, ...]]:
-    """The affinity masks of ``size`` ranks.
+    """The affinity masks of ``size`` ranks, by rank, from the allowed processors of a topology.
 
-    Parameters
-    ----------
-    topology : Topology
-        The machine; only its allowed processors are used.
-    size : int
-        The number of ranks.
-    unit : {"core", "l3", "numa", "none"}
-        The processors in a mask: the hardware threads of one core, the processors of one last-level cache, or of one
-        NUMA node, or all.
-
-    Returns
-    -------
-    list of tuple of int
-        By rank. Ranks are spread evenly over the units, in blocks: rank r of p gets unit r * units // p.
-
-    Raises
-    ------
-    ValueError
-        There is no such unit.
+    A mask contains one ``unit``: the hardware threads of one core, the processors of one last-level cache (``l3``), or
+    of one NUMA node (``numa``), or all (``none``). Ranks are spread evenly over the units, in blocks: rank r of p gets
+    unit r * units // p. `ValueError` if there is no such unit.
     """
     ways: dict[str, Sequence[tuple[int, ...]]] = {
         "core": topology.cores,

@@ -39,18 +39,10 @@ def stages(size: int) -> int:
 def domains_by_times(times: Sequence[Sequence[float]], far: float = FAR_NS, step: float = STEP) -> tuple[Level, ...]:
     """Domains, finest level first, as in `shmring.placement.locality.Domains.levels`.
 
-    Parameters
-    ----------
-    times : p x p numbers
-        Latency from each rank to each other. Of the two values of a pair the smaller counts, since disturbances only
-        lengthen it. The diagonal is ignored.
-    far : float
-        Latencies across a border are at least this long,
-    step : float
-        and at least this many times as long as any that joins ranks of one domain.
+    ``times``: the latency from each rank to each other. Of the two values of a pair the smaller counts, since
+    disturbances only lengthen it. Latencies across a border are at least ``far``, and at least ``step`` times as long
+    as any that joins ranks of one domain.
 
-    Notes
-    -----
     Single linkage: ranks are joined in the order of their latencies, nearest first; a border is where the joining
     latency jumps. One pair with a wrong long latency does no harm if both of its ranks have another near rank.
     """

@@ -28,17 +28,8 @@ def memory_nodes(sysfs: str = "/sys", procfs: str = "/proc") -> tuple[int, ...]:
 def place_by(policy: str, nodes: Sequence[int] | None = None) -> Place | None:
     """The function that applies a policy to a rank's own segments; None: nothing to do.
 
-    Parameters
-    ----------
-    policy : str
-        As in `shmring.config.Config.placement`.
-    nodes : sequence of int, optional
-        Those with memory; by default this machine's.
-
-    Raises
-    ------
-    ValueError
-        The policy names a node that has no memory, or none for us.
+    ``policy`` is that of `shmring.config.Config.placement`; ``nodes`` are those with memory, by default this machine's.
+    `ValueError` if the policy names a node that has no memory, or none for us.
     """
     nodes = memory_nodes() if nodes is None else nodes
     if policy.startswith("bind:"):

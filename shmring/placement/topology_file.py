@@ -54,13 +54,7 @@ def dump(topology: Topology) -> str:
 
 @functools.lru_cache(maxsize=1)  # every group that a process belongs to asks
 def load(path: str) -> Topology:
-    """The topology in a file.
-
-    Raises
-    ------
-    ValueError
-        It cannot be read, or is not a topology; the message names the place.
-    """
+    """The topology in a file; `ValueError`, which names the place, if it cannot be read or is not a topology."""
     try:
         with open(path) as file:
             return parse(json.load(file))

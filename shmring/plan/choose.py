@@ -118,31 +118,15 @@ def choose(
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
-    """The plan of one rank for a collective.
+    """The plan of one rank for a collective: one of `KINDS`, or ``"barrier"`` with a ``hierarchy``.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`, or ``"barrier"`` with a ``hierarchy``.
-    rank, size : int
-    nbytes : int, or a sequence for blocks of different sizes
-        The size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
-        all_gather, gather, scatter, all_to_all).
-    itemsize : int
-        Bytes of an element; divides 64.
-    root : int
-    limits, costs : Limits, Costs
-    shared_arrays : bool
-        Whether all buffers are in shared arrays, which every rank has mapped.
-    in_place : bool
-        Whether the ranks work in place; equal on all ranks. Matters to all_to_all on shared arrays only.
-    one_result : bool
-        Whether one shared array is the output of all ranks. For all_reduce and all_gather, with ``shared_arrays``.
-    hierarchy : Hierarchy, optional
-        The locality domains of the ranks, if there are several. Shared arrays and blocks of different sizes take flat
-        plans all the same.
-    wide : int
-        Bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
+    ``nbytes`` is the size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
+    all_gather, gather, scatter, all_to_all), or a sequence for blocks of different sizes; ``itemsize``, the bytes of an
+    element, divides 64. ``shared_arrays``: all buffers are in shared arrays, which every rank has mapped. ``in_place``:
+    the ranks work in place, all or none; matters to all_to_all on shared arrays only. ``one_result``: one shared array
+    is the output of all ranks, for all_reduce and all_gather with ``shared_arrays``. ``hierarchy``: the locality
+    domains of the ranks, if there are several; shared arrays and blocks of different sizes take flat plans all the
+    same. ``wide``: bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
     if kind == "barrier":
         if hierarchy is None:

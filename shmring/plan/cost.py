@@ -43,13 +43,8 @@ class Cost(NamedTuple):
 def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = None) -> Cost:
     """The cost of one rank's plan.
 
-    Parameters
-    ----------
-    plan : Plan
-    in_place : bool
-        Whether the caller works in place, so that copies from IN to the same address in OUT cost nothing.
-    domains : sequence of int, optional
-        The memory domain (NUMA node, socket, cache) of each rank, of its buffers and of its outbox.
+    ``in_place``: the caller works in place, so copies from IN to the same address in OUT cost nothing. ``domains``: the
+    memory domain (NUMA node, socket, cache) of each rank, of its buffers and of its outbox.
     """
     reads = writes = staged = crossed = awaits = claims = publishes = 0
     here = domains[plan.rank] if domains else 0

@@ -8,18 +8,9 @@ import torch
 def all_reduce_sparse(comm, x: torch.Tensor, timeout_s: float | None) -> None:
     """Sum the sparse COO tensors of all ranks, in place; their entries and numbers of entries may differ.
 
-    Parameters
-    ----------
-    comm : shmring.Communicator
-    x : torch.Tensor, sparse COO
-        Shape, dtype and number of sparse dimensions are equal on all ranks. Coalesced afterwards.
-    timeout_s : float or None
-        Of each of the three collectives.
-
-    Raises
-    ------
-    ValueError
-        The shapes differ. Raised on all ranks; the communicator stays usable.
+    Shape, dtype and number of sparse dimensions are equal on all ranks; if the shapes differ, all ranks get a
+    `ValueError` and the communicator stays usable. ``x`` is coalesced afterwards. ``timeout_s`` is that of each of
+    three collectives.
     """
     own = x.detach().coalesce()
     indices, values = own.indices(), own.values()

@@ -32,19 +32,9 @@ def join(
 ) -> MultinodeCommunicator:
     """Connect the ranks: those of a node in shared memory, others over the network. All ranks call.
 
-    Parameters
-    ----------
-    nodes : list of list of int
-        The ranks of each node, as `shmring.torch.multinode.discovery.nodes` finds them.
-    rank : int
-    session : str
-        Unique to this group.
-    store : torch.distributed.Store
-        The group's.
-    timeout_s : float or None
-        Of the rendezvous.
-    settings : dict
-        Fields of `shmring.config.Config`, the ``timeout`` of calls among them.
+    ``nodes`` is what `shmring.torch.multinode.discovery.nodes` finds, ``session`` unique to this group, ``store`` the
+    group's, ``timeout_s`` that of the rendezvous. ``settings`` are fields of `shmring.config.Config`, the ``timeout``
+    of calls among them.
     """
     node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
     local = shmring.init(

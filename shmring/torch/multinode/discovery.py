@@ -19,15 +19,7 @@ FORCED = "SHMRING_NODE"  # ranks with different values are on different nodes; f
 def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> list[list[int]]:
     """The ranks of each node in order, nodes in the order of their first ranks. All ranks call.
 
-    Parameters
-    ----------
-    store : torch.distributed.Store
-        The group's.
-    rank, size : int
-    session : str
-        Unique to this group.
-    patience : datetime.timedelta
-        How long to wait for the other ranks.
+    ``store`` is the group's; ``session`` is unique to this group; ``patience`` is how long to wait for the other ranks.
     """
     label = os.environ.get(FORCED, "")
     with create(segment_name(f"{session}{label}", f"n{rank}"), HEADER_NBYTES, kind=OUTBOX, rank=rank, size=size) as own:
