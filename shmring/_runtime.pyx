@@ -44,8 +44,9 @@ cdef class Heap:
 
 # ---- timeouts --------------------------------------------------------------------------------------------------------
 
-cdef int64_t timeout_to_ns(object seconds) except -2:
-    """A timeout in seconds as nanoseconds; `NO_LIMIT` for None, infinity and what int64 cannot hold; 0: look once."""
+cdef int64_t seconds_to_ns(object seconds, str name) except -2:
+    """The argument ``name``, a timeout in seconds, as nanoseconds: 0: look once; `NO_LIMIT` for None, infinity and what
+    int64 cannot hold. `ValueError` for a negative number or NaN, `TypeError` for what is no real number."""
     cdef double value
     if seconds is None:
         return NO_LIMIT
@@ -53,42 +54,19 @@ cdef int64_t timeout_to_ns(object seconds) except -2:
         value = seconds
     except TypeError:
         raise TypeError(
-            f"timeout={seconds!r}: must be a number of seconds, or None for no limit, not {type(seconds).__name__}"
+            f"{name}={seconds!r}: must be a number of seconds, or None for no limit, not {type(seconds).__name__}"
         ) from None
     except OverflowError:    # an int beyond the range of a double
         value = 1e300 if seconds > 0 else -1.0
     if not value >= 0:       # NaN too
-        raise ValueError(f"timeout={seconds!r}: must be 0 or more seconds, or None for no limit")
+        raise ValueError(f"{name}={seconds!r}: must be 0 or more seconds, or None for no limit")
     value *= 1e9
     return <int64_t> value if value < 9223372036854775808.0 else NO_LIMIT
 
 
-def timeout_ns(seconds, name="timeout"):
-    """Convert a timeout to nanoseconds.
-
-    Parameters
-    ----------
-    seconds : float or None
-        0 or more: how long to wait; 0 looks once. None or infinity: no limit.
-    name : str
-        Of the argument, for the error.
-
-    Returns
-    -------
-    int
-        Nanoseconds; -1 for no limit, which is also the answer for more than int64 can hold.
-
-    Raises
-    ------
-    ValueError
-        A negative number, or NaN.
-    TypeError
-        Not a real number.
-    """
-    try:
-        return timeout_to_ns(seconds)
-    except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace("timeout", name, 1)) from None
+def timeout_ns(seconds, str name="timeout"):
+    """The same for Python code."""
+    return seconds_to_ns(seconds, name)
 
 
 def deadline_after(seconds, name="timeout"):
