@@ -16,7 +16,7 @@ from shmring.channels.format cimport SLOW_WAITS
 from shmring.channels.message_codec cimport QUIET_MAX, encode, encode_pickled, message_t, pickle_object
 from shmring.channels.message_writer cimport MessageWriter, put_bytes
 from shmring.channels.record_sender cimport RecordSender, one_record, records_of
-from shmring.channels.sender cimport Sender
+from shmring.channels.sender cimport Sender, as_shape
 from shmring.ring.blocking cimport LATE
 from shmring.ring.overwrite cimport position_of
 from shmring.ring.spsc cimport ring_end_state
@@ -231,7 +231,8 @@ cdef class BroadcastSender(BroadcastRings):
         cdef uint64_t wanted = 1
         cdef int outcome
         self.prepare()
-        shape = shape if isinstance(shape, int) else tuple(shape)
+        if self.rings.dtype is None:
+            shape = as_shape(shape)
         while True:
             if self.rings.dtype is None:
                 outcome = (<Sender>self.sender).try_reserve(shape, dtype, &wanted)

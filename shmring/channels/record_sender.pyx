@@ -18,7 +18,7 @@ from shmring.channels.format cimport DROPS_OLDEST, WAITS
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
 from shmring.ring.overwrite cimport overwrite_slots
-from shmring.ring.spsc cimport ring_abort, ring_commit, ring_free, ring_reserve, ring_try_push
+from shmring.ring.spsc cimport ring_commit, ring_free, ring_reserve, ring_try_push
 from shmring.sync.group cimport READY
 
 from shmring.arrays.refusals import is_masked, masked_array
@@ -297,12 +297,6 @@ cdef class RecordSender(RingSender):
         self.end_lease()
         ring_commit(&self.p, n)
         self.announce(n)
-
-    def abort(self):
-        """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
-        self.require_lease("reserved")
-        self.end_lease()
-        ring_abort(&self.p)
 
     @property
     def dtype(self):

@@ -5,6 +5,7 @@ from typing_extensions import Self
 from shmring.channels.endpoint import RingEndpoint
 
 class RingSender(RingEndpoint):
+    def abort(self) -> None: ...
     @property
     def sent_count(self) -> int: ...
 

@@ -10,8 +10,8 @@ from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.format cimport DROPS_OLDEST
 from shmring.ring cimport overwrite
 from shmring.ring.blocking cimport GONE, wake_peer_at_once
-from shmring.ring.spsc cimport (END_CLOSED, ring_attach_consumer, ring_attach_producer, ring_close_consumer,
-                                ring_close_producer, ring_end_state)
+from shmring.ring.spsc cimport (END_CLOSED, ring_abort, ring_attach_consumer, ring_attach_producer,
+                                ring_close_consumer, ring_close_producer, ring_end_state)
 from shmring.sync.group cimport READY
 
 from shmring.errors import EndOfStreamError
@@ -28,6 +28,12 @@ cdef class RingSender(RingEndpoint):
         if not self.owned_by_lock:
             ring_close_producer(&self.p, in_good_order)
             wake_peer_at_once(&self.watch)
+
+    def abort(self):
+        """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
+        self.require_lease("reserved")
+        self.end_lease()
+        ring_abort(&self.p)
 
     @property
     def sent_count(self):

@@ -16,3 +16,6 @@ cdef class Sender(MessageWriter):
     cdef void announce_quiet(self) noexcept
     cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1
+
+
+cdef tuple as_shape(object shape)

@@ -21,7 +21,6 @@ from shmring.arrays.lease cimport make_lease
 from shmring.ring.blocking cimport LATE
 from shmring.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, WORD_NBYTES, code_of, copy_payload, kind_of,
                                    longest_frame, nwords_of, open_frame, word_of)
-from shmring.ring.spsc cimport ring_abort
 from shmring.sync.group cimport READY
 from shmring.sync.liveness cimport fork_generation
 
@@ -275,7 +274,6 @@ cdef class Sender(MessageWriter):
         cdef char *to
         cdef int outcome
         kind = np.dtype(np.uint8 if dtype is None else dtype)
-        shape = as_shape(shape)
         if not is_array_shape(shape, kind.itemsize):
             raise ValueError(f"shape={shape}: no array of {kind} can have it")
         word, meta = (word_of(BYTES), b"") if dtype is None else word_and_meta(kind, shape)
@@ -324,12 +322,6 @@ cdef class Sender(MessageWriter):
             self.reserved_word[0] = self.reserved_word[0] >> 32 << 32 | nbytes
         self.p.reserved = before + nwords_of(nbytes)
         announce(self, 1)
-
-    def abort(self):
-        """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
-        self.require_lease("reserved")
-        self.end_lease()
-        ring_abort(&self.p)
 
     # ---- state ----
 

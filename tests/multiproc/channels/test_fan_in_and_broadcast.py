@@ -352,6 +352,14 @@ def test_a_broadcast_of_records_moves_arrays():
     assert sums == [sum(range(10_000)) + 11] * 3
 
 
+def test_a_broadcast_leases_as_many_as_a_numpy_integer():
+    for dtype in (None, "i8"):
+        sender, _ = shmring.broadcast_channel(2, 1 << 10, dtype=dtype)
+        assert sender.reserve(np.int64(3)).shape == (3,)
+        sender.abort()
+        sender.close()
+
+
 @needs_marks
 def test_receivers_that_die_or_close_never_block_the_sender():
     sender, receivers = shmring.broadcast_channel(3, 1 << 10)
