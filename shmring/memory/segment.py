@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from shmring.errors import ClosedError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names
+from shmring.memory.descriptor import Descriptor
 from shmring.memory.header import ARRAY, CHANNEL, HEADER_NBYTES, KIND_NAMES, OUTBOX, RING, Header
 from shmring.memory.mapping import Mapping
 from shmring.memory.reserve import extend, map_file, reserve
@@ -68,7 +69,7 @@ class Segment:
         mapping: Mapping,
         inode: tuple[int, int],
         claim: names.Claim | None = None,
-        spare: int = -1,
+        spare: Descriptor | None = None,
         place: Place | None = None,
     ) -> None:
         self.name = name
@@ -79,9 +80,8 @@ class Segment:
         self._claim = claim
         if claim is not None:
             weakref.finalize(self, _release_name, claim)
-        self._spare = spare  # a descriptor for `reserve`, or for other processes; -1 if neither is needed
+        self._spare = spare  # for `reserve`, or for other processes; None if neither is needed
         self._place = place
-        self._close_spare = weakref.finalize(self, os.close, spare) if spare >= 0 else None
 
     @property
     def nbytes(self) -> int:
@@ -96,7 +96,7 @@ class Segment:
     @property
     def descriptor(self) -> int:
         """A descriptor of its file without any locks, for `adopt` in another process; -1 if none was kept."""
-        return self._spare
+        return -1 if self._spare is None else self._spare.fd
 
     def share(self) -> None:
         """Let other processes `join` the name, which then stands until all of them have closed. Creator only."""
@@ -126,11 +126,11 @@ class Segment:
 
         Raises `OutOfSharedMemoryError` if there is no room; the range then stays as it was.
         """
-        if self._spare < 0 or self.mapping.closed:
+        if self.descriptor < 0 or self.mapping.closed:
             raise ClosedError(f"segment {self.name} has no sparse range to reserve, or is closed")
         if self._place is not None:
             self._place(self.mapping, offset, nbytes)
-        reserve(self.name, self._spare, offset, nbytes)
+        reserve(self.name, self.descriptor, offset, nbytes)
         self.mapping.prefault(offset, nbytes)
 
     def is_live(self) -> bool:
@@ -159,9 +159,8 @@ class Segment:
         """Unmap; the creator also unlinks. May be called again; ``BufferError`` while there are views of the memory."""
         if self._claim is not None:
             _release_name(self._claim)
-        if self._close_spare is not None:
-            self._close_spare()
-            self._spare = -1
+        if self._spare is not None:
+            self._spare.close()
         self.mapping.close()
 
     def __enter__(self) -> Segment:
@@ -217,7 +216,7 @@ def create(
         raise ValueError(f"kind={kind}, rank={rank}, size={size}: no segment can have these")
     with refusals(f"create {name}"):
         claim = names.claim(name)
-        spare = -1
+        spare = None
         try:
             if place is not None:
                 # Other processes read the header of any file that is long enough, so its page must be reserved first.
@@ -228,7 +227,7 @@ def create(
             reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
                 extend(name, claim.fd, nbytes)
-                spare = names.reopen(name, claim.fd)
+                spare = Descriptor(names.reopen(name, claim.fd))
             if place is None:
                 mapping = map_file(name, claim.fd, nbytes)
             if huge:
@@ -238,8 +237,8 @@ def create(
             stamp(mapping, kind, rank, size, params)
             return Segment(name, headers.read(mapping), mapping, claim.inode, claim, spare, place)
         except BaseException:
-            if spare >= 0:
-                os.close(spare)
+            if spare is not None:
+                spare.close()
             claim.release()
             raise
 
@@ -277,17 +276,18 @@ def join(name: str, *, kind: int) -> Segment | None:
 
 def adopt(fd: int, *, kind: int) -> Segment:
     """Attach by a descriptor received from another process; the segment takes it over. Raises as `attach`."""
+    spare = Descriptor(fd)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size < HEADER_NBYTES:
             raise SegmentError(f"descriptor {fd} is not a segment of this user's")
-        return _adopt(f"descriptor {fd}", fd, kind, spare=fd)
+        return _adopt(f"descriptor {fd}", fd, kind, spare=spare)
     except BaseException:
-        os.close(fd)
+        spare.close()
         raise
 
 
-def _adopt(name: str, fd: int, kind: int, claim: names.Claim | None = None, spare: int = -1) -> Segment:
+def _adopt(name: str, fd: int, kind: int, claim: names.Claim | None = None, spare: Descriptor | None = None) -> Segment:
     header = _read_header(name, fd)
     if header is None:
         raise SegmentError(f"cannot attach {name}: its creator has not announced it")

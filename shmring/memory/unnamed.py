@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 
 from shmring.memory import header as headers
+from shmring.memory.descriptor import Descriptor
 from shmring.memory.names import inode_of
 from shmring.memory.reserve import map_file, reserve
 from shmring.memory.segment import Segment, stamp
@@ -23,15 +24,15 @@ def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] 
     arguments, and what it raises, are those of `segment.create`.
     """
     with refusals(f"create {label}"):
-        fd = _open(label)
+        spare = Descriptor(_open(label))
         try:
-            reserve(label, fd, 0, nbytes)
-            mapping = map_file(label, fd, nbytes)
+            reserve(label, spare.fd, 0, nbytes)
+            mapping = map_file(label, spare.fd, nbytes)
             call("madvise", mapping.prefault, 0, nbytes)
             stamp(mapping, kind, 0, 1, params)
-            return Segment(label, headers.read(mapping), mapping, inode_of(os.fstat(fd)), spare=fd)
+            return Segment(label, headers.read(mapping), mapping, inode_of(os.fstat(spare.fd)), spare=spare)
         except BaseException:
-            os.close(fd)
+            spare.close()
             raise
 
 

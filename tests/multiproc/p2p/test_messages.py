@@ -820,7 +820,7 @@ def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings(long_run
 
 
 def memory_of(comm):
-    return os.fstat(comm.engine.segments[comm.rank]._spare).st_blocks * 512
+    return os.fstat(comm.engine.segments[comm.rank].descriptor).st_blocks * 512
 
 
 def use_one_pair_queue(comm, count):

@@ -25,6 +25,7 @@ from shmring.memory import segment as segments
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
 from shmring.memory.sweep import leftovers, sweep
+from shmring.memory.unnamed import create_unnamed
 
 FORK = multiprocessing.get_context("fork")
 NBYTES = 64 << 10
@@ -157,7 +158,7 @@ def test_a_sparse_end_has_no_memory_before_it_is_reserved(name):
             mine.reserve(NBYTES + 8192, 4096)
             memoryview(mine.mapping)[NBYTES + 8192] = 7
             assert memoryview(peer.mapping)[NBYTES + 8192] == 7
-            assert os.fstat(mine._spare).st_blocks * 512 == NBYTES + 4096
+            assert os.fstat(mine.descriptor).st_blocks * 512 == NBYTES + 4096
             with pytest.raises(ClosedError):
                 peer.reserve(NBYTES, 4096)
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -803,3 +804,30 @@ def test_a_killed_creator_leaves_at_most_a_stale_name_wherever_it_dies(name, ses
 
 def test_all_that_segment_exports_exists():
     assert all(hasattr(segments, word) for word in segments.__all__)
+
+
+@pytest.mark.parametrize("kind", ["unnamed", "sparse"])
+def test_a_descriptor_is_closed_once_if_an_interrupt_comes_as_the_segment_is_made(name, kind, monkeypatch):
+    closed = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda fd: closed.append(fd) or close(fd))
+
+    def interrupt(frame, event, _):
+        if event == "return" and frame.f_code is segments.Segment.__init__.__code__:
+            raise KeyboardInterrupt
+        return interrupt
+
+    tracer = sys.gettrace()
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            create_unnamed(name, NBYTES, kind=RING) if kind == "unnamed" else create(
+                name, NBYTES, sparse_nbytes=4096, kind=RING
+            )
+    finally:
+        sys.settrace(tracer)
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == sorted(before)
+    assert len(closed) == len(set(closed)) > 0
