@@ -18,8 +18,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_INCREF, PyTypeObject
 from libc.stdint cimport uintptr_t
 
-cimport numpy as cnp
-
+from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.dlpack cimport (
     SHMRING_DL_BFLOAT,
     SHMRING_DL_BOOL,
@@ -324,7 +323,8 @@ cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object owner):
     Py_INCREF(descr)
     cdef cnp.ndarray view = PyArray_NewFromDescr(&PyArray_Type, descr, t.ndim, dims, strides, t.data,
                                                  cnp.NPY_ARRAY_WRITEABLE, NULL)
-    cnp.set_array_base(view, owner)
+    Py_INCREF(owner)
+    cnp.PyArray_SetBaseObject(view, owner)
     return view
 
 

@@ -14,8 +14,7 @@ from cpython.ref cimport Py_INCREF, PyTypeObject
 
 import numpy as np
 
-cimport numpy as cnp
-
+from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport NDIM_MAX
 
 cnp.import_array()
@@ -108,7 +107,8 @@ cdef object array_over(Span span, object dtype, tuple shape):
     cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
     reference.span = span
     span.exports += 1
-    cnp.set_array_base(array, reference)
+    Py_INCREF(reference)
+    cnp.PyArray_SetBaseObject(array, reference)
     return array
 
 

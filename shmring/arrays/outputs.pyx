@@ -6,8 +6,7 @@ from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport int64_t
 
-cimport numpy as cnp
-
+from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport BFLOAT16, NDIM_MAX, array_t, code_of_tensor, descr_of, empty_ndarray
 from shmring.arrays.dlpack cimport DLTensor, Exporter, borrow_tensor, exporter_of, new_tensor
 

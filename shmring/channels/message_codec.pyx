@@ -20,8 +20,7 @@ from math import prod
 
 import numpy as np
 
-cimport numpy as cnp
-
+from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport NDIM_MAX, array_t, fast_array, source_array
 from shmring.arrays.outputs cimport shape_of
 from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, is_long,

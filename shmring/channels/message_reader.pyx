@@ -7,9 +7,8 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-cimport numpy as cnp
-
 from shmring._c.atomics cimport load_relaxed_u64
+from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, decode_meta, pickle_stream_nbytes,
                                              unpickle_content)

@@ -10,11 +10,10 @@ import queue
 import sys
 import weakref
 
-cimport numpy as cnp
-
 from shmring._c.atomics cimport compare_swap_u64, load_acquire_u64, load_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._runtime cimport timeout_to_ns
+from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.message_reader cimport take_bytes
 from shmring.channels.message_writer cimport put_bytes
