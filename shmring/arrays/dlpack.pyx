@@ -53,7 +53,7 @@ cdef Exporter _look_up(type cls):
             api = api.prev_api
     exporter.api = api
     exporter.exports = api != NULL or hasattr(cls, "__dlpack__")
-    exporter.always_writable = any(base.__module__.partition(".")[0] == "torch" for base in cls.__mro__)
+    exporter.always_writable = "torch" in [base.__module__.partition(".")[0] for base in cls.__mro__]
     exporter.is_conj = getattr(cls, "is_conj", None)
     exporter.is_neg = getattr(cls, "is_neg", None)
     return exporter

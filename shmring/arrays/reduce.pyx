@@ -139,7 +139,7 @@ def kernels():
         operating system can run; ``chosen``: the one in use.
     """
     return {
-        "built": tuple(kernel_sets[k].name.decode() for k in range(NKERNEL_SETS)),
+        "built": tuple([kernel_sets[k].name.decode() for k in range(NKERNEL_SETS)]),
         "runnable": tuple(_runnable()),
         "chosen": kernel_sets[chosen_set].name.decode(),
     }
@@ -243,7 +243,7 @@ cdef class _Reduction:
 
         dtype = DTYPE_CODES.get(first.dtype.name)
         if dtype is None or not first.dtype.isnative:
-            raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join(d.name for d in DTYPES)}")
+            raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join([d.name for d in DTYPES])}")
         code = op_code(op)
         which = chosen_set if kernel is None else _set_named(kernel)
         self.kernel = kernel_of(which, code, dtype)

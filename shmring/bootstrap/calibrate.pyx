@@ -6,8 +6,6 @@ order of arrival, so runs of barriers are timed and the fastest run is used: the
 their settings from the same table.
 """
 
-from contextlib import contextmanager
-
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
@@ -18,7 +16,6 @@ from shmring.engine.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_R
 from shmring.engine.eager cimport eager_t
 from shmring.sync.backoff cimport now_ns
 
-from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, RendezvousError, RendezvousTimeoutError
 from shmring.placement.latency_clusters import partner, stages
 
 
@@ -34,17 +31,6 @@ PATIENCE_S = 1.0
 def patient_ns(timeout):
     """The timeout of exchanges right after the rendezvous: that of the rendezvous, but at least `PATIENCE_S`."""
     return timeout_to_ns(None if timeout is None else max(timeout, PATIENCE_S))
-
-
-@contextmanager
-def as_rendezvous_errors():
-    """Turn the errors of exchanges into those of a rendezvous: to the caller of `init` they are one."""
-    try:
-        yield
-    except CollectiveTimeoutError as error:
-        raise RendezvousTimeoutError(f"{error} (right after the rendezvous)", error.late) from None
-    except (AbortedError, MismatchError) as error:
-        raise RendezvousError(f"{error} (right after the rendezvous)") from None
 
 
 cdef void open_exchange(eager_t *t, Engine e, int kind, size_t nbytes) noexcept:

@@ -17,7 +17,8 @@ from shmring.engine.outbox cimport helper_area_nbytes, helper_areas_offset, help
 from shmring.engine.thread_team cimport Team
 from shmring.memory.mapping cimport Mapping
 
-from shmring.bootstrap.calibrate import as_rendezvous_errors, exchange, patient_ns
+from shmring.bootstrap.calibrate import exchange, patient_ns
+from shmring.bootstrap.exchange_errors import as_rendezvous_errors
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 
 
@@ -53,9 +54,9 @@ class Means(NamedTuple):
 
 def processors_each(ranks):
     """The processors of each rank: a processor in the masks of several ranks is divided, and so is a quota."""
-    holders = Counter(number for rank in ranks for number in rank.processors)
+    holders = Counter([number for rank in ranks for number in rank.processors])
     # Rounded, so that thirds of processors add up to whole ones.
-    shares = [round(sum(1 / holders[number] for number in rank.processors), 6) for rank in ranks]
+    shares = [round(sum([1 / holders[number] for number in rank.processors]), 6) for rank in ranks]
     return [min(s, r.quota / len(ranks)) for s, r in zip(shares, ranks, strict=True)]
 
 

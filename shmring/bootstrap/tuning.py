@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shmring.bootstrap.calibrate import as_rendezvous_errors, barrier_ns, exchange, partners_ns, patient_ns
+from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns, patient_ns
+from shmring.bootstrap.exchange_errors import as_rendezvous_errors
 from shmring.bootstrap.threads import Means, processors_each, team_size
 from shmring.config import Config
 from shmring.errors import RendezvousError

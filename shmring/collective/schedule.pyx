@@ -25,7 +25,7 @@ cdef uint64_t COUNTS = MAX_COUNT + 1
 
 # By the 8 bits of a signature that hold operation and dtype: how many times wider a partial result is than its dtype,
 # between locality domains.
-cdef tuple WIDENINGS = tuple(widening(word >> 4, word & 15) for word in range(256))
+cdef tuple WIDENINGS = tuple([widening(word >> 4, word & 15) for word in range(256)])
 
 
 # ---- eager exchanges -------------------------------------------------------------------------------------------------

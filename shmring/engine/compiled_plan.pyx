@@ -60,7 +60,7 @@ cdef class Program:
             "threads": 1 if self.last is None else nthreads,
             "calls": self.stores.calls if self.learns else None,
             "stores": "past the cache" if streams else "through the cache",
-            "trial_us": tuple(ns / 1e3 for ns in self.stores.cost_ns[:2]) if self.learns else None,
+            "trial_us": tuple([ns / 1e3 for ns in self.stores.cost_ns[:2]]) if self.learns else None,
         }
 
 
@@ -87,5 +87,5 @@ def flatten(steps):
         elif step.ranks is ALL:
             flat.append(step._replace(ranks=-1))
         else:
-            flat.extend(step._replace(ranks=rank) for rank in step.ranks)
+            flat.extend([step._replace(ranks=rank) for rank in step.ranks])
     return flat

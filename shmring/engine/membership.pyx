@@ -98,10 +98,10 @@ cdef class Membership:
         self.nvisitors -= 1
         late = ()
         if r.cause == SHMRING_LATE:
-            late = tuple(j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1) or (about,)
+            late = [j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1] or [about]
         return diagnose(
             Record(_CAUSES.get(r.cause, "aborted"), by, about, pid, r.round, r.mine, r.theirs,
-                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), late),
+                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), tuple(late)),
             self.c.group.rank, self.name)
 
     cdef int break_down(self) except -1:

@@ -51,7 +51,7 @@ cdef class PointToPoint(Progress):
                     "nbytes": self.queues.ring_nbytes,
                     "laps": (queue.filled + self.queues.ring_nbytes - 1) // self.queues.ring_nbytes,
                     "stores": "past the cache" if queue.streams else "through the cache",
-                    "trial_us": (tuple(ns / 1e3 for ns in queue.stores.cost_ns[:2])
+                    "trial_us": (tuple([ns / 1e3 for ns in queue.stores.cost_ns[:2]])
                                  if self.queues.learns_stores else None),
                 })
         return found
