@@ -74,8 +74,9 @@ cdef class BroadcastRings(Endpoint):
                 c.p.ring = NULL
                 self.leave(False)
                 self.close_end(False)
-                raise SegmentError(f"ring {i + 1} of this broadcast cannot be attached (code {code}): this sender is now "
-                                   "closed")
+                raise SegmentError(
+                    f"ring {i + 1} of this broadcast cannot be attached (code {code}): this sender is now closed"
+                )
             c.watch = self.sender.watch
             c.watch.own = &c.p.ring.producer
             c.watch.other = &c.p.ring.consumer
