@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 import pytest
-from shmring.engine.outbox import outbox_nbytes, sparse_nbytes
 from support.harness import run_ranks, start_processes
 from support.segments import Squatter, page
 
 import shmring
+from shmring.engine.outbox import outbox_nbytes, sparse_nbytes
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError, ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import segment_name, try_attach

@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 import pytest
-from shmring.engine.engine import Engine
 from support.harness import run_ranks
 
 import shmring
 from shmring.communicator import Communicator
+from shmring.engine.engine import Engine
 from shmring.errors import AbortedError, BrokenError, ClosedError, MismatchError
 
 X = np.ones(4)

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from shmring.engine.outbox import prepare_outbox
 from support.children import in_child, status_of
 from support.harness import report, run_processes, start_processes
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
 from shmring.bootstrap.rendezvous import rendezvous
+from shmring.engine.outbox import prepare_outbox
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
 from shmring.memory import names, spelling, syscalls
 from shmring.memory.segment import ARRAY, OUTBOX, create, segment_name, try_attach

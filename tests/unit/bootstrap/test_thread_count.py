@@ -1,6 +1,7 @@
 """How many threads each rank gets: the rule, for machines of every kind."""
 
 import pytest
+
 from shmring.bootstrap.threads import MOST_BY_DEFAULT, Means, processors_each, team_size
 
 

@@ -1,6 +1,7 @@
 """Compiled plans: where the payload of a round lies in its slot."""
 
 import pytest
+
 from shmring.engine.compiled_plan import places_in_slot
 
 

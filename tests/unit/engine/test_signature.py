@@ -3,9 +3,9 @@
 import secrets
 
 import pytest
-from shmring.engine.signature import check_size, explain
 
 import shmring
+from shmring.engine.signature import check_size, explain
 
 MAX_RANKS = 16383  # one less than the 14 bits of root + 1 count
 
