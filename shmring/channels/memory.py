@@ -14,7 +14,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from multiprocessing import reduction
 from typing import NamedTuple
 
 import numpy as np
@@ -107,11 +106,7 @@ class ChannelMemory:
     def __reduce__(self) -> tuple:
         if self.key is not None:
             raise TypeError(f"{self.title} has a name: call shmring.open_channel() in the other process")
-        return _adopted, (reduction.DupFd(self.memory.descriptor),)
-
-
-def _adopted(descriptor) -> ChannelMemory:
-    return ChannelMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
+        return ChannelMemory, (self.memory,)
 
 
 def allows_pickle(allow_pickle: bool | None) -> bool:

@@ -9,8 +9,6 @@ same slots: what is written once is announced in each, and each receiver reads i
 
 from __future__ import annotations
 
-from multiprocessing import reduction
-
 import numpy as np
 
 from shmring.channels.format import (
@@ -22,9 +20,8 @@ from shmring.channels.format import (
 )
 from shmring.channels.memory import ChannelMemory, checked_ring
 from shmring.errors import SegmentError
-from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.segment import CHANNEL, Segment
+from shmring.memory.segment import Segment
 from shmring.ring.spsc import format_ring
 
 MAX_RINGS = 1024
@@ -61,11 +58,7 @@ class MemberRing(ChannelMemory):
         return f"ring {self.index} of this channel"
 
     def __reduce__(self) -> tuple:
-        return _adopted_ring, (reduction.DupFd(self.memory.descriptor), self.index)
-
-
-def _adopted_ring(descriptor, index: int) -> MemberRing:
-    return MemberRing(segment.adopt(descriptor.detach(), kind=CHANNEL), index)
+        return MemberRing, (self.memory, self.index)
 
 
 def rings_of(memory: Segment) -> list[ChannelMemory]:
@@ -107,11 +100,7 @@ class RingSet:
         return MemberRing(self.memory, index, self.allow_pickle)
 
     def __reduce__(self) -> tuple:
-        return _adopted_set, (reduction.DupFd(self.memory.descriptor),)
-
-
-def _adopted_set(descriptor) -> RingSet:
-    return RingSet(segment.adopt(descriptor.detach(), kind=CHANNEL))
+        return RingSet, (self.memory,)
 
 
 def create_fan_in(

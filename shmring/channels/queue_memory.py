@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-from multiprocessing import reduction
-
 from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, format_queue
 from shmring.channels.memory import ChannelMemory, allows_pickle, checked_ring
 from shmring.errors import SegmentError
-from shmring.memory import segment
 from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.segment import CHANNEL, Segment
+from shmring.memory.segment import Segment
 from shmring.ring.spsc import format_ring
 
 _ALIGNMENT = 128
@@ -42,11 +39,7 @@ class QueueMemory(ChannelMemory):
         return "this queue"
 
     def __reduce__(self) -> tuple:
-        return _adopted, (reduction.DupFd(self.memory.descriptor),)
-
-
-def _adopted(descriptor) -> QueueMemory:
-    return QueueMemory(segment.adopt(descriptor.detach(), kind=CHANNEL))
+        return QueueMemory, (self.memory,)
 
 
 def create_queue(capacity_nbytes: int, maxsize: int, allow_pickle: bool | None = None) -> QueueMemory:

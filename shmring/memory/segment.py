@@ -171,6 +171,14 @@ class Segment:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple:
+        """Pass the segment to another process with its descriptor. Objects that share it there as here pass it once."""
+        from multiprocessing import reduction
+
+        if self.descriptor < 0:
+            raise TypeError(f"segment {self.name} keeps no descriptor, so it cannot be pickled")
+        return _adopted, (reduction.DupFd(self.descriptor), self.header.kind)
+
     def __repr__(self) -> str:
         state = ", closed" if self.mapping.closed else ""
         return f"<Segment {self.name}, {KIND_NAMES[self.header.kind]} of {self.nbytes} bytes{state}>"
@@ -285,6 +293,10 @@ def adopt(fd: int, *, kind: int) -> Segment:
     except BaseException:
         spare.close()
         raise
+
+
+def _adopted(descriptor, kind: int) -> Segment:
+    return adopt(descriptor.detach(), kind=kind)
 
 
 def _adopt(name: str, fd: int, kind: int, claim: names.Claim | None = None, spare: Descriptor | None = None) -> Segment:

@@ -252,6 +252,29 @@ def gather_and_say(receiver, broadcast):
         broadcast.send_object(sum(receiver))
 
 
+@pytest.mark.leaks
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_several_ends_of_one_memory_pass_to_one_process(method):
+    senders, receiver = shmring.fan_in(2)
+    broadcast, receivers = shmring.broadcast_channel(2)
+    process = get_context(method).Process(target=relay_all, args=(receivers, senders))
+    process.start()
+    with broadcast:
+        broadcast.send_object("one for all")
+    assert sorted(receiver.recv_from(60) for _ in range(2)) == [(0, "one for all"), (1, "one for all")]
+    process.join()
+    assert process.exitcode == 0
+    with receiver, pytest.raises(EndOfStreamError):
+        receiver.recv(60)
+
+
+def relay_all(receivers, senders):
+    """Send what each receiver gets through the sender at the same place; each end closes without the others."""
+    for receiver, sender in zip(receivers, senders, strict=True):
+        with receiver, sender:
+            sender.send_object(receiver.recv(60))
+
+
 def test_used_multi_rings_do_not_pickle_and_closed_ones_say_so():
     senders, receiver = shmring.fan_in(2)
     broadcast, _receivers = shmring.broadcast_channel(2)
