@@ -168,7 +168,7 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     ``f`` is its first frame. For bytes and objects the dtype is uint8.
     """
     cdef const int64_t *words = <const int64_t *>f.bytes
-    cdef uint64_t meta_nbytes = 0, present = f.nbytes
+    cdef uint64_t meta_nbytes = 0, present = f.nbytes, itemsize
     cdef int code = code_of(f.word), ndim = ndim_of(f.word)
     if is_long(f.word):
         words += 1
@@ -181,12 +181,15 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
         if present < WORD_NBYTES or not 0 <= words[0] <= <int64_t>(nbytes - WORD_NBYTES):
             return None
         return UINT8, (nbytes - WORD_NBYTES,), WORD_NBYTES
+    if ndim == 1 and code != OTHER_DTYPE:       # without metadata
+        dtype = dtype_with_code(code)
+        itemsize = dtype.itemsize
+        return (dtype, (nbytes // itemsize,), 0) if nbytes % itemsize == 0 else None
     text_nbytes = 0
     if code == OTHER_DTYPE:
         text_nbytes = words[0] if present >= WORD_NBYTES else -1
         meta_nbytes = WORD_NBYTES
-    if ndim != 1 or code == OTHER_DTYPE:
-        meta_nbytes += ndim * WORD_NBYTES
+    meta_nbytes += ndim * WORD_NBYTES
     padded = (text_nbytes + WORD_NBYTES - 1) // WORD_NBYTES * WORD_NBYTES
     if text_nbytes < 0 or meta_nbytes + padded > present:
         return None
@@ -195,11 +198,8 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes):
     else:
         dtype = dtype_with_code(code)
     content_nbytes = nbytes - meta_nbytes - padded
-    if ndim == 1 and code != OTHER_DTYPE:
-        shape = (content_nbytes // dtype.itemsize,)
-    else:
-        words += code == OTHER_DTYPE
-        shape = tuple([words[d] for d in range(ndim)])
+    words += code == OTHER_DTYPE
+    shape = tuple([words[d] for d in range(ndim)])
     if not is_array_shape(shape, dtype.itemsize) or prod(shape) * dtype.itemsize != content_nbytes:
         return None
     return dtype, shape, meta_nbytes + padded

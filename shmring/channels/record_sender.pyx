@@ -28,19 +28,24 @@ cnp.import_array()
 
 cdef object records_of(object records, object dtype):
     """A contiguous array of the records of a caller; `TypeError` if they are of another dtype."""
-    if is_masked(records):
+    if cnp.PyArray_CheckExact(records):
+        array = records
+    elif is_masked(records):
         raise masked_array(records)
-    array = np.asarray(records)
+    else:
+        array = np.asarray(records)
     if array.dtype != dtype:
         if isinstance(records, np.ndarray) and (array.dtype.names is not None or dtype.names is not None):
             raise TypeError(f"this channel carries {dtype}, not {array.dtype}")
         array = np.array(records, dtype)
+    if cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_NDIM(array) > 0:
+        return array
     return np.ascontiguousarray(array)
 
 
 cdef object one_record(object record, object dtype):
     """An array of one record of a caller; `ValueError` if it is more than one."""
-    if is_masked(record):
+    if cnp.PyArray_Check(record) and is_masked(record):
         raise masked_array(record)
     array = np.array([record], dtype)
     if array.size != 1:
