@@ -323,8 +323,7 @@ cdef cnp.ndarray _view_of_tensor(const DLTensor *t, int dtype, object owner):
     Py_INCREF(descr)
     cdef cnp.ndarray view = PyArray_NewFromDescr(&PyArray_Type, descr, t.ndim, dims, strides, t.data,
                                                  cnp.NPY_ARRAY_WRITEABLE, NULL)
-    Py_INCREF(owner)
-    cnp.PyArray_SetBaseObject(view, owner)
+    cnp.set_array_base(view, owner)
     return view
 
 

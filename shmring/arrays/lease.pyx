@@ -107,8 +107,7 @@ cdef object array_over(Span span, object dtype, tuple shape):
     cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
     reference.span = span
     span.exports += 1
-    Py_INCREF(reference)
-    cnp.PyArray_SetBaseObject(array, reference)
+    cnp.set_array_base(array, reference)
     return array
 
 

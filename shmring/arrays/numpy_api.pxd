@@ -1,6 +1,8 @@
 # What is used of NumPy's C API. NumPy's own .pxd adds a dozen types and fifty functions to each module that uses it.
 # A module calls `import_array` before anything else.
 
+from cpython.ref cimport Py_INCREF
+
 cdef extern from "numpy/arrayobject.h":
     ctypedef Py_ssize_t npy_intp
     ctypedef struct PyArray_Descr:
@@ -47,3 +49,9 @@ cdef extern from "numpy/arrayobject.h":
     int PyArray_CopyInto(ndarray to, ndarray source) except -1
     void PyArray_UpdateFlags(ndarray array, int flags)
     int PyArray_SetBaseObject(ndarray array, object base) except -1    # steals the reference to `base`
+
+
+cdef inline int set_array_base(ndarray array, object base) except -1:
+    """Let an array keep the owner of its memory."""
+    Py_INCREF(base)
+    return PyArray_SetBaseObject(array, base)
