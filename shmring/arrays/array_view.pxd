@@ -27,6 +27,7 @@ cdef object source_array(object x, array_t *a, bint opaque=*)
 cdef object target_array(object x, array_t *a, bint opaque=*)
 cdef int copy_back(object owner) except -1
 cdef bint is_copy(object owner) noexcept
+cdef int check_no_mask(object x) except -1
 
 # For outputs.pyx.
 cdef object empty_ndarray(int ndim, const Py_ssize_t *dims, object descr)    # in native byte order

@@ -34,7 +34,7 @@ from shmring.arrays.dlpack cimport (
     is_dense,
 )
 
-from shmring.arrays.refusals import is_masked, masked_array, name_of, not_an_array, unknown_dtype
+from shmring.arrays.refusals import name_of, not_an_array, refuse_masked, unknown_dtype
 from shmring.dtypes import DTYPE_CODES, DTYPES
 
 cnp.import_array()
@@ -230,13 +230,19 @@ cdef object _open_buffer(object x, array_t *a, bint writable, bint opaque):
 
 # ---- element types ---------------------------------------------------------------------------------------------------
 
+cdef int check_no_mask(object x) except -1:
+    """Raise for a masked array, which is never of NumPy's own type."""
+    if cnp.PyArray_Check(x) and not cnp.PyArray_CheckExact(x):
+        refuse_masked(x)
+    return 0
+
+
 cdef int _code_of_ndarray(object x, bint opaque) except -2:
     global bfloat16_num
     cdef cnp.ndarray array = x
     cdef cnp.dtype descr = array.descr
     cdef int num = cnp.PyArray_TYPE(array)
-    if not cnp.PyArray_CheckExact(x) and is_masked(x):
-        raise masked_array(x)
+    check_no_mask(x)
     if 0 <= num < NUMS and code_of_num[num] >= 0:
         return code_of_num[num]
     if descr.name == "bfloat16" and descr.itemsize == 2:

@@ -15,15 +15,11 @@ def name_of(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}{dtype}{shape}".removeprefix("builtins.")
 
 
-def is_masked(x: Any) -> bool:
-    """Whether ``x`` is a masked array of NumPy, which this does not import."""
+def refuse_masked(x: Any) -> None:
+    """Raise for a masked array of NumPy, whose mask would be lost. Does not import `numpy.ma`."""
     kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)  # None also while another thread imports it
-    return kind is not None and isinstance(x, kind)
-
-
-def masked_array(x: Any) -> TypeError:
-    """The error for a masked array, whose mask would be lost."""
-    return TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
+    if kind is not None and isinstance(x, kind):
+        raise TypeError(f"{name_of(x)} is masked: pass x.data to ignore the mask, or x.filled(value)")
 
 
 def not_an_array(x: Any) -> TypeError:

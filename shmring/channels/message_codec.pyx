@@ -21,14 +21,13 @@ from math import prod
 import numpy as np
 
 from shmring.arrays cimport numpy_api as cnp
-from shmring.arrays.array_view cimport NDIM_MAX, array_t, fast_array, source_array
+from shmring.arrays.array_view cimport NDIM_MAX, array_t, check_no_mask, fast_array, source_array
 from shmring.arrays.outputs cimport shape_of
 from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WORD_NBYTES, as_long, code_of, is_long,
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
 from shmring.arrays.pickle5 import buffer_sizes, pack, unpack
-from shmring.arrays.refusals import is_masked, masked_array
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
@@ -71,8 +70,7 @@ cdef object encode_bytes(object x, message_t *m):
 cdef object encode_unusual(object x, message_t *m):
     """Arrays that `fast_array` refuses: strided, foreign, or of a dtype that has no code."""
     cdef array_t a
-    if is_masked(x):
-        raise masked_array(x)
+    check_no_mask(x)
     if isinstance(x, np.ndarray):
         keeper = np.asarray(x, order="C")
         word, meta = word_and_meta(x.dtype, x.shape)

@@ -10,6 +10,7 @@ import numpy as np
 from shmring._c.atomics cimport store_relaxed_u64
 from shmring._runtime cimport checked_count, checked_part, int_or_none, timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
+from shmring.arrays.array_view cimport check_no_mask
 from shmring.arrays.lease cimport make_lease
 from shmring.channels.endpoint cimport DROPPED, deadline_of, is_gone, left_until
 from shmring.channels.ring_ends cimport RingSender
@@ -20,7 +21,6 @@ from shmring.ring.overwrite cimport overwrite_slots
 from shmring.ring.spsc cimport ring_commit, ring_free, ring_reserve, ring_try_push
 from shmring.sync.group cimport READY
 
-from shmring.arrays.refusals import is_masked, masked_array
 from shmring.channels import aio
 
 cnp.import_array()
@@ -28,12 +28,8 @@ cnp.import_array()
 
 cdef object records_of(object records, object dtype):
     """A contiguous array of the records of a caller; `TypeError` if they are of another dtype."""
-    if cnp.PyArray_CheckExact(records):
-        array = records
-    elif is_masked(records):
-        raise masked_array(records)
-    else:
-        array = np.asarray(records)
+    check_no_mask(records)
+    array = records if cnp.PyArray_CheckExact(records) else np.asarray(records)
     if array.dtype != dtype:
         if isinstance(records, np.ndarray) and (array.dtype.names is not None or dtype.names is not None):
             raise TypeError(f"this channel carries {dtype}, not {array.dtype}")
@@ -45,8 +41,7 @@ cdef object records_of(object records, object dtype):
 
 cdef object one_record(object record, object dtype):
     """An array of one record of a caller; `ValueError` if it is more than one."""
-    if cnp.PyArray_Check(record) and is_masked(record):
-        raise masked_array(record)
+    check_no_mask(record)
     array = np.array([record], dtype)
     if array.size != 1:
         raise ValueError(f"{record!r} is {array.size} records of {dtype}, not one: use send_many()")

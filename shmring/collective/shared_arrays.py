@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmring.arrays.refusals import is_masked, masked_array
+from shmring.arrays.refusals import refuse_masked
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
@@ -129,7 +129,7 @@ class SharedArrayCalls(CommunicatorMixin):
             This rank's array.
 
         """
-        _refuse_mask(x)
+        refuse_masked(x)
         content = np.asarray(x)
         made = self.empty(content.shape, content.dtype)
         made[...] = content
@@ -189,7 +189,7 @@ class SharedArrayCalls(CommunicatorMixin):
         rank = self._checked_rank(rank, "rank")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
-        _refuse_mask(array)
+        refuse_masked(array)
         found = self.engine.sharing and self.engine.sharing.registry.locate(array.ctypes.data)
         if not found:
             raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
@@ -296,11 +296,6 @@ def _shape(shape) -> tuple[int, ...]:
     if any(n < 0 for n in extents):
         raise ValueError(f"shape {extents} has a negative extent")
     return extents
-
-
-def _refuse_mask(x) -> None:
-    if is_masked(x):
-        raise masked_array(x)
 
 
 def _array(allocation, rank: int, shape, dtype) -> np.ndarray:
