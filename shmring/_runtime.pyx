@@ -3,9 +3,9 @@
 import time
 
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.number cimport PyNumber_Index
 from libc.stdlib cimport calloc, free
-
-from operator import index
 
 
 cdef extern from "Python.h":
@@ -79,17 +79,22 @@ def deadline_after(seconds, name="timeout"):
 
 cdef int64_t checked_count(object count, int64_t most) except -1:
     """How many things a caller wants at most, 1 or more; None, and whatever is more than that, is ``most``."""
+    cdef int overflow
+    cdef int64_t n
     if count is None:
         return most
-    count = index(count)
-    if count < 1:
+    count = PyNumber_Index(count)
+    n = PyLong_AsLongLongAndOverflow(count, &overflow)
+    if overflow > 0:
+        return most
+    if n < 1:
         raise ValueError(f"count={count}: must be at least 1")
-    return min(count, most)
+    return min(n, most)
 
 
 cdef object int_or_none(object count):
     """A count as an int, or None. Python code may run here: what it can change is to be looked at afterwards."""
-    return None if count is None else index(count)
+    return None if count is None else PyNumber_Index(count)
 
 
 cdef int64_t checked_part(object count, int64_t whole) except -1:
