@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array

@@ -3,11 +3,13 @@
 import ctypes
 import mmap
 import os
+import struct
 
 import pytest
 
+from shmring.engine.outbox import prepare_outbox
 from shmring.launch.processes import _PR_GET_CHILD_SUBREAPER, _prctl
-from shmring.sync.liveness import drop, hold, probe
+from shmring.memory.mapping import Mapping
 
 SANITIZED = "address" in os.environ.get("SHMRING_SANITIZED", "")
 
@@ -26,12 +28,18 @@ def _adopts_orphans() -> bool:
 
 
 def _method_of_liveness() -> int:
-    with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        hold(page)
-        method = probe(page).method
-        drop(page)
-    return method
+    fd = os.memfd_create("page")
+    try:
+        os.ftruncate(fd, 2 * mmap.PAGESIZE)
+        mapping = Mapping(fd, 2 * mmap.PAGESIZE)
+    finally:
+        os.close(fd)
+    prepare_outbox(mapping)
+    return struct.unpack_from("I", mapping, METHOD_AT)[0]
 
+
+METHOD_AT = 384 + 4
+"""Of the liveness in the header of an outbox (shmring/_c/layout.h)."""
 
 METHOD = _method_of_liveness()
 """1 if the kernel marks deaths; 2 if a process that waits or probes has to look into the process table."""

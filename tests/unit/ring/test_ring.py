@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import compiled
 from support.children import in_child, status_of
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.ring.inspect import look
-from shmring.sync.liveness import hold
 
 TAIL, HEAD = 128, 256  # where the counters lie in the control area
 CONTROL_NBYTES = 640
@@ -813,5 +813,5 @@ def test_many_rings_leave_no_thread_and_no_descriptor_behind():
 def test_an_end_survives_when_its_process_holds_another_liveness():
     _, producer, consumer = ends()
     other = mmap.mmap(-1, 4096)
-    hold(other)
+    compiled.load("liveness_hooks").hold(other)
     assert (producer.peer, consumer.peer) == ("here", "here")
