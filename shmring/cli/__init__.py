@@ -20,6 +20,7 @@ from shmring.version import __version__
 COMMANDS = {
     "run": "run a script, module or program in N ranks",
     "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
+    "selftest": "check that shmring works on this machine and in this container",
     "demo": "train a small network in several processes, and check the result",
     "bench": "time shmring and other installed implementations",
 }
@@ -71,7 +72,7 @@ def _discard_output() -> None:
 
 
 def _overview() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:<6} {what}" for name, what in COMMANDS.items())
+    lines = "\n".join(f"  {name:<8} {what}" for name, what in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="shmring",
         description="Communication engine for processes that share one machine.",

@@ -10,6 +10,9 @@ An HTML comment right before a block, which a reader of the page does not see, h
 "with torch" after the head leaves a block to the tests that need PyTorch. Code after the head and a colon runs before
 the block, and that of a comment ``<!-- check: ... -->`` right after the block runs after it. A comment
 ``<!-- prints: ... -->`` there is what a program prints.
+
+A comment ``<!-- rows on 2 ranks: ... -->`` or ``<!-- rows here: ... -->`` stands before a table whose last two columns
+are code: in each row, after the code of the comment, the first of them runs, and the second is true then.
 """
 
 from __future__ import annotations
@@ -31,6 +34,33 @@ BLOCK = re.compile(
     r"(?:\n<!-- (?P<then>check|prints):(?P<after>.*?)-->$)?",
     re.DOTALL | re.MULTILINE,
 )
+
+TABLE = re.compile(
+    r"^<!-- rows (?P<how>[^:\n]*):\n(?P<setup>.*?)^-->\n(?P<rows>(?:^\|[^\n]*\n)+)", re.DOTALL | re.MULTILINE
+)
+CELL = re.compile(r"`([^`]+)`[^`|]*\|$")
+
+
+class Row(NamedTuple):
+    """One row of a table whose last two columns are code."""
+
+    line: int
+    code: str
+    true_then: str
+
+
+class Table(NamedTuple):
+    """A table of such rows."""
+
+    page: str
+    how: str
+    setup: str
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        """For ids of tests."""
+        return f"{self.page}:{self.rows[0].line}"
 
 
 class Block(NamedTuple):
@@ -81,6 +111,39 @@ def _all_blocks() -> list[Block]:
                 )
             )  # fmt: skip
     return found
+
+
+def tables() -> list[Table]:
+    """All tables of rows that are run, in the order of the pages."""
+    found = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        for match in TABLE.finditer(text):
+            first = text.count("\n", 0, match.start("rows")) + 1
+            lines = list(enumerate(match["rows"].splitlines(), first))[2:]  # without the head
+            rows = tuple(Row(number, *_last_two(line)) for number, line in lines)
+            found.append(Table(path.name, match["how"], match["setup"], rows))
+    return found
+
+
+def _last_two(line: str) -> tuple[str, str]:
+    then = CELL.search(line)
+    assert then, line
+    code = CELL.search(line[: then.start()].rstrip())
+    assert code, line
+    return code[1], then[1]
+
+
+def check_rows(table: Table, **names: object) -> None:
+    """Run the rows of a table, each with fresh values of what its comment sets."""
+    for row in table.rows:
+        scope = dict(names)
+        exec(table.setup, scope)
+        try:
+            exec(row.code, scope)
+            assert eval(row.true_then, scope), f"{row.true_then} is not true"
+        except Exception as error:
+            raise AssertionError(f"{table.page}:{row.line}: {row.code}: {error!r}") from error
 
 
 def execute(block: Block, **names: object) -> None:

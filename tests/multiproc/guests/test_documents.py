@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.documents import blocks, execute, execute_for_launcher
+from support.documents import blocks, check_rows, execute, execute_for_launcher, tables
 from support.harness import PATIENCE, run_processes, run_ranks
 from support.installed import ROOT
 
@@ -50,6 +50,18 @@ def test_a_whole_program(block, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(block.source)
     assert block.prints in run(sys.executable, str(path))
+
+
+def check_rows_with(comm, table):
+    check_rows(table, comm=comm, np=np, shmring=shmring)
+
+
+@pytest.mark.parametrize("table", tables(), ids=lambda table: table.name)
+def test_rows_of_a_table(table):
+    if table.how == "here":
+        check_rows(table, np=np, shmring=shmring)
+    else:
+        run_ranks(int(table.how.split()[1]), check_rows_with, table)
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)

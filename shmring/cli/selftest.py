@@ -1,0 +1,46 @@
+"""Check that shmring works on this machine and in this container; takes some seconds, needs nothing but shmring.
+
+The exit status is 1 if a check failed. `python -m shmring.selftest` is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from shmring.selftest import run_checks
+from shmring.version import __version__
+
+from .arguments import count, whole_number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``shmring selftest``."""
+    parser.add_argument("-n", "--ranks", type=count, default=2, metavar="N", help="number of ranks (default: 2)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of what is sent (default: 0)")
+    parser.add_argument("--json", action="store_true", help="write one JSON object")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the checks and print what each found."""
+    if not args.json:
+        print(f"shmring {__version__}, {args.ranks} ranks, seed {args.seed}\n", flush=True)
+    outcomes = []
+    for outcome in run_checks(args.ranks, args.seed):
+        outcomes.append(outcome)
+        if not args.json:
+            print(f"  {'ok' if outcome.passed else 'FAILED':<7} {outcome.name:<27} {outcome.text}", flush=True)
+            if outcome.remedy:
+                print(f"{'':10}{'':27} {outcome.remedy}", flush=True)
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    if args.json:
+        json.dump(
+            {"version": __version__, "passed": not failed, "checks": [x._asdict() for x in outcomes]},
+            sys.stdout,
+            indent=2,
+        )
+        print()
+    else:
+        print(f"\n{len(failed)} of {len(outcomes)} checks failed" if failed else f"\nall {len(outcomes)} checks passed")
+    return 1 if failed else 0

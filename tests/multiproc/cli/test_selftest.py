@@ -1,0 +1,65 @@
+"""`python -m shmring.selftest`: passes here, and names what does not work elsewhere."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.command import status_of_command
+from support.harness import PATIENCE
+from support.namespaces import needs_mount
+
+from shmring import selftest
+from shmring.selftest import checks, ranks
+
+WATCHDOG_S = 300 * PATIENCE
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False)
+
+
+def test_every_check_passes_here():
+    done = run(sys.executable, "-m", "shmring.selftest", "-n", "3", "--seed", "7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\n  ok ") == len(selftest.CHECKS)
+    assert "3 ranks: 149 results compared" in done.stdout
+    assert "rank 2 of 3 was killed: all others raised PeerLostError" in done.stdout
+
+
+@needs_mount
+def test_too_little_shared_memory_fails_with_its_remedy():
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec"
+    done = run("unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -m shmring selftest --json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["passed"] is False
+    by_name = {check["name"]: check for check in found["checks"]}
+    assert not by_name["ranks"]["passed"]
+    assert "OutOfSharedMemoryError" in by_name["ranks"]["text"]
+    assert "--shm-size" in by_name["ranks"]["remedy"]
+    assert by_name["kernels"]["passed"]
+
+
+def test_a_check_that_fails_does_not_end_the_others(monkeypatch):
+    def fail(size, seed):
+        raise ZeroDivisionError("broken")
+
+    some = (checks.Check("first", fail, "repair it"), checks.Check("second", lambda size, seed: f"{size} {seed}", "-"))
+    monkeypatch.setattr(checks, "CHECKS", some)
+    first, second = checks.run_checks(2, 9)
+    assert first[:4] == ("first", False, "ZeroDivisionError: broken", "repair it")
+    assert second[:4] == ("second", True, "2 9", "")
+
+
+def test_a_result_with_other_bits_is_noticed():
+    with pytest.raises(ranks.WrongResultError, match="all_reduce: float64"):
+        ranks.expect(np.array([0.0]), np.array([-0.0]), "all_reduce")
+    with pytest.raises(ranks.WrongResultError):
+        ranks.expect(np.zeros(2), np.zeros((2, 1)), "all_reduce")
+
+
+@pytest.mark.parametrize("options", [["-n", "0"], ["--seed", "-1"]])
+def test_senseless_options_are_refused(options):
+    assert status_of_command("selftest", *options) == 2
