@@ -68,7 +68,7 @@ cdef class DataMovement(Reductions):
         ----------
         x : array of shape S
             Equal shape and element type on all ranks.
-        out : array of shape (size, *S), optional
+        out : array of shape ``(size, *S)``, optional
             A new array by default. ``x`` may be ``out[rank]``; any other overlap is refused.
         counts : sequence of int, optional
             Rows (of the first axis) from each rank, equal on all ranks, zeros allowed. Then ``x`` has shape
@@ -98,7 +98,7 @@ cdef class DataMovement(Reductions):
         ----------
         x : array of shape S
             Equal shape and element type on all ranks.
-        out : array of shape (size, *S), optional
+        out : array of shape ``(size, *S)``, optional
             On the root; a new array by default. Ignored on the others.
         root : int
         counts : sequence of int, optional
@@ -126,7 +126,7 @@ cdef class DataMovement(Reductions):
 
         Parameters
         ----------
-        x : array of shape (size, *S) on the root
+        x : array of shape ``(size, *S)`` on the root
             Ignored on the others, which may pass None.
         out : array of shape S
             Equal element type and count on all ranks. On the root a new array by default, and it may be ``x[root]``;
@@ -177,9 +177,9 @@ cdef class DataMovement(Reductions):
 
         Parameters
         ----------
-        x : array of shape (size, *S)
+        x : array of shape ``(size, *S)``
             Equal shape and element type on all ranks.
-        out : array of shape (size, *S), optional
+        out : array of shape ``(size, *S)``, optional
             A new array by default. It may be ``x``; any other overlap is refused.
         counts : sequence of int, optional
             Rows (of the first axis of ``x``, shape ``(sum(counts), *S)``) to each rank, zeros allowed; each rank has

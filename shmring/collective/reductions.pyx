@@ -117,7 +117,7 @@ cdef class Reductions(CollectiveBase):
 
         Parameters
         ----------
-        x : array of shape (size, *S)
+        x : array of shape ``(size, *S)``
             Equal shape and element type on all ranks.
         out : array of shape S, optional
             A new array by default. It may be ``x[rank]``; any other overlap is refused.

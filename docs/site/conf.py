@@ -1,0 +1,118 @@
+"""Sphinx: the pages of docs/ as they are, a landing page, and the reference made of the docstrings.
+
+`sphinx-build -n -W --keep-going -c docs/site docs build/site` builds it, where the package and the extra `docs` are
+installed.
+"""
+
+import builtins
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+
+from shmring.version import __version__
+
+DOCS = Path(__file__).resolve().parents[1]
+
+project = "shmring"
+version = release = __version__
+project_copyright = "the authors of shmring"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
+root_doc = "site/index"
+exclude_patterns = ["index.md"]  # for readers of the files; here it is the navigation
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+suppress_warnings = ["myst.header"]  # pages begin a section where their table of contents needs it
+
+html_theme = "furo"
+html_title = f"shmring {__version__}"
+html_static_path = ["static"]
+html_extra_path = ["extra"]  # index.html, which leads to the landing page
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+# Docstrings are numpydoc; single backquotes are names, linked where this site has them.
+default_role = "py:obj"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+add_module_names = False
+python_display_short_literal_types = True
+nitpick_ignore = [("py:exc", name) for name in dir(builtins)] + [("py:class", name) for name in dir(builtins)]
+nitpick_ignore_regex = [("py:.*", r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch)\..*")]
+copybutton_exclude = ".linenos, .gp"
+
+# Inventories come over the network: a build that may not use it has no links to other projects.
+if os.environ.get("SHMRING_SITE_INVENTORIES") == "1":
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+    }
+
+# Files beside docs/ that are pages, and those that are not.
+_PAGES = {"README.md": "site/index", "CONTRIBUTING.md": "site/contributing", "CHANGELOG.md": "site/changelog"}
+_LINK = re.compile(r"\[([^\]]+)\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+
+
+def _link(match: re.Match) -> str:
+    """A link out of docs/: to the page made of that file, else its text alone."""
+    text, path, anchor = match.groups()
+    return f"[{text}](/{_PAGES[path]}.md{anchor or ''})" if path in _PAGES else text
+
+
+def _page_of(path: str) -> str:
+    """A file beside docs/ as a page of this site: its links begin at the checkout."""
+    text = (DOCS.parent / path).read_text()
+    text = re.sub(r"\]\(docs/", "](/", text).replace("](/index.md)", "](/site/index.md)")
+    text = re.sub(r"\]\((README|CONTRIBUTING|CHANGELOG)\.md", lambda m: f"](/{_PAGES[m[1] + '.md']}.md", text)
+    return re.sub(r"\[([^\]]+)\]\((?!/|#|https?:)[\w./-]+\)", r"\1", text)
+
+
+def _read_source(app, docname: str, source: list[str]) -> None:
+    for path, page in _PAGES.items():
+        if docname == page != root_doc:
+            source[0] = _page_of(path)
+            return
+    source[0] = _LINK.sub(_link, source[0])
+
+
+def _groups() -> dict[str, list[str]]:
+    """The pages of docs/index.md by its headings, in its order."""
+    groups: dict[str, list[str]] = {}
+    text = (DOCS / "index.md").read_text()
+    for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE):
+        linked = re.findall(r"^\| \[[^\]]+\]\((?:\.\./)?([\w-]+\.md)\)", body, re.MULTILINE)
+        groups[heading] = [_PAGES.get(name, name.removesuffix(".md")) for name in linked if name != "README.md"]
+    return groups
+
+
+def _add_navigation(app, docname: str, source: list[str]) -> None:
+    """Tables of contents of the landing page: the reference, and the groups of docs/index.md."""
+    if docname == root_doc:
+        for heading, pages in _groups().items():
+            lines = "\n".join(f"/{page}" for page in pages)
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{lines}\n```\n"
+
+
+def _as_text(app, env, node, contnode):
+    """A name in single backquotes that this site does not describe is code."""
+    return nodes.literal(contnode.astext(), contnode.astext()) if node.get("reftype") == "obj" else None
+
+
+def _without_self(app, what, name, thing, options, signature, returns):
+    """Signatures of compiled methods as those of Python's are shown."""
+    return (re.sub(r"^\(self(, )?", "(", signature), returns) if signature else None
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("source-read", _read_source)
+    app.connect("source-read", _add_navigation)
+    app.connect("missing-reference", _as_text)
+    app.connect("autodoc-process-signature", _without_self)
