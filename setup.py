@@ -118,7 +118,10 @@ def nprocessors() -> int:
 
 
 class ParallelBuild(build_ext):
-    """Compile the extensions side by side, and so the sources of one; the longest first."""
+    """Translate all .pyx, then compile the extensions side by side, and so the sources of one; the longest first.
+
+    The .pyx are translated here, not when the extensions are declared: source distributions list what is declared.
+    """
 
     def finalize_options(self):
         """Default ``--parallel`` to the processors this process may use."""
@@ -128,6 +131,16 @@ class ParallelBuild(build_ext):
 
     def build_extensions(self):
         """Compile and link, in the order of what each is known to take: the kernels, then by the size of the C."""
+        translated = cythonize(
+            self.extensions,
+            compiler_directives=DIRECTIVES,
+            annotate=ANNOTATE,
+            emit_linenums=False,
+            nthreads=nprocessors() if sys.platform == "linux" else 0,
+        )
+        sources = {one.name: one.sources for one in translated}
+        for one in self.extensions:
+            one.sources = sources[one.name]
         compile_files = self.compiler.compile
 
         def compile_side_by_side(sources, *args, **options):
@@ -150,12 +163,6 @@ class PythonFiles(build_py):
 
 if __name__ == "__main__":
     setup(
-        ext_modules=cythonize(
-            [extension(path) for path in sorted(glob("shmring/**/*.pyx", recursive=True))],
-            compiler_directives=DIRECTIVES,
-            annotate=ANNOTATE,
-            emit_linenums=False,
-            nthreads=nprocessors() if sys.platform == "linux" else 0,
-        ),
+        ext_modules=[extension(path) for path in sorted(glob("shmring/**/*.pyx", recursive=True))],
         cmdclass={"build_ext": ParallelBuild, "build_py": PythonFiles},
     )

@@ -232,7 +232,8 @@ cdef object unpickle_content(object content, uint64_t stream_nbytes, object chan
     """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
         raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
-    stream, at, buffers = content[:stream_nbytes], stream_nbytes, []
+    cdef object at = stream_nbytes, nbytes    # Python's: the sizes that the sender wrote may be huge
+    stream, buffers = content[:stream_nbytes], []
     try:
         for nbytes in buffer_sizes(stream):
             at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
