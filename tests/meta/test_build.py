@@ -50,3 +50,19 @@ def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_pa
     assert {str(path) for path in Path("shmring").rglob("*.p[xy][di]")} | {
         str(path) for path in Path("shmring/_c").glob("*.h")
     } <= names
+
+
+def test_the_source_distribution_has_what_builds_tests_and_documents_it(build, tmp_path):
+    command = [sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)  # in the checkout, by the fixture
+    (listed,) = tmp_path.glob("*.egg-info/SOURCES.txt")
+    names = set(listed.read_text().splitlines())
+    wanted = {
+        str(path)
+        for folder in (".ci", "bench", "docs", "examples", "shmring", "tests", "tools")
+        for path in Path(folder).rglob("*")
+        if path.suffix in {"", ".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".sh", ".pml"} and path.is_file()
+    }
+    assert wanted - names == set()
+    generated = {str(path.with_suffix(".c")) for path in Path("shmring").rglob("*.pyx")}
+    assert {name for name in names if name in generated or name.endswith(".so")} == set()
