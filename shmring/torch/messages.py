@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from queue import SimpleQueue
 
 import torch
 
@@ -105,9 +106,7 @@ class MessageProgress:
         self._pair_queue_nbytes = comm.config.pair_queue_limit(comm.size) // 2
         self._under_way: deque = deque()  # noted receives with their sizes, in the order of the calls
         self._nbytes = 0
-        self._requests: deque = deque()
-        self._lock = threading.RLock()  # entered as a lock, never as a condition: leaving a condition is Python code,
-        self._changed = threading.Condition(self._lock)  # in which a signal handler may raise and leave the lock taken
+        self._requests: SimpleQueue = SimpleQueue()  # with None as the last one; no lock that an interrupt could leave
         self._thread: threading.Thread | None = None
         self._ended = False
 
@@ -125,32 +124,26 @@ class MessageProgress:
 
     def add(self, request, is_send: bool = False) -> None:
         """Hand a request to the thread."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=f"shmring {self._name} messages", daemon=True)
-                self._thread.start()
-            self._requests.append((request, is_send))
-            self._changed.notify()
+        self._requests.put((request, is_send))
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name=f"shmring {self._name} messages", daemon=True)
+            thread.start()
+            self._thread = thread  # if an interrupt prevents that, a second thread serves the same queue
 
     def close(self, timeout_s: float | None) -> None:
         """Wait up to ``timeout_s`` until pending sends are done, and end the thread."""
-        with self._lock:
-            thread, self._ended = self._thread, True
-            self._changed.notify()
-        if thread is not None:
-            thread.join(timeout_s)
+        self._ended = True
+        self._requests.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def _serve(self) -> None:
-        while True:
-            with self._lock:
-                while not self._requests and not self._ended:
-                    self._changed.wait()
-                if not self._requests:
-                    return
-                request, is_send = self._requests.popleft()
+        while (item := self._requests.get()) is not None:
+            request, is_send = item
             if not request.done():
                 time.sleep(DELAY_S)
             while not request.done() and (is_send or not self._ended):
                 with suppress(ShmringError, TypeError):  # the caller of the work's wait() gets them
                     request.wait(TICK_S)
-            del request
+            del request, item
+        self._requests.put(None)  # for a second thread

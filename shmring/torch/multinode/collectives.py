@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import torch
 
 from shmring.torch.dense import copy_back, dense, joined
-from shmring.torch.multinode.lifecycle import AFTER_S, MultinodeLifecycle
+from shmring.torch.multinode.discovery import runs
+from shmring.torch.multinode.lifecycle import AFTER_S, MultinodeLifecycle, collective
 from shmring.torch.multinode.transport import RESULT, RUNS, CallExchange
 from shmring.torch.tensor_reduce import checked, fold, partial_dtype
 
@@ -37,10 +38,11 @@ class MultinodeCollectives(MultinodeLifecycle):
         self._order = [r for ranks in self.nodes for r in ranks]
         self._is_ordered = self._order == list(range(self.size))
         self._nleaders = min(map(len, self.nodes))
-        self._runs = _runs(self.nodes)
+        self._runs = runs(self.nodes)
 
     # ---- reductions ----
 
+    @collective
     def all_reduce(self, x, out=None, *, op="sum", timeout=...):
         """As `shmring.Communicator.all_reduce`."""
         target = x if out is None else out
@@ -72,6 +74,7 @@ class MultinodeCollectives(MultinodeLifecycle):
                 for t, piece in zip(few, block.split([t.numel() for t in few]), strict=True):
                     t.copy_(piece.view(t.shape))
 
+    @collective
     def reduce(self, x, out=None, *, root=0, op="sum", timeout=...):
         """As `shmring.Communicator.reduce`."""
         target = x if out is None else out
@@ -91,6 +94,7 @@ class MultinodeCollectives(MultinodeLifecycle):
                 target.copy_(result.view(target.shape))
         return target if self.rank == root else None
 
+    @collective
     def reduce_scatter(self, x, out, *, op="sum", counts=None, timeout=...):
         """As `shmring.Communicator.reduce_scatter`."""
         op = checked(op, x)
@@ -116,6 +120,7 @@ class MultinodeCollectives(MultinodeLifecycle):
 
     # ---- movement ----
 
+    @collective
     def broadcast(self, x, *, root=0, timeout=...):
         """As `shmring.Communicator.broadcast`."""
         home, local_rank = self.locate(root)
@@ -130,6 +135,7 @@ class MultinodeCollectives(MultinodeLifecycle):
                 copy_back(flat, x)
         return x
 
+    @collective
     def all_gather(self, x, out=None, *, counts=None, timeout=...):
         """As `shmring.Communicator.all_gather`."""
         sizes = self._sizes(x.numel(), x.shape, counts)
@@ -142,6 +148,7 @@ class MultinodeCollectives(MultinodeLifecycle):
             copy_back(result, out)
         return out
 
+    @collective
     def gather(self, x, out=None, *, root=0, timeout=...):
         """As `shmring.Communicator.gather`; the root passes ``out``."""
         home, local_rank = self.locate(root)
@@ -168,6 +175,7 @@ class MultinodeCollectives(MultinodeLifecycle):
                 copy_back(result, out)
         return out if self.rank == root else None
 
+    @collective
     def scatter(self, x, out, *, root=0, timeout=...):
         """As `shmring.Communicator.scatter`."""
         home, local_rank = self.locate(root)
@@ -191,6 +199,7 @@ class MultinodeCollectives(MultinodeLifecycle):
             copy_back(own, out)
         return out
 
+    @collective
     def all_to_all(self, x, out, *, counts=None, out_counts=None, timeout=...):
         """As `shmring.Communicator.all_to_all`; between nodes each rank sends to each."""
         sizes = self._sizes(x.numel() // self.size, x.shape, counts)
@@ -213,6 +222,7 @@ class MultinodeCollectives(MultinodeLifecycle):
             copy_back(result, out)
         return out
 
+    @collective
     def barrier(self, *, timeout=...):
         """As `shmring.Communicator.barrier`."""
         with self._call("barrier", timeout) as call:
@@ -385,15 +395,3 @@ def _check_size(name: str, x: torch.Tensor, other: torch.Tensor, count: int) -> 
         raise TypeError(f"{name} has dtype {x.dtype}, the other tensor {other.dtype}; they must be equal")
     if x.numel() != count:
         raise ValueError(f"{name} has {x.numel()} elements; it must have {count}")
-
-
-def _runs(nodes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Runs of consecutive ranks on one node: the node and their local ranks, in the order of all ranks."""
-    where = {r: (node, local_rank) for node, ranks in enumerate(nodes) for local_rank, r in enumerate(ranks)}
-    runs: list[tuple[int, list[int]]] = []
-    for r in range(len(where)):
-        node, local_rank = where[r]
-        if not runs or runs[-1][0] != node:
-            runs.append((node, []))
-        runs[-1][1].append(local_rank)
-    return runs

@@ -8,6 +8,7 @@ map identifies its node.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 
 from shmring.memory.header import HEADER_NBYTES
@@ -42,3 +43,15 @@ def _first_on_node(store, rank: int, names: str, session: str, patience: timedel
             segment.close()
             return r
     return rank
+
+
+def runs(nodes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """Runs of consecutive ranks on one node: the node and their local ranks, in the order of all ranks."""
+    where = {r: (node, local_rank) for node, ranks in enumerate(nodes) for local_rank, r in enumerate(ranks)}
+    found: list[tuple[int, list[int]]] = []
+    for r in range(len(where)):
+        node, local_rank = where[r]
+        if not found or found[-1][0] != node:
+            found.append((node, []))
+        found[-1][1].append(local_rank)
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import functools
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +33,24 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
+from shmring.sync.turn import Turn
 from shmring.torch.multinode.transport import GRACE_S, CallExchange, Deadline, GlooTransport, TransportError
 
 AFTER_S = 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
 STORE_S = 1.0  # how long to wait for an answer of the store after a failure
 RECORD_NBYTES = 4096
+
+
+def collective(method: Callable) -> Callable:
+    """A method that one thread at a time executes, and after asynchronous work submitted before."""
+
+    @functools.wraps(method)
+    def in_turn(self, *args, **kwargs):
+        if self.has_backlog:
+            self.progress.drain()
+        return self._turn.run(functools.partial(method, self, *args, **kwargs))
+
+    return in_turn
 
 
 class MultinodeLifecycle:
@@ -80,7 +94,7 @@ class MultinodeLifecycle:
         self._await_all(_connecting(timeout_s))
         self._timeout_s = timeout_s
         self._ncalls = 0
-        self._lock = threading.RLock()
+        self._turn = Turn(session)
         self._failure: ShmringError | None = None
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
@@ -134,26 +148,23 @@ class MultinodeLifecycle:
 
     @contextlib.contextmanager
     def _call(self, kind: str, timeout, x=None, op: str = "", root: int = -1, count: int = 0) -> Iterator[CallExchange]:
-        """One collective: it takes the lock and makes the exchange between nodes; any failure breaks the group."""
-        if self.has_backlog:
-            self.progress.drain()
-        with self._lock:
-            self.check_usable()
-            self._ncalls += 1
-            what = [op, f"{x.dtype} x {count}" if x is not None else "", f"root {root}" if root >= 0 else ""]
-            text = f"call {self._ncalls}: {kind}({', '.join(filter(None, what))})"
-            deadline = Deadline(self._timeout_s if timeout is ... else timeout)
-            try:
-                # Autograd must not record torch's own arithmetic and copies here, as it does not record the core's.
-                with torch.inference_mode():
-                    exchange = CallExchange(self.transport, text, deadline)
-                    yield exchange
-                    exchange.settle()
-            except (ShmringError, TransportError) as error:
-                raise self._break(error) from error
-            except BaseException as error:
-                self._break(AbortedError(f"{type(error).__name__} in {text}", self.local_rank))
-                raise
+        """One collective, in the turn: it makes the exchange between nodes; any failure breaks the group."""
+        self.check_usable()
+        self._ncalls += 1
+        what = [op, f"{x.dtype} x {count}" if x is not None else "", f"root {root}" if root >= 0 else ""]
+        text = f"call {self._ncalls}: {kind}({', '.join(filter(None, what))})"
+        deadline = Deadline(self._timeout_s if timeout is ... else timeout)
+        try:
+            # Autograd must not record torch's own arithmetic and copies here, as it does not record the core's.
+            with torch.inference_mode():
+                exchange = CallExchange(self.transport, text, deadline)
+                yield exchange
+                exchange.settle()
+        except (ShmringError, TransportError) as error:
+            raise self._break(error) from error
+        except BaseException as error:
+            self._break(AbortedError(f"{type(error).__name__} in {text}", self.local_rank))
+            raise
 
     def check_usable(self) -> None:
         """Raise if the communicator is closed, inherited or broken."""
@@ -238,9 +249,9 @@ class MultinodeLifecycle:
         self._leave()
 
     def disown(self) -> None:
-        """In a forked child: do not touch the group again; a thread of the parent may have held the lock."""
+        """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = True
-        self._lock = threading.RLock()
+        self._turn.renew()
 
     def _leave(self) -> None:
         self.is_closed = True

@@ -6,7 +6,6 @@ sent separately, in a slot of its own, once its receiver has memory for it.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -43,21 +42,21 @@ class Mailbox:
     def __init__(self, transport: GlooTransport, peer: int) -> None:
         self._transport = transport
         self._peer = peer
-        self._lock = threading.Lock()
         self._number = 0
         self._unreceived: deque = deque()
         self.is_polled = False  # whether the peer is known to receive envelopes
 
     def send(self, content: torch.Tensor, tag: int) -> tuple[int, Any]:
-        """Send a message. Returns its number, and the pending work if the content is sent separately."""
+        """Send a message. Returns its number, and the pending work if the content is sent separately.
+
+        By one thread at a time, so that envelopes go in the order of their numbers.
+        """
         is_short = content.nbytes <= SHORT_NBYTES
-        with self._lock:  # envelopes go in the order of their numbers
-            self._number += 1
-            number = self._number
-            fields = (MESSAGE, number, tag, content.nbytes, code_of(content))
-            self._send_envelope(fields, content.view(torch.uint8) if is_short else content.view(torch.uint8)[:0])
-            work = None if is_short else self._transport.send(content, self._peer, slot_of(number))
-        return number, work
+        self._number += 1
+        number = self._number
+        fields = (MESSAGE, number, tag, content.nbytes, code_of(content))
+        self._send_envelope(fields, content.view(torch.uint8) if is_short else content.view(torch.uint8)[:0])
+        return number, None if is_short else self._transport.send(content, self._peer, slot_of(number))
 
     def acknowledge(self, number: int) -> None:
         """Acknowledge that long content has been received."""

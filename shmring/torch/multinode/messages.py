@@ -15,6 +15,7 @@ import torch
 
 from shmring.errors import BrokenError, MessageTimeoutError, PeerLostError, ShmringError
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message
+from shmring.sync.turn import Turn
 from shmring.torch.dense import copy_back, dense
 from shmring.torch.multinode.lifecycle import MultinodeLifecycle
 from shmring.torch.multinode.mailbox import ACK, LEAVING, Envelope, Mailbox, read, room_for_envelope, slot_of
@@ -30,8 +31,8 @@ class MultinodeMessages(MultinodeLifecycle):
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.lock = threading.RLock()  # entered as a lock, never as a condition: leaving a condition is Python code,
-        self.changed = threading.Condition(self.lock)  # in which a signal handler may raise and leave the lock taken
+        # For what follows, and the state of requests. Re-entrant: a signal handler may begin or end a message, too.
+        self.turn = Turn(self.name, is_reentrant=True)
         self._posted: list[NetworkReceive] = []  # in the order of the calls
         self._arrived: list[Envelope] = []  # that no receive has matched
         self._unacknowledged: dict[tuple[int, int], NetworkSend] = {}
@@ -55,16 +56,19 @@ class MultinodeMessages(MultinodeLifecycle):
         request = NetworkSend(self, dense(x), dst)
         mailbox = self._mailboxes[dst]
         try:
-            with self.lock:  # it is not acknowledged before it is in the table
-                number, request.work = mailbox.send(request.content, tag)
-                if request.work is not None:
-                    self._unacknowledged[dst, number] = request
+            self.turn.run(self._send, request, mailbox, tag)
             mailbox.wait_for_room(self._timeout_s)
         except TransportError as error:
             raise self._break(error) from error
         if request.work is None:
             request.end()
         return request
+
+    def _send(self, request: NetworkSend, mailbox: Mailbox, tag: int) -> None:
+        """In the turn: it is not acknowledged before it is in the table."""
+        number, request.work = mailbox.send(request.content, tag)
+        if request.work is not None:
+            self._unacknowledged[request.peer, number] = request
 
     @torch.inference_mode()
     def irecv(self, x, src=ANY_SOURCE, tag=ANY_TAG):
@@ -104,12 +108,10 @@ class MultinodeMessages(MultinodeLifecycle):
     # ---- envelopes ----
 
     def _start_receiver(self, peer: int) -> None:
-        with self.lock:
-            if peer in self._receivers:
-                return
-            name = f"shmring {self.name} {peer}"
-            self._receivers[peer] = threading.Thread(target=self._receive_from, args=(peer,), name=name, daemon=True)
-            self._receivers[peer].start()
+        name = f"shmring {self.name} {peer}"
+        thread = threading.Thread(target=self._receive_from, args=(peer,), name=name, daemon=True)
+        if self._receivers.setdefault(peer, thread) is thread:  # one step, so no lock
+            thread.start()
 
     @torch.inference_mode()
     def _receive_from(self, peer: int) -> None:
@@ -123,9 +125,7 @@ class MultinodeMessages(MultinodeLifecycle):
                 if kind == LEAVING:
                     self._left.add(peer)
                 elif kind == ACK:
-                    with self.lock:
-                        request = self._unacknowledged.pop((peer, envelope.number))
-                    request.end()
+                    self.turn.run(self._unacknowledged.pop, (peer, envelope.number)).end()
                 else:
                     self._match(arrived=[envelope])
         except TransportError as error:
@@ -134,19 +134,19 @@ class MultinodeMessages(MultinodeLifecycle):
     def _match(self, posted: Sequence[NetworkReceive] = (), arrived: Sequence[Envelope] = ()) -> None:
         """Queue these receives and envelopes, and deliver each pair that matches.
 
-        Both are queued under one lock: an envelope that has arrived must not be lost with its sender.
+        Both are queued in one turn: an envelope that has arrived must not be lost with its sender.
         """
-        with self.lock:
-            self._posted += posted
-            self._arrived += arrived
-            pair = self._take_pair()
+        pair = self.turn.run(self._take_pair, posted, arrived)
         while pair is not None:
             self._deliver(*pair)
-            with self.lock:
-                pair = self._take_pair()
+            pair = self.turn.run(self._take_pair)
 
-    def _take_pair(self) -> tuple[NetworkReceive, Envelope] | None:
-        """Remove and return a receive and the envelope that matches it, if there are. The caller holds the lock."""
+    def _take_pair(
+        self, posted: Sequence[NetworkReceive] = (), arrived: Sequence[Envelope] = ()
+    ) -> tuple[NetworkReceive, Envelope] | None:
+        """In the turn: queue these, then remove and return a receive and the envelope that matches it, if there are."""
+        self._posted += posted
+        self._arrived += arrived
         pairs = (
             (request, envelope) for envelope in self._arrived for request in self._posted if request.matches(envelope)
         )
@@ -159,8 +159,7 @@ class MultinodeMessages(MultinodeLifecycle):
     def _deliver(self, request: NetworkReceive, envelope: Envelope) -> None:
         misfit = request.misfit(envelope)
         if misfit is not None:
-            with self.lock:
-                self._arrived.insert(0, envelope)
+            self.turn.run(self._arrived.insert, 0, envelope)
             request.end(error=misfit)
             return
         whole = dense(request.x)
@@ -192,11 +191,10 @@ class MultinodeMessages(MultinodeLifecycle):
 
     def _unpost(self, request: NetworkReceive) -> bool:
         """Withdraw a receive; False if it has been matched."""
-        with self.lock:
-            if request not in self._posted:
-                return False
-            self._posted.remove(request)
+        with suppress(ValueError):
+            self.turn.run(self._posted.remove, request)
             return True
+        return False
 
     def in_group_ranks(self, message: Message | None) -> Envelope | None:
         """A message from this node, with the source's rank in the whole group."""
@@ -219,20 +217,21 @@ class MultinodeMessages(MultinodeLifecycle):
             self._break(error)
             return
         left = PeerLostError(f"{self.name}: rank {peer} has left the group", peer)
-        with self.lock:
-            self._lost[peer] = left
-            failed: list[NetworkRequest] = [request for request in self._posted if request.source == peer]
-            self._posted = [request for request in self._posted if request not in failed]
-            failed += [self._unacknowledged.pop(key) for key in list(self._unacknowledged) if key[0] == peer]
-        for request in failed:
+        self._lost[peer] = left
+        for request in self.turn.run(self._take_requests, peer):
             request.end(error=left)
 
     def _fail_requests(self, failure: ShmringError) -> None:
-        with self.lock:
-            failed: list[NetworkRequest] = [*self._posted, *self._unacknowledged.values()]
-            self._posted, self._unacknowledged = [], {}
-        for request in failed:
+        for request in self.turn.run(self._take_requests):
             request.end(error=failure)
+
+    def _take_requests(self, peer: int | None = None) -> list[NetworkRequest]:
+        """In the turn: remove and return the pending requests from and to one rank, or all."""
+        posted = [request for request in self._posted if peer in (None, request.source)]
+        for request in posted:
+            self._posted.remove(request)
+        sends = [key for key in self._unacknowledged if peer in (None, key[0])]
+        return [*posted, *map(self._unacknowledged.pop, sends)]
 
     def _has_left(self, rank: int) -> bool:
         return rank in self._left or super()._has_left(rank)

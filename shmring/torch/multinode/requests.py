@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,17 @@ from shmring.dtypes import DTYPES
 from shmring.errors import BrokenError, MessageTimeoutError, MessageTooLongError
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 from shmring.torch.multinode.mailbox import Envelope, code_of
+from shmring.torch.multinode.transport import Deadline
 
 if TYPE_CHECKING:
     from shmring.torch.multinode.messages import MultinodeMessages
 
-# A receive from any source polls shared memory while it waits for an envelope.
-FIRST_TICK_S, LAST_TICK_S = 50e-6, 2e-3
-
 
 class NetworkRequest:
     """A pending message to or from another node, or from any source; as `shmring.Request`."""
+
+    # How often a thread that waits checks the state itself: an interrupt may have come before its wake-up.
+    first_tick_s = last_tick_s = 0.05
 
     def __init__(self, messages: MultinodeMessages) -> None:
         self._messages = messages
@@ -30,6 +31,8 @@ class NetworkRequest:
         self._message: Envelope | None = None
         self._error: Exception | None = None
         self._callbacks: list[Callable[[Any], None]] = []
+        self._pending = threading.Lock()  # taken until it is over; then each thread that waits lets the next one in
+        self._pending.acquire()
 
     def wait(self, timeout: float | None = None) -> Envelope | None:
         """Wait until it is done. After `MessageTimeoutError` it is still under way."""
@@ -49,32 +52,43 @@ class NetworkRequest:
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Have ``callback(request)`` called once it is over, by the thread that ends it."""
-        with self._messages.lock:
-            if not self._is_over:
-                self._callbacks.append(callback)
-                return
-        callback(self)
+        if not self._messages.turn.run(self._append, callback):
+            callback(self)
+
+    def _append(self, callback: Callable[[Any], None]) -> bool:
+        """In the turn: False if it is over."""
+        if not self._is_over:
+            self._callbacks.append(callback)
+        return not self._is_over
 
     def end(self, message: Envelope | None = None, error: Exception | None = None) -> None:
         """Note that it is over, with its result or error; wake waiters and run callbacks."""
-        with self._messages.lock:
-            if self._is_over:
-                return
-            self._message, self._error, self._is_over = message, error, True
-            callbacks, self._callbacks = self._callbacks, []
-            self._messages.changed.notify_all()
-        for callback in callbacks:
+        for callback in self._messages.turn.run(self._end, message, error):
             try:
                 callback(self)
             except BaseException as raised:
                 report_unraisable(raised, callback)
 
+    def _end(self, message: Envelope | None, error: Exception | None) -> list[Callable[[Any], None]]:
+        """In the turn: the callbacks to run, none if it was over before."""
+        if self._is_over:
+            return []
+        self._message, self._error, self._is_over = message, error, True
+        self._pending.release()
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
+
     def _settle(self, timeout: float | None) -> None:
-        with self._messages.lock:
-            if not self._messages.changed.wait_for(self.done, timeout):
+        deadline, tick_s = Deadline(timeout), self.first_tick_s
+        while not self.done():
+            left_s = deadline.left_s()
+            if left_s == 0:
                 raise MessageTimeoutError(
                     f"{self._messages.name}: the message is not done in time; it is still under way"
                 )
+            if self._pending.acquire(timeout=tick_s if left_s is None else min(tick_s, left_s)):
+                self._pending.release()
+            tick_s = min(2 * tick_s, self.last_tick_s)
 
 
 class NetworkSend(NetworkRequest):
@@ -117,24 +131,15 @@ class NetworkReceive(NetworkRequest):
 class ReceiveAny(NetworkReceive):
     """A receive from any source, on this node or another."""
 
+    # It polls shared memory while it waits for an envelope.
+    first_tick_s, last_tick_s = 50e-6, 2e-3
+
     def done(self) -> bool:
         """Whether it is over; polls shared memory first."""
         if not self._is_over:
             self._messages.poll_local(self)
         return self._is_over
 
-    def _settle(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        tick_s = FIRST_TICK_S
-        while not self.done():
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                super()._settle(0)
-            with self._messages.lock:
-                self._messages.changed.wait_for(
-                    lambda: self._is_over, tick_s if left_s is None else min(tick_s, left_s)
-                )
-            tick_s = min(2 * tick_s, LAST_TICK_S)
 
 
 class LocalRequest:
