@@ -41,7 +41,8 @@ def bench(*args):
 def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_and_verified():
     options = ("--cycles", "3", "--slice", "1", "--rewrite", "--shared", "--plan", "--peers", "pipes")
     report = bench("--sizes", "8,256Ki", *options)
-    assert [one["name"] for one in report["competitors"]] == ["shmring", "shared", "plan", "pipes"]
+    names = [one["name"] for one in report["competitors"] if one["name"] != "torch-shmring"]  # where torch is installed
+    assert names == ["shmring", "shared", "plan", "pipes"]
     assert [row["nbytes"] for row in report["rows"]] == [8, 256 << 10]
     for row in report["rows"]:
         assert row["best_peer"] == "pipes"
