@@ -23,12 +23,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from weakref import WeakSet
 
 import posix_ipc
 
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
+from shmring.memory.descriptor import Descriptor
 from shmring.memory.mapping import Mapping
 from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refusals
 from shmring.sync.turn import Turn
@@ -56,10 +58,10 @@ class NameHeldError(SegmentError):
 # -- opening ----------------------------------------------------------------------------------------------------------
 
 
-def _open_new(name: str) -> int | None:
-    """Create ``name`` exclusively, empty, mode 0600; the descriptor, or None if the name is taken."""
+def _open_new(name: str) -> Descriptor | None:
+    """Create ``name`` exclusively, empty, mode 0600; None if the name is taken."""
     try:
-        return call("shm_open", posix_ipc.SharedMemory, name, posix_ipc.O_CREX, 0o600, 0).fd
+        return call("shm_open", Descriptor, posix_ipc.SharedMemory, name, posix_ipc.O_CREX, 0o600, 0)
     except posix_ipc.ExistentialError:
         if not os.path.isdir(SHM_DIRECTORY):
             raise refusal_to_create(name, OSError(errno.ENOENT, "")) from None
@@ -70,10 +72,10 @@ def _open_new(name: str) -> int | None:
         raise refusal_to_create(name, error) from None
 
 
-def _open(name: str) -> int | None:
+def _open(name: str) -> Descriptor | None:
     """Open ``name``; None if there is no such name; `SegmentError` if it is not a private file of this user."""
     try:
-        fd = call("shm_open", posix_ipc.SharedMemory, name).fd
+        file = call("shm_open", Descriptor, posix_ipc.SharedMemory, name)
     except posix_ipc.ExistentialError:
         return None
     except posix_ipc.PermissionsError:
@@ -87,7 +89,7 @@ def _open(name: str) -> int | None:
             raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
         raise
     try:
-        status = call("fstat", os.fstat, fd)
+        status = call("fstat", os.fstat, file.fd)
         if not stat.S_ISREG(status.st_mode):
             raise SegmentError(f"{name} is not a segment but {_look(name)}")
         if status.st_uid != os.geteuid():
@@ -95,9 +97,9 @@ def _open(name: str) -> int | None:
         if status.st_mode & 0o077:
             raise SegmentError(f"{name} is open to others: mode {stat.S_IMODE(status.st_mode):04o}, not 0600")
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
-    return fd
+    return file
 
 
 @contextmanager
@@ -106,23 +108,23 @@ def opened(name: str) -> Iterator[int | None]:
 
     Raises `SegmentError` if it is not a regular file, not this user's, or accessible to others; links are not followed.
     """
-    fd = _open(name)
+    file = _open(name)
     try:
-        yield fd
+        yield None if file is None else file.fd
     finally:
-        if fd is not None:
-            os.close(fd)
+        if file is not None:
+            file.close()
 
 
-def reopen(name: str, fd: int) -> int:
+def reopen(name: str, fd: int) -> Descriptor:
     """Another descriptor of the file of ``fd``, opened by its ``name``.
 
     Not a duplicate: it shares no lock with ``fd``, so a process that inherits it does not keep the name alive.
     """
     another = _open(name)
-    if another is None or inode_of(os.fstat(another)) != inode_of(os.fstat(fd)):
+    if another is None or inode_of(os.fstat(another.fd)) != inode_of(os.fstat(fd)):
         if another is not None:
-            os.close(another)
+            another.close()
         raise SegmentError(errno.ESTALE, f"{name} was unlinked while it was being created")
     return another
 
@@ -216,14 +218,25 @@ def pid_of(fd: int) -> int:
 
 
 class Claim:
-    """A name taken by this process: the descriptor that holds its ``LIFE`` lock. Made by `claim` and `join`."""
+    """A name taken by this process: the descriptor that holds its ``LIFE`` lock. Made by `claim` and `join`.
 
-    def __init__(self, name: str, fd: int, is_shared: bool = False) -> None:
+    A claim that nothing refers to any more closes itself.
+    """
+
+    _file: Descriptor | None = None
+
+    def __init__(self, name: str, file: Descriptor, is_shared: bool = False) -> None:
         self.name = name
-        self.fd = fd
         self.is_shared = is_shared
-        self.inode = inode_of(os.fstat(fd))
+        self.inode = inode_of(os.fstat(file.fd))
         self._pid = os.getpid()
+        self._file = file  # last: from here on there is something to release
+        _claims.add(self)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 once it is closed."""
+        return -1 if self._file is None else self._file.fd
 
     def release(self) -> None:
         """Unlink the name if it still refers to this file (a shared one: if no other process holds it), then unlock.
@@ -242,14 +255,19 @@ class Claim:
                 _unlink(self.name, self.fd, self.inode, only_stale=True)
             self.abandon()
 
+    def close(self) -> None:
+        """Release; but if a stopped process holds ``NAME``, leave the name stale, for that process or a sweep."""
+        try:
+            self.release()
+        except NameHeldError:
+            self.abandon()
+
+    __del__ = close
+
     def abandon(self) -> None:
         """Close the descriptor, and with it the locks; the name stays as it is."""
-        _claiming.run(self._close)
-
-    def _close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self._file is not None:
+            _claiming.run(self._file.close)
         _claims.discard(self)
 
     def share(self) -> None:
@@ -262,7 +280,7 @@ class Claim:
         return _name_locked(self.name, self.fd, NAME_PATIENCE_S)
 
 
-_claims: set[Claim] = set()
+_claims: WeakSet[Claim] = WeakSet()
 
 # Held while descriptors are opened, closed and listed in _claims, and over fork, so that a child finds all that it
 # inherits there. Reentrant: a signal handler may fork meanwhile.
@@ -271,11 +289,8 @@ _claiming = Turn("names", is_reentrant=True)
 
 def _close_inherited() -> None:
     """In a forked child: close the descriptors with the parent's locks, which the child would keep locked otherwise."""
-    for held in _claims:
-        fd, held.fd = held.fd, -1
-        if fd >= 0:  # else an exception has interrupted `Claim._close`
-            os.close(fd)
-    _claims.clear()
+    for held in list(_claims):
+        held.abandon()
     _claiming.renew()
 
 
@@ -284,10 +299,10 @@ os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give, after
 
 @atexit.register
 def _release_all() -> None:
-    """As the process ends: release claims that nothing refers to, after an interrupt of the call that would have."""
+    """As the process ends: release claims that only a traceback refers to, after an interrupt of their call."""
     for held in list(_claims):
         with suppress(OSError, ShmringError):
-            held.release()
+            held.close()
 
 
 def claim(name: str) -> Claim:
@@ -330,29 +345,24 @@ def join(name: str) -> Claim | None:
 
 
 def _create(name: str) -> Claim | None:
-    fd = _open_new(name)
-    return None if fd is None else _listed(Claim(name, fd))
+    file = _open_new(name)
+    return None if file is None else Claim(name, file)
 
 
 def _join(name: str) -> Claim | None:
-    fd = _open(name)
-    if fd is None:
+    file = _open(name)
+    if file is None:
         return None
-    claimed = _listed(Claim(name, fd, is_shared=True))
+    claimed = Claim(name, file, is_shared=True)
     try:
         with claimed.alone():
-            if is_alive(fd) and refers_to(name, claimed.inode) and ofd_locks.lock(fd, LIFE, shared=True):
+            if is_alive(file.fd) and refers_to(name, claimed.inode) and ofd_locks.lock(file.fd, LIFE, shared=True):
                 return claimed
     except BaseException:
         claimed.abandon()
         raise
     claimed.abandon()
     return None
-
-
-def _listed(claimed: Claim) -> Claim:
-    _claims.add(claimed)
-    return claimed
 
 
 def _come_alive(claimed: Claim) -> bool:

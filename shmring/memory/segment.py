@@ -12,7 +12,6 @@ import os
 import secrets
 import stat
 import uuid
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 
@@ -78,8 +77,6 @@ class Segment:
         self._inode = inode
         self._pid = os.getpid()
         self._claim = claim
-        if claim is not None:
-            weakref.finalize(self, _release_name, claim)
         self._spare = spare  # for `reserve`, or for other processes; None if neither is needed
         self._place = place
 
@@ -158,7 +155,7 @@ class Segment:
     def close(self) -> None:
         """Unmap; the creator also unlinks. May be called again; ``BufferError`` while there are views of the memory."""
         if self._claim is not None:
-            _release_name(self._claim)
+            self._claim.close()
         if self._spare is not None:
             self._spare.close()
         self.mapping.close()
@@ -182,14 +179,6 @@ class Segment:
     def __repr__(self) -> str:
         state = ", closed" if self.mapping.closed else ""
         return f"<Segment {self.name}, {KIND_NAMES[self.header.kind]} of {self.nbytes} bytes{state}>"
-
-
-def _release_name(claim: names.Claim) -> None:
-    """Unlink the name; if a stopped process holds ``NAME``, leave it stale: that process, or a sweep, unlinks it."""
-    try:
-        claim.release()
-    except names.NameHeldError:
-        claim.abandon()
 
 
 def create(
@@ -235,7 +224,7 @@ def create(
             reserve(name, claim.fd, 0, nbytes - sparse_nbytes)
             if sparse_nbytes:
                 extend(name, claim.fd, nbytes)
-                spare = Descriptor(names.reopen(name, claim.fd))
+                spare = names.reopen(name, claim.fd)
             if place is None:
                 mapping = map_file(name, claim.fd, nbytes)
             if huge:
@@ -284,7 +273,7 @@ def join(name: str, *, kind: int) -> Segment | None:
 
 def adopt(fd: int, *, kind: int) -> Segment:
     """Attach by a descriptor received from another process; the segment takes it over. Raises as `attach`."""
-    spare = Descriptor(fd)
+    spare = Descriptor(int, fd)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size < HEADER_NBYTES:

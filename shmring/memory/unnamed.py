@@ -24,7 +24,7 @@ def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] 
     arguments, and what it raises, are those of `segment.create`.
     """
     with refusals(f"create {label}"):
-        spare = Descriptor(_open(label))
+        spare = _open(label)
         try:
             reserve(label, spare.fd, 0, nbytes)
             mapping = map_file(label, spare.fd, nbytes)
@@ -36,14 +36,14 @@ def create_unnamed(label: str, nbytes: int, *, kind: int, params: Sequence[int] 
             raise
 
 
-def _open(label: str) -> int:
+def _open(label: str) -> Descriptor:
     """A new file; in the kernel's own memory file system where that of shared memory cannot do without names."""
     try:
-        return call("open", os.open, SHM_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return call("open", Descriptor, os.open, SHM_DIRECTORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             raise refusal_to_create(label, error) from None
-    return call("memfd_create", os.memfd_create, _MEMFD)
+    return call("memfd_create", Descriptor, os.memfd_create, _MEMFD)
 
 
 def is_unnamed(target: str) -> bool:

@@ -32,6 +32,7 @@ FUNCTION_LIMIT_S = 1.0  # some start processes, or read much of /proc
 DOCUMENTED = (
     shmring.ShmringError, TypeError, ValueError, OverflowError, BufferError, MemoryError, TimeoutError, IndexError,
     queue.Empty, queue.Full, StopIteration, EOFError, KeyboardInterrupt, pickle.PicklingError, asyncio.CancelledError,
+    asyncio.TimeoutError,  # another class on CPython 3.10
 )  # fmt: skip
 # Texts that were not written for users: the code took something for what it was not.
 INTERNAL = re.compile(r"'NoneType' object|has no attribute|referenced before assignment|not associated with a value")

@@ -129,13 +129,12 @@ def test_the_two_locks_of_a_name_are_independent_and_exclude_open_files_not_proc
 def test_a_reopened_descriptor_shares_no_lock_with_the_claim(name):
     held = claim(name)
     another = names.reopen(name, held.fd)
-    assert names.is_alive(another)
+    assert names.is_alive(another.fd)
     names.remove(name, held.inode)
     with pytest.raises(SegmentError, match="unlinked while it was being created"):
         names.reopen(name, held.fd)
     held.release()
-    assert not names.is_alive(another)
-    os.close(another)
+    assert not names.is_alive(another.fd)
 
 
 def test_a_claim_waits_for_the_holder_of_the_name_lock_and_can_be_released_again(name, monkeypatch):
@@ -222,8 +221,9 @@ def test_a_forked_child_holds_no_claim_and_can_make_its_own(name, session):
 
 def test_a_dead_childs_claim_is_stale(name):
     def child():
-        claim(name)
+        held = claim(name)
         os.kill(os.getpid(), signal.SIGKILL)
+        held.release()
 
     assert in_child(child) == -signal.SIGKILL
     with names.opened(name) as fd:
@@ -243,14 +243,14 @@ def test_a_session_that_is_no_text_is_refused(session):
 
 
 def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closing_the_others(name, session):
+    broken = claim(segment_name(session, "broken"))
     held = claim(name)
     other = claim(segment_name(session, "other"))
-    broken = claim(segment_name(session, "broken"))
-    fd, broken.fd = broken.fd, -1  # as if an exception had come right after it was closed
-    names._claims = {broken, held, other}
+    broken._file.close()  # an exception comes right after it
+    names.remove_stale(broken.name)
 
     def child():
-        assert held.fd == other.fd == -1
+        assert held.fd == other.fd == broken.fd == -1
         assert not names._claims
         thread = threading.Thread(target=lambda: claim(segment_name(session, "child")).release())
         thread.start()
@@ -258,13 +258,17 @@ def test_a_claim_whose_release_was_interrupted_does_not_keep_a_child_from_closin
         assert not thread.is_alive()
 
     assert in_child(child) == 0
-    broken.fd = fd
     for one in (held, other, broken):
         one.release()
 
 
-def test_a_claim_that_an_interrupt_has_lost_is_released_as_the_process_ends(name):
-    program = f"from shmring.memory import names; names.claim({name!r})"
+def test_a_claim_that_an_interrupt_has_lost_releases_itself(name):
+    claim(name)
+    assert not stands(name)
+
+
+def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
+    program = f"from shmring.memory import names; names.kept = names.claim({name!r})"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not stands(name)

@@ -1,0 +1,103 @@
+"""An exception of a signal handler, at any instruction of the calls that open files: nothing stays open or named."""
+
+import contextlib
+import gc
+import os
+import sys
+
+import pytest
+
+from shmring.memory import names, segment
+from shmring.memory.segment import CHANNEL, HEADER_NBYTES
+from shmring.memory.unnamed import create_unnamed
+
+NBYTES = 2 * HEADER_NBYTES
+FOLDER = os.path.dirname(names.__file__)
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def interrupted_at(number):
+    """Raise before one instruction of this room's Python code; the list gets its place."""
+    places = []
+    left = number
+
+    def trace(frame, event, _):
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise Interrupted
+        return trace
+
+    tracer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield places
+    finally:
+        sys.settrace(tracer)
+
+
+def open_files():
+    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)}
+
+
+def is_open(fd):
+    return os.path.lexists(f"/proc/self/fd/{fd}")  # listdir's own is not any more
+
+
+def make(name):
+    segment.create(name, NBYTES, kind=CHANNEL).close()
+
+
+def make_sparse(name):
+    segment.create(name, NBYTES, kind=CHANNEL, sparse_nbytes=HEADER_NBYTES).close()
+
+
+def make_unnamed(name):
+    create_unnamed(name, NBYTES, kind=CHANNEL).close()
+
+
+def attach(name):
+    segment.attach(name).close()
+
+
+def join(name):
+    segment.join(name, kind=CHANNEL).close()
+
+
+def remove(name):
+    names.remove_stale(name)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts of deallocations
+@pytest.mark.parametrize("call", [make, make_sparse, make_unnamed, attach, join, remove])
+def test_an_interrupt_at_any_instruction_leaves_no_descriptor_and_no_name(call, session):
+    name = segment.segment_name(session, "part")
+    kept = None
+    if call in (attach, join, remove):
+        kept = segment.create(name, NBYTES, kind=CHANNEL)
+        kept.announce()
+        kept.share()
+    call(name)
+    gc.collect()
+    before, held, number = open_files(), set(names._claims), 0
+    while True:
+        number += 1
+        with contextlib.suppress(Interrupted), interrupted_at(number) as places:
+            call(name)
+        if not places:
+            break
+        assert open_files() == before, f"interrupted at {places[0]}, instruction {number}"
+        assert set(names._claims) == held
+        assert os.path.exists(f"/dev/shm{name}") == (kept is not None), places[0]
+    assert number > 100
+    if kept is not None:
+        kept.close()
