@@ -11,10 +11,11 @@ from shmring.errors import ClosedError, OutOfSharedMemoryError
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EFAULT, EINTR, EINVAL, ENOMEM, errno
+from libc.errno cimport EAGAIN, EFAULT, EINTR, EINVAL, ENOMEM, ENOSPC, errno
 from posix.mman cimport (MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
                          PROT_READ, PROT_WRITE, madvise, mmap, munmap)
 from posix.stat cimport fstat, struct_stat
+from posix.types cimport off_t
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 
 from shmring.sync.liveness cimport end_liveness
@@ -37,6 +38,12 @@ cdef extern from *:
     const int MADV_POPULATE_WRITE
     const int MADV_COLLAPSE
 
+cdef extern from "<fcntl.h>" nogil:
+    int posix_fallocate(int fd, off_t offset, off_t nbytes)
+    int fallocate(int fd, int mode, off_t offset, off_t nbytes)
+    const int FALLOC_FL_KEEP_SIZE
+    const int FALLOC_FL_PUNCH_HOLE
+
 cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 
 # Mapped by one entry of the second-lowest level of page tables; with larger base pages it is more, and `collapse` does
@@ -44,8 +51,38 @@ cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 HUGE_PAGE_NBYTES = 2 << 20
 cdef size_t HUGE_NBYTES = HUGE_PAGE_NBYTES
 
-# Populated per system call; signals are handled in between.
-cdef size_t POPULATE_NBYTES = 64 << 20
+# Allocated or populated per system call; signals are handled in between.
+cdef off_t PART_NBYTES = 64 << 20
+
+
+def allocate(int fd, off_t offset, off_t nbytes):
+    """Give a range of a file its pages; the file grows to hold them. After an error the range has none.
+
+    Signals are handled between parts. Many kernels undo a call that a signal interrupts: with a timer, a large one
+    would start again for ever. So parts get smaller until one fits between two signals.
+    """
+    cdef off_t at = offset, left = nbytes, part = PART_NBYTES
+    cdef int error
+    file_system = os.fstatvfs(fd)
+    if file_system.f_blocks and nbytes > file_system.f_blocks * file_system.f_frsize:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))  # else only when it has allocated all that there is
+    try:
+        while left > 0:
+            part = min(part, left)
+            with nogil:
+                error = posix_fallocate(fd, at, part)
+            if error == 0:
+                at, left = at + part, left - part
+                part = min(2 * part, PART_NBYTES)
+            elif error == EINTR:
+                part = max(part // 2, <off_t>PAGE_NBYTES)
+            else:
+                raise OSError(error, os.strerror(error))
+            PyErr_CheckSignals()
+    except BaseException:
+        if at > offset:
+            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, at - offset)
+        raise
 
 
 cdef int populate(char *address, size_t nbytes, bint write) noexcept nogil:
@@ -245,10 +282,10 @@ cdef class Mapping:
 
     cdef bint populate_range(self, size_t at, size_t end, bint write) except -1:
         """Whether the kernel could fault in these pages."""
-        cdef size_t chunk_nbytes
+        cdef size_t chunk_nbytes, most_nbytes = PART_NBYTES
         cdef int error
         while at < end:
-            chunk_nbytes = min(POPULATE_NBYTES, end - at)
+            chunk_nbytes = min(most_nbytes, end - at)
             with nogil:
                 error = populate(self.address + at, chunk_nbytes, write)
             if error == EINVAL:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError
-from shmring.memory.mapping import Mapping
+from shmring.memory.mapping import Mapping, allocate
 from shmring.memory.names import SHM_DIRECTORY
 from shmring.memory.syscalls import call
 
@@ -56,7 +56,7 @@ def reserve(name: str, fd: int, offset: int, nbytes: int, *, needed: int = 0) ->
     ``needed``, if given, is what the error reports: the bytes of this and of later reservations.
     """
     with _room(name, needed or nbytes):
-        call("posix_fallocate", os.posix_fallocate, fd, offset, nbytes)
+        call("posix_fallocate", allocate, fd, offset, nbytes)
 
 
 def map_file(name: str, fd: int, nbytes: int) -> Mapping:

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -22,7 +23,7 @@ from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names, ofd_locks, spelling, syscalls
 from shmring.memory import segment as segments
-from shmring.memory.reserve import free_nbytes
+from shmring.memory.reserve import free_nbytes, reserve
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
 from shmring.memory.sweep import leftovers, sweep
 from shmring.memory.unnamed import create_unnamed
@@ -831,3 +832,61 @@ def test_a_descriptor_is_closed_once_if_an_interrupt_comes_as_the_segment_is_mad
     gc.collect()
     assert sorted(os.listdir("/proc/self/fd")) == sorted(before)
     assert len(closed) == len(set(closed)) > 0
+
+
+INTERRUPTED = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <errno.h>
+    int posix_fallocate64(int fd, long offset, long nbytes) {
+        int (*real)(int, long, long) = (int (*)(int, long, long))dlsym(RTLD_NEXT, "posix_fallocate64");
+        return nbytes > 1 << 20 ? EINTR : real(fd, offset, nbytes);
+    }
+    int posix_fallocate(int fd, long offset, long nbytes) { return posix_fallocate64(fd, offset, nbytes); }
+"""
+RESERVE = """
+    import os
+    from shmring.memory.reserve import reserve
+    fd = os.memfd_create("reserved")
+    reserve("reserved", fd, 4096, 32 << 20)
+    print(os.fstat(fd).st_size, os.fstat(fd).st_blocks * 512)
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer is preloaded")
+def test_memory_is_reserved_in_parts_that_fit_between_the_signals_of_a_timer(tmp_path):
+    """On a kernel whose calls are interrupted if they reserve more than 1 MiB."""
+    (tmp_path / "interrupted.c").write_text(textwrap.dedent(INTERRUPTED))
+    library = str(tmp_path / "interrupted.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "interrupted.c", "-ldl"], check=True)
+    env = {**os.environ, "LD_PRELOAD": library}
+    program = [sys.executable, "-c", textwrap.dedent(RESERVE)]
+    ran = subprocess.run(program, capture_output=True, text=True, env=env, timeout=60 * PATIENCE)
+    assert (ran.stdout, ran.stderr) == (f"{(32 << 20) + 4096} {32 << 20}\n", "")
+
+
+def test_an_interrupt_in_the_middle_of_a_reservation_gives_back_what_is_reserved():
+    fd = os.memfd_create("reserved")
+    nbytes = 256 << 20
+
+    def interrupt(*_):
+        if 0 < os.fstat(fd).st_blocks * 512 < nbytes:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        with pytest.raises(KeyboardInterrupt):
+            reserve("reserved", fd, 0, nbytes)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert os.fstat(fd).st_blocks == 0
+    os.close(fd)
+
+
+@pytest.mark.skipif(os.statvfs("/dev/shm").f_blocks == 0, reason="shared memory without a limit")
+def test_more_than_the_file_system_can_ever_hold_is_refused_before_anything_is_reserved():
+    with pytest.raises(OutOfSharedMemoryError, match=str(1 << 60)):
+        create_unnamed("huge", 1 << 60, kind=RING)
