@@ -14,18 +14,36 @@ cdef class Descriptor:
     if ``opening`` is compiled, too. A number that is closed twice may be another file's by then.
     """
 
-    cdef readonly int fd
+    cdef int number
+    cdef bint is_open              # false as the memory is allocated, so also if the arguments are refused
 
     def __cinit__(self, opening not None, *args):
-        self.fd = -1
         opened = opening(*args)
-        self.fd = opened if isinstance(opened, int) else opened.fd
+        self.number = opened if isinstance(opened, int) else opened.fd
+        self.is_open = True
+
+    @property
+    def fd(self):
+        """The descriptor; -1 once it is closed."""
+        return self.number if self.is_open else -1
 
     def close(self):
         """Close; later calls do nothing."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self.is_open:
+            self.is_open = False
+            os.close(self.number)
 
     def __dealloc__(self):
         self.close()
+
+
+interrupted = []    # what `close_or_keep` has kept
+
+
+def close_or_keep(owner):
+    """Call ``owner.close()``, as its ``__del__``; if a signal handler raises in it, keep the owner for another call."""
+    try:
+        owner.close()
+    except BaseException:
+        interrupted.append(owner)
+        raise

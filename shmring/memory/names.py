@@ -30,7 +30,7 @@ import posix_ipc
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
-from shmring.memory.descriptor import Descriptor
+from shmring.memory.descriptor import Descriptor, close_or_keep, interrupted
 from shmring.memory.mapping import Mapping
 from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refusals
 from shmring.sync.turn import Turn
@@ -262,7 +262,7 @@ class Claim:
         except NameHeldError:
             self.abandon()
 
-    __del__ = close
+    __del__ = close_or_keep
 
     def abandon(self) -> None:
         """Close the descriptor, and with it the locks; the name stays as it is."""
@@ -289,7 +289,7 @@ _claiming = Turn("names", is_reentrant=True)
 
 def _close_inherited() -> None:
     """In a forked child: close the descriptors with the parent's locks, which the child would keep locked otherwise."""
-    for held in list(_claims):
+    for held in (*_claims, *interrupted):
         held.abandon()
     _claiming.renew()
 
@@ -299,8 +299,8 @@ os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give, after
 
 @atexit.register
 def _release_all() -> None:
-    """As the process ends: release claims that only a traceback refers to, after an interrupt of their call."""
-    for held in list(_claims):
+    """As the process ends: release claims that only a traceback refers to, or whose deallocation was interrupted."""
+    for held in (*_claims, *interrupted):
         with suppress(OSError, ShmringError):
             held.close()
 

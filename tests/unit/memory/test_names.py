@@ -274,6 +274,23 @@ def test_a_claim_that_a_traceback_keeps_is_released_as_the_process_ends(name):
     assert not stands(name)
 
 
+def test_a_claim_whose_deallocation_is_interrupted_is_released_as_the_process_ends(name):
+    program = f"""
+        import sys
+        from shmring.memory import names
+        def interrupt(frame, event, arg):
+            if frame.f_code is names.Claim.release.__code__:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        sys.settrace(interrupt)
+        names.claim({name!r})
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert ran.returncode == 0
+    assert "KeyboardInterrupt" in ran.stderr
+    assert not stands(name)
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_block_that_an_interrupt_has_left_open_ends_after_its_file(name):
     claimed = claim(name)
