@@ -78,12 +78,13 @@ cdef tuple shape_of(object x):
     return tuple([tensor.shape[d] for d in range(tensor.ndim)])
 
 
+OVERLAP = ("x and out overlap, but not in place: pass as one of them exactly the part of the other where the call has it "
+           "in place (the same array where both are of one size), or arrays that do not overlap")
+
+
 cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:
     """Raise if the input and the output of a call overlap, unless ``inner`` is ``place`` bytes into ``outer``:
     a call would read what it has already overwritten."""
-    cdef char *a = <char *> inner.data
-    cdef char *b = <char *> outer.data
-    if not (inner.nbytes and outer.nbytes) or a + inner.nbytes <= b or b + outer.nbytes <= a or a == b + place:
-        return 0
-    raise ValueError("x and out overlap, but not in place: pass as one of them exactly the part of the other where the "
-                     "call has it in place (the same array where both are of one size), or arrays that do not overlap")
+    if overlaps(inner, outer, place):
+        raise ValueError(OVERLAP)
+    return 0

@@ -16,12 +16,13 @@ ctypedef struct request_t:
     execution_t execution
 
 
-cdef inline char *payload_of(array_t *x) noexcept:
+cdef inline char *payload_of(array_t *x) noexcept nogil:
     """The memory of ``x``; never NULL, where some frameworks place empty arrays: an eager NULL is "sends nothing"."""
     return <char *> x.data if x.data != NULL else <char *> b""
 
 
-cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload, size_t nbytes) noexcept:
+cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload,
+                            size_t nbytes) noexcept nogil:
     """An eager exchange in which this rank sends ``payload`` (NULL: nothing) and so far receives nothing."""
     memset(t, 0, sizeof(eager_t))
     t.signature = signature
@@ -31,6 +32,10 @@ cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload,
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
                          reduce_kernel kernel, request_t *request)
+cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                     eager_t *t) noexcept nogil
+cdef void fill_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                         execution_t *j) noexcept nogil
 cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
                             request_t *request)
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1

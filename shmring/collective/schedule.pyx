@@ -1,9 +1,9 @@
 """Requests of collectives: an eager exchange for a small payload, a compiled plan for a large one.
 
-For each collective one function fills in a request: an eager one-round exchange if the payload of a rank fits in one
-eager message, otherwise the execution of the compiled plan that the function returns. Both give the same bits, because
-both reduce in rank order. All ranks must choose alike, so the choice depends on the size of the message alone. Nothing
-is sent yet, and a request can be run repeatedly.
+A request is an eager one-round exchange if the payload of a rank fits in one eager message, otherwise the execution of
+a compiled plan. Both give the same bits, because both reduce in rank order. All ranks must choose alike, so the choice
+depends on the size of the message alone. Nothing is sent yet, and a request can be run repeatedly. Only making a plan
+needs the interpreter.
 
 The caller has checked the arguments.
 """
@@ -18,7 +18,9 @@ from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_AL
 from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.thread_shares import cut, spaced
-from shmring.engine.signature import MAX_COUNT
+from shmring.engine.signature import KINDS as _KINDS, MAX_COUNT
+
+cdef tuple KINDS = _KINDS
 
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
@@ -30,47 +32,98 @@ cdef tuple WIDENINGS = tuple([widening(word >> 4, word & 15) for word in range(2
 
 # ---- eager exchanges -------------------------------------------------------------------------------------------------
 
-cdef inline void start_eager(eager_t *t, int kind, int op, int root, array_t *x, char *payload, size_t nbytes) noexcept:
-    open_eager(t, pack_signature(kind, op, x.dtype, root, x.count), payload, nbytes)
-
-
-cdef inline void receive_from_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept:
+cdef inline void receive_from_all(eager_t *t, Engine e, size_t offset, size_t part_nbytes) noexcept nogil:
     t.last = e.c.group.size
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void receive_from(eager_t *t, int rank, size_t offset, size_t part_nbytes) noexcept:
+cdef inline void receive_from(eager_t *t, int rank, size_t offset, size_t part_nbytes) noexcept nogil:
     t.first = rank
     t.last = rank + 1
     t.offset = offset
     t.part_nbytes = part_nbytes
 
 
-cdef inline void reduce_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept:
+cdef inline void reduce_into(eager_t *t, array_t *out, reduce_kernel kernel) noexcept nogil:
     t.kernel = kernel
     t.count = out.count
     t.out = <char *> out.data
 
 
-cdef inline void copy_into(eager_t *t, array_t *out, size_t stride) noexcept:
+cdef inline void copy_into(eager_t *t, array_t *out, size_t stride) noexcept nogil:
     t.out = <char *> out.data
     t.stride = stride
 
 
+cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                     eager_t *t) noexcept nogil:
+    """Fill in the eager exchange of the collective ``kind``; False: its payload is too large, it needs a plan.
+
+    Arguments that do not apply (a root, a kernel) must be NO_ROOT, NO_OP, NULL.
+    """
+    cdef bint is_root = e.c.group.rank == root, sends = True
+    cdef size_t part = x.nbytes
+    if x.nbytes > e.eager_limit or (kind == KIND_BARRIER and e.hierarchical_barriers):
+        return False
+    if kind == KIND_BROADCAST or kind == KIND_SCATTER:
+        sends = is_root
+    open_eager(t, pack_signature(kind, op, x.dtype, root, x.count), payload_of(x) if sends else NULL, x.nbytes)
+    if kind == KIND_ALL_REDUCE or (kind == KIND_REDUCE and is_root):
+        receive_from_all(t, e, 0, part)
+        reduce_into(t, out, kernel)
+    elif kind == KIND_BARRIER:
+        receive_from_all(t, e, 0, 0)
+    elif kind == KIND_ALL_GATHER or (kind == KIND_GATHER and is_root):
+        receive_from_all(t, e, 0, part)
+        copy_into(t, out, part)
+    elif kind == KIND_BROADCAST and not is_root:
+        receive_from(t, root, 0, part)
+        copy_into(t, x, 0)
+    elif kind == KIND_REDUCE_SCATTER:
+        receive_from_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
+        reduce_into(t, out, kernel)
+    elif kind == KIND_ALL_TO_ALL:
+        part = x.nbytes // e.c.group.size
+        receive_from_all(t, e, e.c.group.rank * part, part)
+        copy_into(t, out, part)
+    elif kind == KIND_SCATTER:
+        receive_from(t, root, e.c.group.rank * out.nbytes, out.nbytes)
+        copy_into(t, out, 0)
+    elif kind == KIND_SCAN or kind == KIND_EXSCAN:
+        receive_from_all(t, e, 0, part)
+        t.last = e.c.group.rank + (kind == KIND_SCAN)
+        reduce_into(t, out, kernel)
+    return True
+
+
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
-cdef Program plan_execution(Engine e, int kind, str name, size_t nbytes, array_t *x, array_t *out, int root, int op,
-                          reduce_kernel kernel, request_t *request):
-    """The execution of a plan for ``nbytes``: of the vector, or of one block where there is one per rank."""
+cdef size_t plan_nbytes(Engine e, int kind, array_t *x, array_t *out) noexcept nogil:
+    """What the plan of a collective is made for: bytes of the vector, or of one block where there is one per rank."""
+    if kind == KIND_REDUCE_SCATTER or kind == KIND_SCATTER:
+        return out.nbytes
+    return x.nbytes // e.c.group.size if kind == KIND_ALL_TO_ALL else x.nbytes
+
+
+cdef Program plan_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                            request_t *request):
+    """The execution of the plan of the collective ``kind``."""
+    cdef uint64_t signature = pack_signature(kind, op, x.dtype, root, x.count)
     if x.count >= COUNTS:
         raise ValueError(f"{x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
-    cdef Program program = follow_plan(e, name, nbytes, pack_signature(kind, op, x.dtype, root, x.count), x, out, root,
-                                       kernel, request)
-    request.execution.kind = kind
-    request.execution.root = root
-    request.execution.nbytes = nbytes
+    program = find_program(e, KINDS[kind], plan_nbytes(e, kind, x, out), signature, x.itemsize, root)
+    fill_execution(e, kind, x, out, root, op, kernel, &request.execution)
     return program
+
+
+cdef void fill_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
+                         execution_t *j) noexcept nogil:
+    """Fill in the execution of the plan of the collective ``kind``; arguments as of `fill_eager`."""
+    point_execution(e, pack_signature(kind, op, x.dtype, root, x.count), x, out, kernel, kind == KIND_BROADCAST, j)
+    j.kind = KIND_NONE if kind == KIND_BARRIER else kind      # a barrier has no arrays to agree about
+    j.root = root
+    j.nbytes = plan_nbytes(e, kind, x, out)
 
 
 cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
@@ -92,33 +145,42 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
     return first
 
 
-cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                         reduce_kernel kernel, request_t *request):
-    """The execution of a plan, which is compiled once for these sizes. ``nbytes``: an int; tuples if blocks differ."""
-    cdef execution_t *j = &request.execution
-    cdef Program program
-    cdef int wide = 1, word
-    key = (name, nbytes, x.itemsize, root)
+cdef Program find_program(Engine e, str name, nbytes, uint64_t signature, int itemsize, int root):
+    """The compiled plan for these sizes, which is made once. ``nbytes``: an int; tuples if blocks differ."""
+    cdef int wide = 1
+    key = (name, nbytes, itemsize, root)
     if e.hierarchy is not None:
-        word = signature >> 50 & 255
-        wide = WIDENINGS[word]
-        key = (name, nbytes, x.itemsize, root, wide)
-        j.carrier = find_carrier(word >> 4, word & 15)
+        wide = WIDENINGS[signature >> 50 & 255]
+        key = (name, nbytes, itemsize, root, wide)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, program_for(e, name, nbytes, x.itemsize, max(root, 0), wide))
-    program = found
+        found = e.remember(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
+    return found
+
+
+cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
+                         reduce_kernel kernel, request_t *request):
+    """The execution of a plan whose blocks differ in size: they are always staged, without an agreement about shared
+    arrays."""
+    point_execution(e, signature, x, out, kernel, name == "broadcast", &request.execution)
+    request.execution.kind = KIND_NONE
+    return find_program(e, name, nbytes, signature, x.itemsize, root)
+
+
+cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out, reduce_kernel kernel, bint is_blind,
+                          execution_t *j) noexcept nogil:
+    """Fill in what every execution has: signature, memory and kernels."""
+    cdef int word = signature >> 50 & 255
     j.signature = signature
-    j.kind = KIND_NONE      # blocks of different sizes are always staged: no agreement about shared arrays
+    j.carrier = find_carrier(word >> 4, word & 15) if e.hierarchy is not None else NULL
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel
     j.itemsize = x.itemsize
-    j.out_streaming = outgrows_cache(e, x, out, name == "broadcast")
-    return program
+    j.out_streaming = outgrows_cache(e, x, out, is_blind)
 
 
-cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept:
+cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept nogil:
     """Whether the output is better stored past the cache.
 
     In place, the lines to be stored have just been read and are in the cache, unless the array is larger than it.
@@ -133,152 +195,16 @@ cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noex
     return 2 * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
 
 
-# ---- the collectives -------------------------------------------------------------------------------------------------
-
-cdef Program barrier(Engine e, request_t *request):
-    cdef eager_t *t = &request.eager
-    cdef array_t nothing
-    cdef Program program
-    memset(&nothing, 0, sizeof(array_t))
-    if e.hierarchical_barriers:
-        program = plan_execution(e, KIND_BARRIER, "barrier", 0, &nothing, &nothing, NO_ROOT, NO_OP, NULL, request)
-        request.execution.kind = KIND_NONE      # no arrays to agree about
-        return program
-    start_eager(t, KIND_BARRIER, NO_OP, NO_ROOT, &nothing, b"", 0)
-    receive_from_all(t, e, 0, 0)
-    return None
-
-
-cdef Program all_reduce(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, request_t *request):
-    cdef eager_t *t = &request.eager
-    if e.sharing is not None:
-        refuse_result(e, x, out)
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_ALL_REDUCE, "all_reduce", x.nbytes, x, out, NO_ROOT, op, kernel, request)
-    start_eager(t, KIND_ALL_REDUCE, op, NO_ROOT, x, payload_of(x), x.nbytes)
-    receive_from_all(t, e, 0, x.nbytes)
-    reduce_into(t, out, kernel)
-    return None
-
-
-cdef Program reduce(Engine e, array_t *x, array_t *out, int root, int op, reduce_kernel kernel, request_t *request):
-    """Only the root uses ``out``."""
-    cdef eager_t *t = &request.eager
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_REDUCE, "reduce", x.nbytes, x, out, root, op, kernel, request)
-    start_eager(t, KIND_REDUCE, op, root, x, payload_of(x), x.nbytes)
-    if e.c.group.rank == root:
-        receive_from_all(t, e, 0, x.nbytes)
-        reduce_into(t, out, kernel)
-    return None
-
-
-cdef Program broadcast(Engine e, array_t *x, int root, request_t *request):
-    cdef eager_t *t = &request.eager
-    cdef bint is_root = e.c.group.rank == root
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_BROADCAST, "broadcast", x.nbytes, x, x, root, NO_OP, NULL, request)
-    start_eager(t, KIND_BROADCAST, NO_OP, root, x, payload_of(x) if is_root else NULL, x.nbytes)
-    if not is_root:
-        receive_from(t, root, 0, x.nbytes)
-        copy_into(t, x, 0)
-    return None
-
-
-cdef Program all_gather(Engine e, array_t *x, array_t *out, request_t *request):
-    cdef eager_t *t = &request.eager
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_ALL_GATHER, "all_gather", x.nbytes, x, out, NO_ROOT, NO_OP, NULL, request)
-    start_eager(t, KIND_ALL_GATHER, NO_OP, NO_ROOT, x, payload_of(x), x.nbytes)
-    receive_from_all(t, e, 0, x.nbytes)
-    copy_into(t, out, x.nbytes)
-    return None
-
-
-cdef Program reduce_scatter(Engine e, array_t *x, array_t *out, int op, reduce_kernel kernel, request_t *request):
-    cdef eager_t *t = &request.eager
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_REDUCE_SCATTER, "reduce_scatter", out.nbytes, x, out, NO_ROOT, op, kernel,
-                              request)
-    start_eager(t, KIND_REDUCE_SCATTER, op, NO_ROOT, x, payload_of(x), x.nbytes)
-    receive_from_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
-    reduce_into(t, out, kernel)
-    return None
-
-
-cdef Program gather(Engine e, array_t *x, array_t *out, int root, request_t *request):
-    """Only the root uses ``out``."""
-    cdef eager_t *t = &request.eager
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_GATHER, "gather", x.nbytes, x, out, root, NO_OP, NULL, request)
-    start_eager(t, KIND_GATHER, NO_OP, root, x, payload_of(x), x.nbytes)
-    if e.c.group.rank == root:
-        receive_from_all(t, e, 0, x.nbytes)
-        copy_into(t, out, x.nbytes)
-    return None
-
-
-cdef Program scatter(Engine e, array_t *x, array_t *out, int root, request_t *request):
-    """Only the root reads ``x``; on the others it has the root's size and dtype, and no data."""
-    cdef eager_t *t = &request.eager
-    cdef bint is_root = e.c.group.rank == root
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_SCATTER, "scatter", out.nbytes, x, out, root, NO_OP, NULL, request)
-    start_eager(t, KIND_SCATTER, NO_OP, root, x, payload_of(x) if is_root else NULL, x.nbytes)
-    receive_from(t, root, e.c.group.rank * out.nbytes, out.nbytes)
-    copy_into(t, out, 0)
-    return None
-
-
-cdef Program all_to_all(Engine e, array_t *x, array_t *out, request_t *request):
-    cdef eager_t *t = &request.eager
-    cdef size_t part = x.nbytes // e.c.group.size
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, KIND_ALL_TO_ALL, "all_to_all", part, x, out, NO_ROOT, NO_OP, NULL, request)
-    start_eager(t, KIND_ALL_TO_ALL, NO_OP, NO_ROOT, x, payload_of(x), x.nbytes)
-    receive_from_all(t, e, e.c.group.rank * part, part)
-    copy_into(t, out, part)
-    return None
-
-
-cdef Program scan(Engine e, array_t *x, array_t *out, bint inclusive, int op, reduce_kernel kernel,
-                  request_t *request):
-    cdef eager_t *t = &request.eager
-    cdef int kind = KIND_SCAN if inclusive else KIND_EXSCAN
-    if x.nbytes > e.eager_limit:
-        return plan_execution(e, kind, "scan" if inclusive else "exscan", x.nbytes, x, out, NO_ROOT, op, kernel,
-                              request)
-    start_eager(t, kind, op, NO_ROOT, x, payload_of(x), x.nbytes)
-    receive_from_all(t, e, 0, x.nbytes)
-    t.last = e.c.group.rank + inclusive
-    reduce_into(t, out, kernel)
-    return None
-
-
 # ---- any collective --------------------------------------------------------------------------------------------------
 
 cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
                             request_t *request):
-    """The request of the collective ``kind``; it ignores arguments that do not apply (a root, a kernel)."""
-    if kind == KIND_ALL_REDUCE:
-        return all_reduce(e, x, out, op, kernel, request)
-    if kind == KIND_REDUCE:
-        return reduce(e, x, out, root, op, kernel, request)
-    if kind == KIND_BROADCAST:
-        return broadcast(e, x, root, request)
-    if kind == KIND_ALL_GATHER:
-        return all_gather(e, x, out, request)
-    if kind == KIND_REDUCE_SCATTER:
-        return reduce_scatter(e, x, out, op, kernel, request)
-    if kind == KIND_GATHER:
-        return gather(e, x, out, root, request)
-    if kind == KIND_SCATTER:
-        return scatter(e, x, out, root, request)
-    if kind == KIND_ALL_TO_ALL:
-        return all_to_all(e, x, out, request)
-    if kind == KIND_SCAN or kind == KIND_EXSCAN:
-        return scan(e, x, out, kind == KIND_SCAN, op, kernel, request)
-    return barrier(e, request)
+    """The request of the collective ``kind``, with the arguments of `fill_eager`: the program to execute, or None."""
+    if kind == KIND_ALL_REDUCE and e.sharing is not None:
+        refuse_result(e, x, out)
+    if fill_eager(e, kind, x, out, root, op, kernel, &request.eager):
+        return None
+    return plan_execution(e, kind, x, out, root, op, kernel, request)
 
 
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1:
