@@ -27,8 +27,17 @@ cdef class Engine(Membership):
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef void begin_execution(self, Program program, execution_t *x) noexcept
-    cdef void end_execution(self, Program program, execution_t *x) noexcept
+    cdef bint await_helpers(self) noexcept
+    cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil
+    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil
     cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef object remember(self, tuple key, Program program)
     cdef int handle_signals(self, uint64_t signature) except -1
+
+    # For threads without the GIL, once the turns are shared (`share_turns`).
+    cdef bint enter_free(self) noexcept nogil
+    cdef void leave_free(self) noexcept nogil
+    cdef bint is_usable(self) noexcept nogil
+    cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
+    cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil

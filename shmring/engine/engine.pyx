@@ -16,10 +16,10 @@ from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
-from shmring.sync.turn cimport give_turn, take_turn
+from shmring.sync.turn cimport give_shared_turn, give_turn, take_shared_turn, take_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
-from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE
+from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.engine.lifecycle import Stage, track
 from shmring.placement.cpus import usable_processors
@@ -137,18 +137,24 @@ cdef class Engine(Membership):
         self.team.begin(program, x, timeout_ns)
         try:
             self.advance(NULL, program, x, timeout_ns)
-            while not self.team.await_helpers():
+            while not self.await_helpers():
                 self.handle_signals(x.signature)
         finally:
             # The helpers use the caller's arrays. After an error they end as well: every wait checks the abort record.
-            while not self.team.await_helpers():
+            while not self.await_helpers():
                 pass
         if self.team.outcome() != READY:
             self.break_down()
         self.end_execution(program, x)
         return 0
 
-    cdef void begin_execution(self, Program program, execution_t *x) noexcept:
+    cdef bint await_helpers(self) noexcept:
+        cdef bint done
+        with nogil:
+            done = self.team.await_helpers()
+        return done
+
+    cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil:
         x.base = self.c.next_round
         x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
         x.loop = x.step = 0
@@ -163,7 +169,7 @@ cdef class Engine(Membership):
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
 
-    cdef void end_execution(self, Program program, execution_t *x) noexcept:
+    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil:
         if program.gathers_all:
             # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
             self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
@@ -194,6 +200,57 @@ cdef class Engine(Membership):
             self.abort(f"{type(exception).__name__} while waiting")
             raise
         return 0
+
+    # ---- calls of threads without the GIL ----
+
+    cdef bint is_usable(self) noexcept nogil:
+        return not (self.is_closed or self.is_inherited or self.trouble is not None)
+
+    cdef bint enter_free(self) noexcept nogil:
+        """As `enter`, after the backlog. False, without the turn: the communicator is unusable, or this thread has the
+        turn already."""
+        if self.is_inherited or not take_shared_turn(&self.turn):
+            return False
+        if not self.is_usable():
+            give_shared_turn(&self.turn)
+            return False
+        return True
+
+    cdef void leave_free(self) noexcept nogil:
+        give_shared_turn(&self.turn)
+
+    cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
+        """As `exchange_eager`, but signals are not handled. READY or TROUBLE."""
+        if start_eager(&self.c, t) == READY:
+            return READY
+        return self.advance_free(t, None, NULL, timeout_ns)
+
+    cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        """As `execute`, but signals are not handled. READY or TROUBLE."""
+        cdef int outcome
+        self.begin_execution(program, x)
+        if program.last is None:
+            outcome = self.advance_free(NULL, program, x, timeout_ns)
+        else:
+            self.team.begin(program, x, timeout_ns)
+            outcome = self.advance_free(NULL, program, x, timeout_ns)
+            while not self.team.await_helpers():
+                pass
+            outcome = max(outcome, self.team.outcome())
+        if outcome == READY:
+            self.end_execution(program, x)
+        return outcome
+
+    cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        cdef patience_t patience
+        cdef int outcome = UNREADY
+        be_patient(&patience, timeout_ns)
+        while outcome == UNREADY:
+            if t != NULL:
+                outcome = advance_eager(&self.c, t, &patience)
+            else:
+                outcome = execute(&self.c, &program.code, x, &patience)
+        return outcome
 
     def adopt_progress(self, made):
         """The progress object of this engine: ``made``, unless there is one already."""

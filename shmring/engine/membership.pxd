@@ -31,8 +31,11 @@ cdef class Membership:
     cdef int break_down(self) except -1
     cdef int disagree(self, int about, uint64_t signature, str reason) except -1
     cdef int report_abort(self, bytes reason) except -1
+    cdef str inherited_text(self)
+    cdef str closed_text(self)
     cdef int check_open(self) except -1
     cdef void look_at_ranks(self, char *states) noexcept
+    cdef bint take_turns(self) noexcept
     cdef int end_calls(self) except -1
     cdef object last_disagreement(self)
     cdef void mark_left(self) noexcept

@@ -18,7 +18,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LEFT, SHM
                                 shmring_abort, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.engine.outbox cimport control_area
 from shmring.engine.rounds cimport find_disagreement
-from shmring.sync.turn cimport give_turn, has_turn, take_turn
+from shmring.sync.turn cimport give_turn, has_turn, share_turn, take_turn, try_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.group cimport group_t
@@ -133,12 +133,18 @@ cdef class Membership:
     def refuse(self):
         """Raise why there can be no call."""
         if self.is_inherited:
-            raise ClosedError(f"{self.name}: belongs to the parent process; this one inherited it through fork and "
-                              "must make its own")
+            raise ClosedError(self.inherited_text())
         if self.is_closed:
-            raise ClosedError(f"{self.name}: is closed")
+            raise ClosedError(self.closed_text())
         if self.trouble is not None:
             raise copy.copy(self.trouble)
+
+    cdef str inherited_text(self):
+        return (f"{self.name}: belongs to the parent process; this one inherited it through fork and must make its "
+                "own")
+
+    cdef str closed_text(self):
+        return f"{self.name}: is closed"
 
     cdef int check_open(self) except -1:
         """Raise if the memory must not be accessed: closed, or inherited."""
@@ -212,11 +218,17 @@ cdef class Membership:
         Raises `MismatchError`, after it has left, if another rank made another call where this one made its last ones.
         """
         cdef Team team
-        while not (self.is_closed or self.is_inherited) and (self.turn.is_taken or self.nvisitors):
-            self.end_calls()
+        cdef bint has_turns = False
+        while not (self.is_closed or self.is_inherited or has_turns):
+            has_turns = self.take_turns()
+            if not has_turns:
+                self.end_calls()
         if self.is_closed:
             return
         self.is_closed = True      # no other thread has run since the loop has found no thread in a call
+        if has_turns:
+            give_turn(&self.message_turn, self.message_turn_queue)
+            give_turn(&self.turn, self.turn_queue)
         segments, self.segments = self.segments, []
         mappings, self.mappings = self.mappings, ()
         dead, error, team = [], None, self.team
@@ -241,6 +253,21 @@ cdef class Membership:
         if error is not None:
             raise error
 
+    def share_turns(self):
+        """Let threads without the GIL take the turns, too (`shmring.capi`). Waits for calls of other threads."""
+        self.check_open()
+        share_turn(&self.turn, self.turn_queue, self.name)
+        share_turn(&self.message_turn, self.message_turn_queue, self.name)
+
+    cdef bint take_turns(self) noexcept:
+        """Take both turns, if no thread is in a call."""
+        if self.nvisitors or not try_turn(&self.turn):
+            return False
+        if try_turn(&self.message_turn):
+            return True
+        give_turn(&self.turn, self.turn_queue)
+        return False
+
     cdef int end_calls(self) except -1:
         """Abort, and wait until the thread in a call has left it."""
         if has_turn(&self.turn) or has_turn(&self.message_turn):
@@ -250,7 +277,7 @@ cdef class Membership:
         if self.turn.is_taken:
             take_turn(&self.turn, self.turn_queue, self.name)
             give_turn(&self.turn, self.turn_queue)      # to the next waiting thread, which raises
-        elif self.nvisitors:
+        else:
             time.sleep(0.0005)      # they look at the abort record at every tick of their sleep
         return 0
 

@@ -32,9 +32,9 @@ cdef class Team:
     cdef patience_t patience           # of the caller, until all helpers have done
     cdef uint32_t generation           # of the process that has the threads
 
-    cdef int nthreads(self) noexcept
+    cdef int nthreads(self) noexcept nogil
     cdef int settle(self, engine_t *caller, char **areas, size_t area_nbytes, size_t slot_nbytes) except -1
-    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept
-    cdef bint await_helpers(self) noexcept
-    cdef int outcome(self) noexcept
+    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept nogil
+    cdef bint await_helpers(self) noexcept nogil
+    cdef int outcome(self) noexcept nogil
     cdef void keep(self, int nthreads) noexcept

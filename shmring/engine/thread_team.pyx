@@ -77,7 +77,7 @@ cdef class Team:
             free(self.threads)
         PyMem_Free(self.helpers)
 
-    cdef int nthreads(self) noexcept:
+    cdef int nthreads(self) noexcept nogil:
         return 1 + self.threads.nhelpers
 
     cdef int settle(self, engine_t *caller, char **areas, size_t area_nbytes, size_t slot_nbytes) except -1:
@@ -122,7 +122,7 @@ cdef class Team:
             before = e
         return 0
 
-    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept:
+    cdef void begin(self, Program program, execution_t *j, int64_t timeout_ns) noexcept nogil:
         """Start the helpers on their shares of the execution that the caller begins; ``await_helpers`` must follow."""
         cdef int t, nthreads = self.nthreads()
         cdef helper_t *s
@@ -132,21 +132,18 @@ cdef class Team:
             s.execution.on_trial = False               # only the caller's times are used
             s.execution.in_base += t * program.share_nbytes
             s.execution.out_base += t * program.share_nbytes
-            s.program = &(program.last if t == nthreads - 1 else program).code
+            s.program = &program.last.code if t == nthreads - 1 else &program.code
             s.execution.places, s.execution.place_nbytes = s.program.places, s.program.place_nbytes
             be_patient(&s.patience, timeout_ns)
         be_patient(&self.patience, -1)
         self.ncalls += 1
         call_helpers(self.threads)
 
-    cdef bint await_helpers(self) noexcept:
+    cdef bint await_helpers(self) noexcept nogil:
         """Whether all helpers have ended their shares; waits for that, but no longer than a tick."""
-        cdef bint done
-        with nogil:
-            done = c_await_helpers(self.threads, &self.patience, TICK_NS)
-        return done
+        return c_await_helpers(self.threads, &self.patience, TICK_NS)
 
-    cdef int outcome(self) noexcept:
+    cdef int outcome(self) noexcept nogil:
         """How the helpers' executions have ended: READY, or TROUBLE, which is in the abort record."""
         cdef int t
         for t in range(1, self.nthreads()):

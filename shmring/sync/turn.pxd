@@ -4,29 +4,37 @@
 # in `SimpleQueue.get`, where signal handlers run. No lock of Python's: a signal handler may raise between any two
 # instructions of Python code, also between taking a lock and the block that releases it. In CPython 3.14 that holds
 # even for the `with` statement and a lock that is written in C.
-from cpython.pythread cimport PyThread_get_thread_ident
+#
+# Once threads without the GIL take it, too (`share_turn`), a mutex is the turn and the thread that has it owns the
+# fields. A thread never waits for the mutex with the GIL held, so the thread that has the turn can always take the GIL.
+cdef extern from "Python.h" nogil:
+    unsigned long PyThread_get_thread_ident()
 
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_trylock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+
+# Zeros are a turn that is free.
 ctypedef struct turn_t:
     bint is_taken
-    unsigned long holder           # the thread that has it
-    int nwaiting
+    bint is_shared                 # by `mutex`, from now on
+    unsigned long holder           # the thread that has it; shared: 0 if none
+    int nwaiting                   # in the queue
+    pthread_mutex_t mutex
 
 
-cdef inline bint has_turn(const turn_t *turn) noexcept:
+# Wait for a turn that is taken or shared; if it is shared, the caller has the mutex afterwards.
+cdef int await_turn(turn_t *turn, object queue, object name) except -1
+cdef int share_turn(turn_t *turn, object queue, object name) except -1
+# For threads without the GIL; False: the calling thread has the turn already.
+cdef bint await_shared_turn(turn_t *turn) noexcept nogil
+
+
+cdef inline bint has_turn(const turn_t *turn) noexcept nogil:
     """Whether the calling thread has it."""
     return turn.is_taken and turn.holder == PyThread_get_thread_ident()
-
-
-cdef inline int await_turn(turn_t *turn, object queue, object name) except -1:
-    while turn.is_taken:
-        if has_turn(turn):
-            raise RuntimeError(f"{name}: a signal handler or callback made a call inside a call of its own thread")
-        turn.nwaiting += 1
-        try:
-            queue.get()
-        finally:
-            turn.nwaiting -= 1
-    return 0
 
 
 cdef inline bint take_turn(turn_t *turn, object queue, object name) except -1:
@@ -35,7 +43,7 @@ cdef inline bint take_turn(turn_t *turn, object queue, object name) except -1:
     If this raises, the turn is not taken.
     """
     cdef bint has_waited = False
-    if turn.is_taken:
+    if turn.is_taken or turn.is_shared:
         await_turn(turn, queue, name)
         has_waited = True
     turn.is_taken = True
@@ -43,10 +51,40 @@ cdef inline bint take_turn(turn_t *turn, object queue, object name) except -1:
     return has_waited
 
 
+cdef inline bint try_turn(turn_t *turn) noexcept:
+    """Take the turn if it is free."""
+    if pthread_mutex_trylock(&turn.mutex) != 0 if turn.is_shared else turn.is_taken:
+        return False
+    turn.is_taken = True
+    turn.holder = PyThread_get_thread_ident()
+    return True
+
+
 cdef inline void give_turn(turn_t *turn, object queue) noexcept:
+    if turn.is_shared:
+        give_shared_turn(turn)
+        return
     turn.is_taken = False
     if turn.nwaiting > 0:
         queue.put(None)
+
+
+# ---- without the GIL, of a turn that is shared ----
+
+cdef inline bint take_shared_turn(turn_t *turn) noexcept nogil:
+    """Take the turn, once it is free. False: the calling thread has it already."""
+    if pthread_mutex_trylock(&turn.mutex) != 0 and not await_shared_turn(turn):
+        return False
+    turn.is_taken = True
+    turn.holder = PyThread_get_thread_ident()
+    return True
+
+
+cdef inline void give_shared_turn(turn_t *turn) noexcept nogil:
+    # Cleared before the mutex is free: `has_turn` of another thread never finds its own number here.
+    turn.is_taken = False
+    turn.holder = 0
+    pthread_mutex_unlock(&turn.mutex)
 
 
 cdef class Turn:

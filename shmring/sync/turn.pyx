@@ -2,6 +2,82 @@
 
 from queue import SimpleQueue
 
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
+
+
+cdef extern from "Python.h" nogil:
+    ctypedef struct PyThreadState:
+        pass
+    bint PyGILState_Check()
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+
+cdef extern from "moment.h" nogil:
+    struct timespec:
+        pass
+    const int WAITING_CLOCK
+    timespec moment_in(int64_t ns)
+    int pthread_mutex_clocklock(pthread_mutex_t *mutex, int clock, const timespec *until)
+
+cdef enum:
+    TICK_NS = 20000000      # of a wait for a shared turn, after which signals are handled
+
+
+cdef int await_turn(turn_t *turn, object queue, object name) except -1:
+    cdef timespec until
+    cdef bint is_locked
+    while True:
+        if turn.is_shared and pthread_mutex_trylock(&turn.mutex) == 0:
+            return 0
+        if not turn.is_taken and not turn.is_shared:
+            return 0
+        if has_turn(turn):
+            raise RuntimeError(f"{name}: a signal handler or callback made a call inside a call of its own thread")
+        if turn.is_shared:
+            with nogil:
+                until = moment_in(TICK_NS)
+                is_locked = pthread_mutex_clocklock(&turn.mutex, WAITING_CLOCK, &until) == 0
+            if is_locked:
+                return 0
+            PyErr_CheckSignals()
+        else:
+            turn.nwaiting += 1
+            try:
+                queue.get()
+            finally:
+                turn.nwaiting -= 1
+
+
+cdef int share_turn(turn_t *turn, object queue, object name) except -1:
+    """From now on threads without the GIL take it, too. Waits until it is free."""
+    cdef int _thread
+    if turn.is_shared:
+        return 0
+    take_turn(turn, queue, name)
+    if not turn.is_shared:      # else another thread has done it meanwhile
+        pthread_mutex_lock(&turn.mutex)
+        turn.is_shared = True
+        for _thread in range(turn.nwaiting):
+            queue.put(None)
+    give_turn(turn, queue)
+    return 0
+
+
+cdef bint await_shared_turn(turn_t *turn) noexcept nogil:
+    cdef PyThreadState *state = NULL
+    if has_turn(turn):
+        return False
+    if PyGILState_Check():
+        state = PyEval_SaveThread()
+    pthread_mutex_lock(&turn.mutex)
+    if state != NULL:
+        PyEval_RestoreThread(state)
+    return True
+
 
 cdef class Turn:
     """Runs functions, one at a time. What a signal handler raises anywhere leaves the turn free.
