@@ -32,7 +32,7 @@ cdef class Matching(Waiter):
     cdef int put_back(self, Request r) except -1
     cdef void post(self, Request r)
     cdef void unpost(self, Request r)
-    cdef void count_posted(self, int peer, int change) noexcept
+    cdef void count_posted(self, int peer, int change) noexcept nogil
     cdef bint match_and_finish(self) except -1
     cdef bint match_next(self, int peer, shmring_cell *cell) except -1
     cdef int begin(self, int peer, Message message, object receiver, void *target) except -1

@@ -155,7 +155,7 @@ cdef class Matching(Waiter):
         self.posted.remove(r)
         self.count_posted(r.peer, -1)
 
-    cdef void count_posted(self, int peer, int change) noexcept:
+    cdef void count_posted(self, int peer, int change) noexcept nogil:
         """Count the requests posted for that peer, or for any source."""
         if peer == ANY:
             self.queues.nposted += change

@@ -6,6 +6,13 @@ from shmring.arrays.array_view cimport array_t
 from shmring.p2p.progress cimport Progress
 from shmring.p2p.requests cimport Message, Request
 
+# A message that is being received, as its sender described it; the code of its dtype is checked.
+ctypedef struct arrival_t:
+    int source
+    int tag
+    uint64_t nbytes
+    int code
+
 
 cdef class PointToPoint(Progress):
     # Each of these enters and leaves.
@@ -21,7 +28,12 @@ cdef class PointToPoint(Progress):
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1
     cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1
     cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns)
+    cdef int transmit(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns) except -1
+    cdef Message await_message(self, Request s, Request r, Message begun, int64_t timeout_ns, bint has_spun)
+    cdef int begin_send(self, Request r) except -1
+    cdef int begin_receive(self, Request r, Message begun) except -1
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
+    cdef bint start_whole(self, array_t *a, int peer, int tag) noexcept nogil
     cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun)
-    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks)
-    cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell)
+    cdef bint take_at_once(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil
+    cdef bint take_next(self, array_t *a, int peer, int tag, shmring_cell *cell, arrival_t *found) noexcept nogil

@@ -19,7 +19,7 @@ from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, 
                                      takes_whole)
 from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
-                                   check_tag, is_for, message_of, request_of)
+                                   check_apart, check_tag, is_for, known_code, message_of, request_of)
 from shmring.sync.group cimport UNREADY
 
 from shmring._runtime import report_unraisable
@@ -86,17 +86,12 @@ cdef class PointToPoint(Progress):
 
     cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1:
         cdef array_t a
-        cdef Request r
         self.check_peer(peer, False)
         check_tag(tag, False)
         keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
         self.enter()
         try:
-            if not self.send_at_once(&a, peer, tag):
-                r = request_of(self, SEND, peer, tag, &a, x, keeper)
-                self.start_send(r)
-                if not self.await_all([r], timeout_ns):
-                    self.give_up([r], None)
+            self.transmit(&a, x, keeper, peer, tag, timeout_ns)
         finally:
             self.leave()
         return 0
@@ -110,20 +105,14 @@ cdef class PointToPoint(Progress):
 
     cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns):
         """Receive into ``a``, the memory of ``x``, which ``keeper`` owns."""
-        cdef Request r
         cdef Message message
         cdef bint has_spun = False
         self.enter()
         try:
             message = self.recv_spinning(a, peer, tag, &has_spun)
             if message is None or self.queues.recv[message.source].is_busy:
-                r = request_of(self, RECV, peer, tag, a, x, keeper)
-                self.continue_receive(r, message)
-                if not self.await_all([r], timeout_ns, has_spun):
-                    self.give_up([r], None)
-                if r.error is not None:
-                    raise r.error
-                return r.message
+                return self.await_message(None, request_of(self, RECV, peer, tag, a, x, keeper), message, timeout_ns,
+                                          has_spun)
         finally:
             self.leave()
         if keeper is not x:
@@ -132,7 +121,7 @@ cdef class PointToPoint(Progress):
 
     cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
         cdef array_t a, b
-        cdef Request s = None, r
+        cdef Request s = None
         cdef Message message = None
         cdef bint has_spun = False
         self.check_peer(peer, False)
@@ -141,9 +130,7 @@ cdef class PointToPoint(Progress):
         check_tag(out_tag, True)
         keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
         out_keeper = out if fast_array(out, &b, True) else target_array(out, &b, True)
-        if a.nbytes and b.nbytes and <char *> a.data < <char *> b.data + b.nbytes \
-                and <char *> b.data < <char *> a.data + a.nbytes:
-            raise ValueError("x and out overlap: the received message would overwrite the one being sent")
+        check_apart(&a, &b)
         self.enter()
         try:
             if not self.send_at_once(&a, peer, tag):
@@ -152,13 +139,8 @@ cdef class PointToPoint(Progress):
             else:
                 message = self.recv_spinning(&b, source, out_tag, &has_spun)
             if message is None or self.queues.recv[message.source].is_busy:
-                r = request_of(self, RECV, source, out_tag, &b, out, out_keeper)
-                self.continue_receive(r, message)
-                if not self.await_all([r] if s is None else [r, s], timeout_ns, has_spun):
-                    self.give_up([r] if s is None else [r, s], None)
-                if r.error is not None:
-                    raise r.error
-                return r.message
+                return self.await_message(s, request_of(self, RECV, source, out_tag, &b, out, out_keeper), message,
+                                          timeout_ns, has_spun)
         finally:
             self.leave()
         if out_keeper is not out:
@@ -174,10 +156,7 @@ cdef class PointToPoint(Progress):
         r = request_of(self, SEND, peer, tag, &a, x, keeper)
         self.enter()
         try:
-            if self.send_at_once(&a, peer, tag):
-                self.finish(r, None)
-            else:
-                self.start_send(r)
+            self.begin_send(r)
         finally:
             self.leave()
         return r
@@ -191,11 +170,42 @@ cdef class PointToPoint(Progress):
         r = request_of(self, RECV, peer, tag, &a, x, keeper)
         self.enter()
         try:
-            self.start_recv(r)
-            self.match_and_finish()
+            self.begin_receive(r, None)
         finally:
             self.leave()
         return r
+
+    # ---- their parts that need requests; the caller has entered ----
+
+    cdef int transmit(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns) except -1:
+        """Send ``a``, the memory of ``x``, which ``keeper`` owns."""
+        cdef Request r
+        if not self.send_at_once(a, peer, tag):
+            r = request_of(self, SEND, peer, tag, a, x, keeper)
+            self.start_send(r)
+            if not self.await_all([r], timeout_ns):
+                self.give_up([r], None)
+        return 0
+
+    cdef Message await_message(self, Request s, Request r, Message begun, int64_t timeout_ns, bint has_spun):
+        """Receive by ``r``, which goes on with ``begun`` if that is a message; the send ``s``, if any, ends as well."""
+        cdef list requests = [r] if s is None else [r, s]
+        self.continue_receive(r, begun)
+        if not self.await_all(requests, timeout_ns, has_spun):
+            self.give_up(requests, None)
+        if r.error is not None:
+            raise r.error
+        return r.message
+
+    cdef int begin_send(self, Request r) except -1:
+        if self.send_at_once(&r.a, r.peer, r.tag):
+            return self.finish(r, None)
+        return self.start_send(r)
+
+    cdef int begin_receive(self, Request r, Message begun) except -1:
+        self.continue_receive(r, begun)
+        self.match_and_finish()
+        return 0
 
     cdef Message probe(self, int peer, int tag, int64_t timeout_ns):
         """None if no message arrived in time."""
@@ -277,9 +287,8 @@ cdef class PointToPoint(Progress):
             return False
         if not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
             self.open_pair_queue(peer, a.nbytes)
-        if queue.nqueued or not takes_whole(&self.queues, peer, a.nbytes):
+        if not self.start_whole(a, peer, tag):
             return False
-        start_message(&self.queues, peer, a.data, a.nbytes, tag, a.dtype)
         if a.nbytes <= BRIEF_NBYTES:
             push(&self.queues, peer)
         else:
@@ -287,57 +296,68 @@ cdef class PointToPoint(Progress):
                 push(&self.queues, peer)
         return True
 
+    cdef bint start_whole(self, array_t *a, int peer, int tag) noexcept nogil:
+        """Start a message that fits the pair queue as it is, to be pushed by the caller; else False."""
+        cdef send_queue_t *queue = &self.queues.send[peer]
+        if (queue.nqueued or not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES)
+                or not takes_whole(&self.queues, peer, a.nbytes)):
+            return False
+        start_message(&self.queues, peer, a.data, a.nbytes, tag, a.dtype)
+        return True
+
     cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun):
         """The message, if it arrives while spinning and no request is pending; else None.
 
         It is complete unless the pair queue is still busy with it; then the caller continues.
         """
-        cdef Message message
+        cdef arrival_t found
         if self.posted or self.unexpected or self.nunderway:
             return None
-        message = self.recv_at_once(a, peer, tag, self.engine.c.brief_looks)
-        if message is None:
+        if not self.take_at_once(a, peer, tag, self.engine.c.brief_looks, &found):
             self.count_posted(peer, 1)
             with nogil:
                 has_spun[0] = spin(&self.queues) == UNREADY
             self.count_posted(peer, -1)
-            message = self.recv_at_once(a, peer, tag, 1)
-        if message is not None and self.queues.recv[message.source].is_busy:
+            if not self.take_at_once(a, peer, tag, 1, &found):
+                return None
+        if found.nbytes <= BRIEF_NBYTES:
+            pull(&self.queues, found.source)
+        else:
+            with nogil:
+                pull(&self.queues, found.source)
+        if self.queues.recv[found.source].is_busy:
             with nogil:
                 has_spun[0] = spin(&self.queues) == UNREADY
-        return message
+        return message_of(found.source, found.tag, found.nbytes, found.code)
 
-    cdef Message recv_at_once(self, array_t *a, int peer, int tag, int looks):
-        """The message, if its first cell is there within ``looks`` polls; as much as has arrived is received."""
+    cdef bint take_at_once(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil:
+        """Take the message if its first cell is there within ``looks`` polls and it fits; the caller pulls it."""
         cdef shmring_cell *cell
         cdef int _look, j, k
         for _look in range(looks):
             if peer != ANY:
                 cell = next_cell(&self.queues, peer)
                 if cell != NULL:
-                    return self.take_next(a, peer, tag, cell)
+                    return self.take_next(a, peer, tag, cell, found)
             else:
                 for k in range(self.size):
                     j = (self.next_source + k) % self.size
                     cell = next_cell(&self.queues, j)
                     if cell != NULL:
-                        return self.take_next(a, j, tag, cell)
+                        return self.take_next(a, j, tag, cell, found)
             cpu_pause()
-        return None
+        return False
 
-    cdef Message take_next(self, array_t *a, int peer, int tag, shmring_cell *cell):
-        cdef Message message
-        message = message_of(peer, cell.tag, cell.nbytes, cell.dtype)
-        if not is_for(ANY, tag, peer, message.tag) or not can_hold(a, message.nbytes, message.code):
-            return None
-        take_message(&self.queues, peer, message.nbytes, a.data)
-        if message.nbytes <= BRIEF_NBYTES:
-            pull(&self.queues, peer)
-        else:
-            with nogil:
-                pull(&self.queues, peer)
+    cdef bint take_next(self, array_t *a, int peer, int tag, shmring_cell *cell, arrival_t *found) noexcept nogil:
+        found.source = peer
+        found.tag = cell.tag
+        found.nbytes = cell.nbytes
+        found.code = known_code(cell.dtype)
+        if not is_for(ANY, tag, peer, found.tag) or not can_hold(a, found.nbytes, found.code):
+            return False
+        take_message(&self.queues, peer, found.nbytes, a.data)
         self.next_source = peer + 1
-        return message
+        return True
 
 
 cdef void run_callbacks(PointToPoint self) noexcept:

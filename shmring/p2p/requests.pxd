@@ -58,6 +58,8 @@ cdef Unexpected unexpected_of(Message message)
 cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
 cdef object misfit(str name, array_t *a, Message message)
 cdef int check_tag(int tag, bint any_is_allowed) except -1
+cdef int check_apart(array_t *x, array_t *out) except -1
+cdef int known_code(int code) noexcept nogil
 cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil
 
 

@@ -75,8 +75,13 @@ cdef Message message_of(int source, int tag, uint64_t nbytes, int code):
     message.source = source
     message.tag = tag
     message.nbytes = nbytes
-    message.code = code if OBJECT_BUFFER <= code < N_CODES else OPAQUE_BYTES    # stored by a peer; used as an index
+    message.code = known_code(code)
     return message
+
+
+cdef int known_code(int code) noexcept nogil:
+    """The code of a dtype that a peer has stored; it is used as an index."""
+    return code if OBJECT_BUFFER <= code < N_CODES else OPAQUE_BYTES
 
 
 cdef class Waiter:
@@ -279,6 +284,14 @@ cdef object misfit(str name, array_t *a, Message message):
     found = DTYPES[a.dtype].name if a.dtype >= 0 else "opaque bytes" if a.dtype == OPAQUE_BYTES else "an object"
     return TypeError(f"{where} is of {message.dtype or 'opaque bytes'}, the array to receive it of {found}; it can "
                      "still be received")
+
+
+cdef int check_apart(array_t *x, array_t *out) except -1:
+    """Raise if what is sent and what is received overlap."""
+    if x.nbytes and out.nbytes and <char *> x.data < <char *> out.data + out.nbytes \
+            and <char *> out.data < <char *> x.data + x.nbytes:
+        raise ValueError("x and out overlap: the received message would overwrite the one being sent")
+    return 0
 
 
 cdef int check_tag(int tag, bint any_is_allowed) except -1:
