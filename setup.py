@@ -64,6 +64,8 @@ else:
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
 
+INCLUDE_DIRS = ["shmring/_c", "shmring/capi/include"]
+
 DIRECTIVES = {
     "language_level": 3,
     "binding": True,
@@ -89,7 +91,8 @@ def files_behind(path: str) -> set[str]:
             continue
         found.add(name)
         text = Path(name).read_text()
-        todo += [f"shmring/_c/{header}" for header in re.findall(r'(?:#include|extern from) "([\w.]+)"', text)]
+        headers = re.findall(r'(?:#include|extern from) "([\w./]+)"', text)
+        todo += [f"{folder}/{header}" for header in headers for folder in INCLUDE_DIRS]
         for package, names in re.findall(r"^from (shmring[\w.]*) cimport ([^#\n]+)", text, re.M):
             parts = [package, *(f"{package}.{word}" for word in re.findall(r"\w+", names))]
             todo += [part.replace(".", "/") + end for part in parts for end in (".pxd", "/__init__.pxd")]
@@ -104,7 +107,7 @@ def extension(path: str) -> Extension:
     return Extension(
         path[: -len(".pyx")].replace(os.sep, "."),
         sources,
-        include_dirs=["shmring/_c", numpy.get_include()],
+        include_dirs=[*INCLUDE_DIRS, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_23_API_VERSION"), ("_GNU_SOURCE", "1")],
         extra_compile_args=[*COMPILE_ARGS, *(["-O1"] if path in COLD and not (DEBUG or FAULTS) else [])],
         extra_link_args=LINK_ARGS,

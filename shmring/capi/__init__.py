@@ -1,0 +1,25 @@
+"""The collectives and messages of a communicator for C, C++ and Cython: a table of functions, without linking.
+
+``shmring/capi.h`` below `get_include()` declares it; ``docs/embedding.md`` has the rules and a complete program.
+"""
+
+from shmring.capi.table import _C_API, table_address
+
+__all__ = ["get_include", "table_address"]
+
+_C_API  # the capsule, which the header's shmring_import() looks up here
+
+
+def get_include() -> str:
+    """Return the folder that must be on the include path for ``#include "shmring/capi.h"``.
+
+    Returns
+    -------
+    str
+        The same for ``from shmring.capi cimport ...`` in Cython.
+
+    Examples
+    --------
+    ``Extension("solver", ["solver.c"], include_dirs=[shmring.capi.get_include()])``
+    """
+    return f"{__path__[0]}/include"

@@ -1,0 +1,38 @@
+# Collectives without the GIL.
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+
+from shmring.arrays.array_view cimport array_t
+from shmring.arrays.reduce cimport reduce_kernel
+from shmring.capi.handles cimport comm_t
+from shmring.collective.schedule cimport request_t
+
+# A collective whose arguments are checked.
+ctypedef struct checked_t:
+    int kind
+    int root
+    int op
+    reduce_kernel kernel
+    array_t x
+    array_t out
+    int64_t timeout_ns
+
+# What a `shmring_plan *` points to.
+ctypedef struct plan_t:
+    comm_t *comm
+    checked_t call
+    request_t request
+    PyObject *program              # holds a reference; NULL: eager
+
+
+cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int dtype, int op, int root,
+               int64_t timeout_ns, checked_t *c) noexcept nogil
+cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil
+cdef int64_t checked_timeout(int64_t timeout_ns, int64_t default_ns) noexcept nogil
+cdef int refuse(str text) noexcept
+cdef int refuse_handle() noexcept nogil
+cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil
+cdef int perform(comm_t *h, checked_t *c) noexcept nogil
+cdef plan_t *make_plan(comm_t *h, checked_t *c) except NULL
+cdef void free_plan(plan_t *plan) noexcept
+cdef int run_plan(plan_t *plan) noexcept nogil

@@ -1,0 +1,276 @@
+"""Collectives without the GIL: checked like the methods of a communicator, executed by the same engine.
+
+A call takes the engine's turn, fills in the same request as the method, and executes it. The GIL is taken to make a
+plan for a signature that this handle has not used yet, for the agreement about shared arrays, for asynchronous work
+that comes first, and for the text of an error.
+"""
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+
+from shmring._runtime cimport NO_LIMIT
+from shmring.arrays.array_view cimport array_t
+from shmring.arrays.outputs cimport OVERLAP, overlaps
+from shmring.arrays.reduce cimport find_kernel
+from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE
+from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
+from shmring.capi.last_error cimport fail_with
+from shmring.collective.base cimport kernel_for
+from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
+from shmring.engine.compiled_plan cimport Program
+from shmring.engine.engine cimport Engine
+from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST,
+                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
+                                       KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.sync.group cimport READY
+
+from shmring.dtypes import DTYPES, OPS
+
+cdef enum:
+    REDUCTIONS = (1 << KIND_ALL_REDUCE | 1 << KIND_REDUCE | 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCAN
+                  | 1 << KIND_EXSCAN)
+    ROOTED = 1 << KIND_REDUCE | 1 << KIND_BROADCAST | 1 << KIND_GATHER | 1 << KIND_SCATTER
+    BLOCKS_IN = 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCATTER | 1 << KIND_ALL_TO_ALL
+    BLOCKS_OUT = 1 << KIND_ALL_GATHER | 1 << KIND_GATHER | 1 << KIND_ALL_TO_ALL
+    MOST_DTYPES = 16
+    LEAST_TIMEOUT = -2
+
+cdef int64_t MOST_NBYTES = <int64_t> 1 << 48      # of one block: no product of sizes overflows
+cdef int ITEMSIZES[MOST_DTYPES]
+cdef int NDTYPES = len(DTYPES)
+cdef int NOPS = len(OPS)
+for _code in range(NDTYPES):
+    ITEMSIZES[_code] = DTYPES[_code].itemsize
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef int refuse(str text) noexcept:
+    return fail_with(ValueError(text))
+
+
+cdef int refuse_handle() noexcept nogil:
+    with gil:
+        return refuse("NULL is no handle of a communicator or plan")
+
+
+cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil:
+    """Describe ``count`` elements at ``data``; 0, or the code of the error."""
+    if not SHMRING_OPAQUE <= dtype < NDTYPES:
+        with gil:
+            return refuse(f"dtype={dtype}: must be one of enum shmring_dtype, from 0 to {NDTYPES - 1}")
+    a.data = <void *> data
+    a.dtype = dtype
+    a.itemsize = 1 if dtype == SHMRING_OPAQUE else ITEMSIZES[dtype]
+    if count < 0 or count > MOST_NBYTES // a.itemsize:
+        with gil:
+            return refuse(f"count={count}: must be from 0 to {MOST_NBYTES // a.itemsize} elements")
+    a.count = count
+    a.nbytes = count * a.itemsize
+    if data == NULL and count:
+        with gil:
+            return refuse(f"NULL is no address of {count} elements")
+    return 0
+
+
+cdef int64_t checked_timeout(int64_t timeout_ns, int64_t default_ns) noexcept nogil:
+    """The timeout as the engine has it, or LEAST_TIMEOUT if there is no such timeout."""
+    if timeout_ns == SHMRING_DEFAULT_TIMEOUT:
+        return default_ns
+    return max(timeout_ns, <int64_t> LEAST_TIMEOUT)      # NO_LIMIT is SHMRING_NO_TIMEOUT
+
+
+cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil:
+    with gil:
+        return refuse(f"timeout_ns={timeout_ns}: must be 0 or more nanoseconds, SHMRING_NO_TIMEOUT or "
+                      "SHMRING_DEFAULT_TIMEOUT")
+
+
+cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int dtype, int op, int root,
+               int64_t timeout_ns, checked_t *c) noexcept nogil:
+    """Check the arguments of a collective; 0, or the code of the error. ``count``: of one rank's block."""
+    cdef int code
+    cdef bint receives = True
+    if h == NULL:
+        return refuse_handle()
+    c.kind, c.root, c.op, c.kernel = kind, NO_ROOT, NO_OP, NULL
+    c.timeout_ns = checked_timeout(timeout_ns, h.timeout_ns)
+    if c.timeout_ns < NO_LIMIT:
+        return refuse_timeout(timeout_ns)
+    if ROOTED >> kind & 1:
+        if not 0 <= root < h.size:
+            with gil:
+                return refuse(f"root={root}: must be a rank, from 0 to {h.size - 1}")
+        c.root = root
+        receives = root == h.rank or kind == KIND_SCATTER or kind == KIND_BROADCAST
+    if kind == KIND_SCATTER and root != h.rank:
+        x = out      # not read: the signature needs its size only
+    elif not receives:
+        out = <void *> x
+    code = check_memory(x, count, dtype, &c.x)
+    if code == 0:
+        code = check_memory(out, count, dtype, &c.out)
+    if code or (dtype >= 0 and not (REDUCTIONS >> kind & 1)):
+        return code or finish_check(h, c, receives)
+    if dtype == SHMRING_OPAQUE:
+        with gil:
+            return refuse("SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
+    if not 0 <= op < NOPS:
+        with gil:
+            return refuse(f"op={op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
+    c.op = op
+    c.kernel = find_kernel(op, dtype)
+    if c.kernel == NULL:
+        with gil:
+            return refuse_op(c)
+    return finish_check(h, c, receives)
+
+
+cdef int refuse_op(checked_t *c) noexcept:
+    try:
+        kernel_for(c.op, &c.x)
+    except BaseException as error:
+        return fail_with(error)
+    return 0
+
+
+cdef int finish_check(comm_t *h, checked_t *c, bint receives) noexcept nogil:
+    """Set the sizes of what has one block for each rank, and refuse an overlap."""
+    cdef array_t *inner = &c.x
+    cdef array_t *outer = &c.out
+    cdef size_t place = 0
+    if BLOCKS_IN >> c.kind & 1:
+        c.x.count *= h.size
+        c.x.nbytes *= h.size
+    if BLOCKS_OUT >> c.kind & 1 and receives:
+        c.out.count *= h.size
+        c.out.nbytes *= h.size
+    if c.x.nbytes < c.out.nbytes:
+        place = h.rank * c.x.nbytes
+    elif c.x.nbytes > c.out.nbytes:
+        inner, outer = &c.out, &c.x
+        place = h.rank * c.out.nbytes
+    if not receives or (c.kind == KIND_SCATTER and c.root != h.rank) or not overlaps(inner, outer, place):
+        return 0
+    with gil:
+        return refuse(OVERLAP)
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
+    """Make a collective; 0, or the code of the error."""
+    cdef request_t request
+    cdef PyObject *program
+    cdef bint is_eager
+    cdef int code = enter(h), outcome = READY
+    if code:
+        return code
+    is_eager = fill_eager(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.eager)
+    if needs_agreement(h, c, is_eager):
+        code = perform_with_gil(h, c)
+    elif is_eager:
+        outcome = (<Engine> h.engine).exchange_free(&request.eager, c.timeout_ns)
+    else:
+        program = find_known(h, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count))
+        if program == NULL:
+            code = plan_with_gil(h, c, &program)
+        if code == 0:
+            fill_execution(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.execution)
+            outcome = (<Engine> h.engine).execute_free(<Program> program, &request.execution, c.timeout_ns)
+    if outcome != READY:
+        code = break_down(h)
+    (<Engine> h.engine).leave_free()
+    return code
+
+
+cdef inline bint needs_agreement(comm_t *h, checked_t *c, bint is_eager) noexcept nogil:
+    """Whether shared arrays matter, about which ranks agree in `shmring.collective.zero_copy`, with the GIL."""
+    return (<Engine> h.engine).sharing is not None and (not is_eager or c.kind == KIND_ALL_REDUCE)
+
+
+cdef int perform_with_gil(comm_t *h, checked_t *c) noexcept nogil:
+    cdef request_t request
+    with gil:
+        try:
+            program = prepare_request(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request)
+            run_request(<Engine> h.engine, program, &request, c.timeout_ns)
+        except BaseException as error:
+            return fail_with(error)
+    return 0
+
+
+cdef int plan_with_gil(comm_t *h, checked_t *c, PyObject **program) noexcept nogil:
+    """The plan of a signature that this handle has not used yet."""
+    cdef request_t request
+    with gil:
+        try:
+            found = prepare_request(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request)
+            remember(h, request.execution.signature, found)
+            program[0] = <PyObject *> found      # `remember` holds a reference
+        except BaseException as error:
+            return fail_with(error)
+    return 0
+
+
+cdef int break_down(comm_t *h) noexcept nogil:
+    """The error of the abort record, which every further call gets."""
+    with gil:
+        try:
+            (<Engine> h.engine).break_down()
+        except BaseException as error:
+            return fail_with(error)
+    return 0
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+cdef plan_t *make_plan(comm_t *h, checked_t *c) except NULL:
+    """A plan, which holds the handle of its communicator."""
+    cdef Engine engine = <Engine> h.engine
+    cdef Program program
+    cdef plan_t *plan = <plan_t *> calloc(1, sizeof(plan_t))
+    if plan == NULL:
+        raise MemoryError("no memory for a plan")
+    plan.call = c[0]
+    try:
+        engine.check_usable()
+        program = prepare_request(engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &plan.request)
+    except BaseException:
+        free(plan)
+        raise
+    if program is not None:
+        Py_INCREF(program)
+        plan.program = <PyObject *> program
+    plan.comm = h
+    hold(h)
+    return plan
+
+
+cdef void free_plan(plan_t *plan) noexcept:
+    cdef comm_t *h = plan.comm
+    if plan.program != NULL:
+        Py_DECREF(<object> plan.program)
+    free(plan)
+    let_go(h)
+
+
+cdef int run_plan(plan_t *plan) noexcept nogil:
+    """Make the collective of a plan; 0, or the code of the error."""
+    cdef comm_t *h = plan.comm
+    cdef int code = enter(h), outcome = READY
+    if code:
+        return code
+    if needs_agreement(h, &plan.call, plan.program == NULL):
+        code = perform_with_gil(h, &plan.call)
+    elif plan.program == NULL:
+        outcome = (<Engine> h.engine).exchange_free(&plan.request.eager, plan.call.timeout_ns)
+    else:
+        outcome = (<Engine> h.engine).execute_free(<Program> plan.program, &plan.request.execution,
+                                                   plan.call.timeout_ns)
+    if outcome != READY:
+        code = break_down(h)
+    (<Engine> h.engine).leave_free()
+    return code

@@ -1,0 +1,274 @@
+"""Messages without the GIL: what can be sent or received at once, or while spinning.
+
+What needs a request (a full pair queue, a message that is not there yet, other requests that are pending) takes the
+GIL in the same turn and is done as in `shmring.p2p.point_to_point`.
+
+Functions of this room without the GIL have no Python variables, those of ``except ... as`` included: Cython would take
+the GIL to clear them at every return. So what needs the GIL is in functions of its own.
+"""
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from shmring.arrays.array_view cimport array_t
+from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
+from shmring.capi.handles cimport comm_t, hold, let_go, refuse_entry
+from shmring.capi.last_error cimport fail, fail_with
+from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
+from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, check_apart, check_tag, message_of,
+                                   request_of)
+from shmring.p2p.without_gil cimport enter_free, leave_free, recv_free, send_free, visit
+from shmring.sync.group cimport READY
+
+
+cdef inline void describe(shmring_message *m, arrival_t *found) noexcept nogil:
+    if m != NULL:
+        m.source, m.tag, m.nbytes, m.dtype = found.source, found.tag, found.nbytes, found.code
+
+
+cdef inline void describe_message(shmring_message *m, Message message) noexcept:
+    if m != NULL and message is not None:
+        m.source, m.tag, m.nbytes, m.dtype = message.source, message.tag, message.nbytes, message.code
+
+
+cdef inline Message message_from(arrival_t *found):
+    """The message that has begun, or None."""
+    return None if found.source == ANY else message_of(found.source, found.tag, found.nbytes, found.code)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef int check_peers(comm_t *h, int dst, int tag, int src, int out_tag) noexcept nogil:
+    """0, or the code of the error. ``dst``, ``tag``: of what is sent; ``src``, ``out_tag``: of what is received."""
+    if 0 <= dst < h.size and tag >= 0 and ANY <= src < h.size and out_tag >= ANY:
+        return 0
+    with gil:
+        return refuse_peers(<PointToPoint> h.messages, dst, tag, src, out_tag)
+
+
+cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) noexcept:
+    try:
+        p.check_peer(dst, False)
+        p.check_peer(src, True)
+        check_tag(tag, False)
+        check_tag(out_tag, True)
+    except BaseException as error:
+        return fail_with(error)
+    return 0
+
+
+# ---- calls that end when they are done -------------------------------------------------------------------------------
+
+cdef int send(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept nogil:
+    if not enter_free(<PointToPoint> h.messages):
+        return refuse_entry(h)
+    if send_free(<PointToPoint> h.messages, a, dst, tag):
+        leave_free(<PointToPoint> h.messages)
+        return 0
+    with gil:
+        return send_with_gil(<PointToPoint> h.messages, a, dst, tag, timeout_ns)
+
+
+cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept:
+    visit(p)
+    try:
+        try:
+            p.transmit(a, None, None, dst, tag, timeout_ns)
+        finally:
+            p.leave()
+    except BaseException as error:
+        return fail_with(error)
+    return 0
+
+
+cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmring_message *m) noexcept nogil:
+    cdef arrival_t found
+    cdef bint has_spun = False
+    if not enter_free(<PointToPoint> h.messages):
+        return refuse_entry(h)
+    if recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
+        leave_free(<PointToPoint> h.messages)
+        describe(m, &found)
+        return 0
+    with gil:
+        return recv_with_gil(<PointToPoint> h.messages, None, a, src, tag, &found, timeout_ns, has_spun, m)
+
+
+cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
+                       int64_t timeout_ns, bint has_spun, shmring_message *m) noexcept:
+    """Receive by a request, which goes on with the message that has begun, if any; the send ends as well."""
+    visit(p)
+    try:
+        try:
+            if sending is not None:
+                p.begin_send(sending)
+            describe_message(m, p.await_message(sending, request_of(p, RECV, src, tag, a, None, None),
+                                                message_from(found), timeout_ns, has_spun))
+        finally:
+            p.leave()
+    except BaseException as error:
+        return fail_with(error)
+    return 0
+
+
+cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, int out_tag, int64_t timeout_ns,
+                  shmring_message *m) noexcept nogil:
+    cdef arrival_t found
+    cdef bint has_spun = False, is_sent
+    if a.nbytes and b.nbytes and <char *> a.data < <char *> b.data + b.nbytes \
+            and <char *> b.data < <char *> a.data + a.nbytes:
+        with gil:
+            return refuse_overlap(a, b)
+    if not enter_free(<PointToPoint> h.messages):
+        return refuse_entry(h)
+    found.source = ANY
+    is_sent = send_free(<PointToPoint> h.messages, a, dst, tag)
+    if is_sent and recv_free(<PointToPoint> h.messages, b, src, out_tag, &found, &has_spun) == READY:
+        leave_free(<PointToPoint> h.messages)
+        describe(m, &found)
+        return 0
+    with gil:
+        return recv_with_gil(<PointToPoint> h.messages,
+                             None if is_sent else request_of(<PointToPoint> h.messages, SEND, dst, tag, a, None, None),
+                             b, src, out_tag, &found, timeout_ns, has_spun, m)
+
+
+cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
+    try:
+        check_apart(a, b)
+    except BaseException as error:
+        return fail_with(error)
+    return 0
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+cdef pending_t *new_pending() noexcept nogil:
+    cdef pending_t *pending = <pending_t *> calloc(1, sizeof(pending_t))
+    if pending == NULL:
+        fail(SHMRING_ERR_OUT_OF_MEMORY, -1, b"no memory for a request")
+    return pending
+
+
+cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexcept nogil:
+    cdef pending_t *pending = new_pending()
+    cdef int code = 0
+    if pending == NULL:
+        return SHMRING_ERR_OUT_OF_MEMORY
+    if not enter_free(<PointToPoint> h.messages):
+        code = refuse_entry(h)
+    elif send_free(<PointToPoint> h.messages, a, dst, tag):
+        leave_free(<PointToPoint> h.messages)
+    else:
+        with gil:
+            code = begin_with_gil(h, SEND, a, dst, tag, NULL, pending)
+    return hand_over(pending, code, made)
+
+
+cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexcept nogil:
+    cdef pending_t *pending = new_pending()
+    cdef arrival_t found
+    cdef bint has_spun = True      # looks only
+    cdef int code = 0
+    if pending == NULL:
+        return SHMRING_ERR_OUT_OF_MEMORY
+    if not enter_free(<PointToPoint> h.messages):
+        code = refuse_entry(h)
+    elif recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
+        leave_free(<PointToPoint> h.messages)
+        describe(&pending.message, &found)
+    else:
+        with gil:
+            code = begin_with_gil(h, RECV, a, src, tag, &found, pending)
+    return hand_over(pending, code, made)
+
+
+cdef inline int hand_over(pending_t *pending, int code, pending_t **made) noexcept nogil:
+    if code:
+        free(pending)
+        pending = NULL
+    made[0] = pending
+    return code
+
+
+cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arrival_t *found,
+                        pending_t *pending) noexcept:
+    cdef PointToPoint p = <PointToPoint> h.messages
+    cdef Request r
+    visit(p)
+    try:
+        try:
+            r = request_of(p, kind, peer, tag, a, None, None)
+            if kind == SEND:
+                p.begin_send(r)
+            else:
+                p.begin_receive(r, message_from(found))
+        finally:
+            p.leave()
+    except BaseException as error:
+        return fail_with(error)
+    Py_INCREF(r)
+    pending.request = <PyObject *> r
+    pending.comm = h
+    hold(h)
+    return 0
+
+
+cdef int test(pending_t **pending, int *is_over, shmring_message *m) noexcept nogil:
+    is_over[0] = True
+    if pending[0] == NULL or pending[0].request == NULL:
+        return finish_at_once(pending, m)
+    with gil:
+        return test_with_gil(pending, is_over, m)
+
+
+cdef int test_with_gil(pending_t **pending, int *is_over, shmring_message *m) noexcept:
+    try:
+        is_over[0] = (<Request> pending[0].request).done()
+    except BaseException as error:
+        is_over[0] = False
+        return fail_with(error)
+    return finish(pending, m) if is_over[0] else 0
+
+
+cdef int wait(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept nogil:
+    if pending[0] == NULL or pending[0].request == NULL:
+        return finish_at_once(pending, m)
+    with gil:
+        return wait_with_gil(pending, timeout_ns, m)
+
+
+cdef int wait_with_gil(pending_t **pending, int64_t timeout_ns, shmring_message *m) noexcept:
+    try:
+        (<Request> pending[0].request).settle(timeout_ns)
+    except BaseException as error:
+        return fail_with(error)
+    return finish(pending, m)
+
+
+cdef int finish_at_once(pending_t **pending, shmring_message *m) noexcept nogil:
+    if pending[0] != NULL:
+        if m != NULL:
+            m[0] = pending[0].message
+        free(pending[0])
+        pending[0] = NULL
+    elif m != NULL:
+        memset(m, 0, sizeof(shmring_message))
+        m.source = m.tag = ANY
+    return 0
+
+
+cdef int finish(pending_t **pending, shmring_message *m) noexcept:
+    """Free a request that is over; 0, or the code of its error."""
+    cdef pending_t *over = pending[0]
+    cdef Request r = <Request> over.request
+    cdef comm_t *h = over.comm
+    pending[0] = NULL
+    free(over)
+    Py_DECREF(r)      # `r` is another reference
+    let_go(h)
+    describe_message(m, r.message)
+    return fail_with(r.error) if r.error is not None else 0

@@ -1,0 +1,325 @@
+"""The C table: every call, from threads without the GIL, gives the bits of the method of the communicator."""
+
+import numpy as np
+import pytest
+from support.capi import (
+    ANY, COMPILERS, IRECV, ISEND, OPEN, PLAN, RECV, SEND, SENDRECV, SPLIT, DUP, CLOSE, TEST, WAIT, KINDS, NO_COLOR,
+    Table, build,
+)  # fmt: skip
+from support.harness import run_ranks
+from support.inputs import NUMPY_DTYPES, same_bits, values
+
+from shmring.dtypes import DTYPE_CODES, OPS, is_defined
+
+SLOTS = {"slot_nbytes": 65536}
+# Elements of one rank's block: none, one, one eager message, and more than a slot of float32.
+COUNTS = (0, 1, 100, 40000)
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
+MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
+
+
+@pytest.fixture(scope="module", params=COMPILERS)
+def library(request, tmp_path_factory):
+    return build(tmp_path_factory.mktemp("capi"), request.param)
+
+
+@pytest.fixture(scope="module")
+def c_library(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("capi"))
+
+
+def shapes(kind, size, count):
+    """The shapes of x and out."""
+    blocks = (size, count)
+    x = blocks if kind in ("reduce_scatter", "scatter", "all_to_all") else (count,)
+    return x, blocks if kind in ("all_gather", "gather", "all_to_all") else (count,)
+
+
+def by_method(comm, kind, x, out, root, op):
+    """The call as the method of the communicator; what it has written."""
+    extra = {"root": root} if kind in ROOTED else {}
+    if kind in REDUCTIONS:
+        extra["op"] = op
+    if kind == "broadcast":
+        return comm.broadcast(x, **extra)
+    getattr(comm, kind)(x, out, **extra)
+    return out
+
+
+def compare(comm, table, handle, kind, name, op, count, by_plan):
+    """One call by its method and by the table."""
+    dtype = NUMPY_DTYPES[name]
+    root = count % comm.size
+    x_shape, out_shape = shapes(kind, comm.size, count)
+    x = values(dtype, x_shape, comm.rank, count, KINDS[kind])
+    blank = np.zeros(out_shape, dtype)
+    expected = by_method(comm, kind, x.copy(), blank.copy(), root, op)
+    out = x.copy() if kind == "broadcast" else blank.copy()
+    fields = {"x": x, "out": out, "count": count, "dtype": DTYPE_CODES[name]}
+    if kind in REDUCTIONS:
+        fields["op"] = op
+    if kind in ROOTED:
+        fields["root"] = root
+    if by_plan:
+        fields["x"] = out if kind == "broadcast" else x
+        table.call(PLAN, handle, key=KINDS[kind], times=2, **fields)
+    else:
+        table.call(kind, handle, **fields)
+    assert same_bits(out, expected), (kind, name, op, count)
+
+
+def compare_all(comm, path, kinds, by_plan):
+    table = Table(path)
+    handle = table.open(comm)
+    assert table.without_gil.rank_of(*map(_pointer, (table.address, handle))) == comm.rank
+    assert table.without_gil.size_of(*map(_pointer, (table.address, handle))) == comm.size
+    ncalls = 0
+    for kind in kinds:
+        for count in COUNTS:
+            for name in ("float32", "bfloat16", "int64", "bool", "complex128"):
+                for op in OPS if kind in REDUCTIONS else ("sum",):
+                    if kind in REDUCTIONS and not is_defined(op, name):
+                        continue
+                    if count == COUNTS[-1] and (name, op) not in (("float32", "sum"), ("bfloat16", "avg"), ("int64", "max")):
+                        continue
+                    compare(comm, table, handle, kind, name, op, count, by_plan)
+                    ncalls += 1
+    table.call("barrier", handle)
+    table.release(handle)
+    return ncalls
+
+
+def _pointer(number):
+    import ctypes
+
+    return ctypes.c_void_p(number)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_collective_gives_the_bits_of_the_method(library, size):
+    assert min(run_ranks(size, compare_all, library, REDUCTIONS + MOVES, False, init=SLOTS)) > 50
+
+
+def test_plans_give_the_bits_of_the_method(c_library):
+    assert min(run_ranks(2, compare_all, c_library, REDUCTIONS + MOVES, True, init=SLOTS)) > 50
+
+
+def in_place(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    for count in COUNTS:
+        x = values("float32", count, comm.rank, count)
+        expected = comm.all_reduce(x.copy())
+        y = x.copy()
+        table.call("all_reduce", handle, x=y, out=y, count=count)
+        assert same_bits(y, expected)
+        blocks = np.zeros((comm.size, count), np.float32)
+        blocks[comm.rank] = x
+        expected = comm.all_gather(x)
+        table.call("all_gather", handle, x=blocks.ctypes.data + comm.rank * x.nbytes, out=blocks, count=count)
+        assert same_bits(blocks, expected)
+        blocks = values("float32", (comm.size, count), comm.rank, count, 1)
+        expected = comm.all_to_all(blocks.copy())
+        table.call("all_to_all", handle, x=blocks, out=blocks, count=count)
+        assert same_bits(blocks, expected)
+        blocks = values("float32", (comm.size, count), comm.rank, count, 2)
+        expected = comm.reduce_scatter(blocks.copy())
+        table.call("reduce_scatter", handle, x=blocks, out=blocks.ctypes.data + comm.rank * x.nbytes, count=count,
+                   dtype=DTYPE_CODES["float32"])
+        assert same_bits(blocks[comm.rank], expected)
+    table.release(handle)
+
+
+def test_calls_in_place(c_library):
+    run_ranks(3, in_place, c_library, init=SLOTS)
+
+
+def mixed_ways(comm, path):
+    """Even ranks by the table, odd ones by the method: the same call."""
+    table = Table(path)
+    handle = table.open(comm)
+    for count in (1, 40000):
+        x = values("float64", count, comm.rank, count)
+        expected = comm.all_reduce(x.copy(), op="max")
+        if comm.rank % 2:
+            out = comm.all_reduce(x, op="max")
+        else:
+            out = np.zeros_like(x)
+            table.call("all_reduce", handle, x=x, out=out, count=count, op="max")
+        assert same_bits(out, expected)
+    table.release(handle)
+
+
+def test_a_rank_may_use_the_table_and_another_one_the_method(c_library):
+    run_ranks(4, mixed_ways, c_library, init=SLOTS)
+
+
+def on_shared_arrays(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = comm.empty(100000, np.float32)
+    x[:] = values("float32", x.shape, comm.rank)
+    expected = comm.all_reduce(np.array(x))
+    before = comm.stats()["zero_copy_calls"]
+    table.call("all_reduce", handle, x=x, out=x, count=x.size)
+    assert same_bits(np.array(x), expected)
+    assert comm.stats()["zero_copy_calls"] == before + 1
+    table.release(handle)
+
+
+def test_shared_arrays_are_not_staged(c_library):
+    run_ranks(2, on_shared_arrays, c_library)
+
+
+def with_helper_threads(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = values("float32", 1 << 21, comm.rank)
+    expected = comm.all_reduce(x.copy())
+    before = comm.stats()["split_calls"]
+    out = np.zeros_like(x)
+    table.call("all_reduce", handle, x=x, out=out, count=x.size)
+    assert same_bits(out, expected)
+    assert comm.stats()["split_calls"] == before + (comm.stats()["threads"] > 1)
+    table.release(handle)
+    return comm.stats()["threads"]
+
+
+def test_large_calls_use_the_helper_threads(c_library):
+    threads = run_ranks(2, with_helper_threads, c_library, init={"threads": 2})
+    assert threads == [2, 2]
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def groups(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    twin = table.call(DUP, handle).made
+    part = table.call(SPLIT, handle, color=comm.rank % 2, key=-comm.rank).made
+    none = table.call(SPLIT, handle, color=NO_COLOR if comm.rank else 7, key=0).made
+    members = [rank for rank in reversed(range(comm.size)) if rank % 2 == comm.rank % 2]
+    total = np.zeros(1)
+    table.call("all_reduce", part, x=np.array([float(comm.rank)]), out=total, count=1)
+    assert total[0] == sum(members)
+    assert table.without_gil.rank_of(*map(_pointer, (table.address, part))) == members.index(comm.rank)
+    table.call("all_reduce", twin, x=np.array([float(comm.rank)]), out=total, count=1)
+    assert total[0] == sum(range(comm.size))
+    assert bool(none) == (comm.rank == 0)
+    comm.barrier()
+    for made in filter(None, (twin, part, none)):
+        table.call(CLOSE, made)
+        table.release(made)
+    table.release(handle)
+
+
+def test_communicators_are_duplicated_and_split(c_library):
+    run_ranks(4, groups, c_library)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def around(comm, path):
+    """Messages of all lengths around the ring of ranks, by each pair of calls."""
+    table = Table(path)
+    handle = table.open(comm)
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for count in (0, 1, 5, 1000, 200000):
+        x = values("float32", count, comm.rank, count)
+        wanted = values("float32", count, before, count)
+        out = np.zeros_like(x)
+        code = DTYPE_CODES["float32"]
+        done = table.call(SENDRECV, handle, x=x, count=count, peer=after, tag=3, out=out, out_count=count,
+                          out_dtype=code, source=before, out_tag=ANY)
+        assert same_bits(out, wanted)
+        found = done.message
+        assert (found.source, found.tag, found.nbytes, found.dtype) == (before, 3, x.nbytes, code)
+
+        out[:] = 0
+        request = table.call(IRECV, handle, out=out, count=count, peer=ANY, tag=9)
+        table.call(SEND, handle, x=x, count=count, peer=after, tag=9)
+        finished = table.call(WAIT, request=request.request)
+        assert same_bits(out, wanted)
+        assert (finished.message.source, finished.message.tag, finished.request) == (before, 9, None)
+
+        out[:] = 0
+        sending = table.call(ISEND, handle, x=x, count=count, peer=after, tag=1)
+        table.call(RECV, handle, out=out, count=count, peer=before, tag=1)
+        while sending.request:
+            table.without_gil.run_here(_by_reference(sending, TEST))
+        assert sending.is_over
+        assert same_bits(out, wanted)
+    table.release(handle)
+
+
+def _by_reference(job, what):
+    import ctypes
+
+    job.what = what
+    return ctypes.byref(job)
+
+
+def test_messages_of_all_lengths(library):
+    run_ranks(3, around, library)
+
+
+def test_a_rank_sends_to_itself(c_library):
+    run_ranks(1, around, c_library)
+
+
+def with_methods(comm, path):
+    """The table at one end and the methods at the other, with tags out of order."""
+    table = Table(path)
+    handle = table.open(comm)
+    x = values("int32", 100, 5)
+    out = np.zeros_like(x)
+    if comm.rank == 0:
+        table.call(SEND, handle, x=x, count=100, peer=1, tag=1)
+        comm.send(x + 1, 1, tag=2)
+        comm.recv(out, 1)
+        assert (out == x + 2).all()
+    else:
+        table.call(RECV, handle, out=out, count=100, peer=0, tag=2)
+        assert (out == x + 1).all()
+        message = comm.recv(out, 0, 1)
+        assert message.dtype == "int32"
+        assert same_bits(out, x)
+        table.call(SEND, handle, x=x + 2, count=100, peer=0, tag=0)
+    table.release(handle)
+
+
+def test_messages_between_the_table_and_the_methods(c_library):
+    run_ranks(2, with_methods, c_library)
+
+
+def lives(comm, path):
+    """The handle and a plan keep the communicator alive; the last of them frees it."""
+    import gc
+    import sys
+    import weakref
+
+    table = Table(path)
+    twin = comm.dup()
+    before = sys.getrefcount(twin)
+    handle = table.call(OPEN, object=id(twin)).made
+    second = table.open(twin)
+    assert sys.getrefcount(twin) == before + 2
+    table.release(second)
+    assert sys.getrefcount(twin) == before + 1
+    watch = weakref.ref(twin)
+    del twin
+    gc.collect()
+    x = np.ones(3)
+    table.call("all_reduce", handle, x=x, out=x, count=3)
+    assert watch() is not None
+    assert (x == comm.size).all()
+    comm.barrier()
+    table.release(handle)
+    assert watch() is None
+
+
+def test_a_handle_keeps_its_communicator_alive(c_library):
+    run_ranks(2, lives, c_library)

@@ -1,0 +1,349 @@
+"""Errors of the C table: code, rank and text are those of the Python exception, and bad arguments send nothing."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.capi import (
+    ABORT, ABORTED, ANY, BAD_ARGUMENT, CLOSE, CLOSED, DUP, IRECV, ISEND, MESSAGE_TIMEOUT, MESSAGE_TOO_LONG, MISMATCH,
+    OPEN, PEER_LOST, PLAN, RECV, SEND, SENDRECV, SPLIT, TEST, TIMEOUT, WAIT, Table, build,
+)  # fmt: skip
+from support.harness import report, run_ranks, start_ranks
+
+import shmring
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("capi"))
+
+
+def text_of(exception, call, *args):
+    with pytest.raises(exception) as found:
+        call(*args)
+    return str(found.value)
+
+
+def lose_a_peer(comm, path, what):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(100000 if what == "large" else 1)
+    if what == "large":
+        table.call("all_reduce", handle, x=x, out=x, count=x.size)
+    comm.barrier()
+    report("ready")
+    if comm.rank == 1:
+        time.sleep(600)
+    what = "all_reduce" if what == "large" else what
+    more = {"peer": 1} if what == RECV else {}
+    code, rank, text = table.error_of(what, handle, x=x, out=x, count=x.size, **more)
+    again = table.error_of("barrier", handle)
+    assert again == (code, rank, text)
+    assert text == text_of(shmring.PeerLostError, comm.barrier)
+    table.release(handle)
+    return code, rank, text
+
+
+@pytest.mark.parametrize("what", ["all_reduce", "large", "barrier", RECV])
+def test_a_killed_rank_is_named_by_code_rank_and_text(library, what):
+    gang = start_ranks(3, lose_a_peer, library, what)
+    gang.wait_for("ready")
+    gang.kill(1)
+    for outcome in gang.outcomes():
+        if outcome.rank != 1:
+            code, rank, text = outcome.result
+            assert (code, rank) == (PEER_LOST, 1)
+            assert f"rank 1 (pid {gang.pids[1]}) died" in text
+
+
+def be_late(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(1)
+    if comm.rank == 1:
+        comm.recv(x, 0)
+        return None
+    found = table.error_of("all_reduce", handle, x=x, out=x, count=1, timeout_ns=SECOND // 10)
+    assert found[2] == text_of(shmring.CollectiveTimeoutError, comm.barrier)
+    return found
+
+
+def test_a_timeout_names_the_rank_that_is_late(library):
+    gang = start_ranks(2, be_late, library)
+    code, rank, text = gang.outcomes()[0].result
+    assert (code, rank) == (TIMEOUT, 1)
+    assert "timed out in all_reduce(sum, float64 x 1) waiting for rank 1" in text
+
+
+def use_default_timeout(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    if comm.rank == 0:
+        return table.error_of("barrier", handle)[:2]
+    with pytest.raises(shmring.CollectiveTimeoutError):
+        comm.recv(np.ones(1), 0, timeout=None)
+    return None
+
+
+def test_the_default_timeout_is_that_of_the_communicator(library):
+    assert run_ranks(2, use_default_timeout, library, init={"timeout": 0.2})[0] == (TIMEOUT, 1)
+
+
+def disagree(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(4)
+    code, rank, text = table.error_of("all_reduce", handle, x=x, out=x, count=3 + comm.rank)
+    assert text == text_of(shmring.MismatchError, comm.barrier)
+    return code, text
+
+
+def test_ranks_that_disagree(library):
+    for code, text in run_ranks(2, disagree, library):
+        assert code == MISMATCH
+        assert "all_reduce(sum, float64 x 3)" in text
+        assert "all_reduce(sum, float64 x 4)" in text
+
+
+def be_aborted(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    if comm.rank == 1:
+        reason = np.frombuffer(b"no more data\0", np.uint8)
+        table.call(ABORT, handle, object=reason.ctypes.data)
+    found = table.error_of("barrier", handle)
+    assert found[2] == text_of(shmring.AbortedError, comm.barrier)
+    return found
+
+
+def test_an_abort_ends_all_ranks(library):
+    for code, rank, text in run_ranks(2, be_aborted, library):
+        assert (code, rank) == (ABORTED, 1)
+        assert text.endswith("rank 1 aborted: no more data")
+
+
+def close_it(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(1)
+    plan = {"x": x, "out": x, "count": 1}
+    table.call(PLAN, handle, **plan)
+    comm.barrier()
+    table.call(CLOSE, handle)
+    assert comm.is_closed
+    wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
+    for what, fields in (("barrier", {}), (PLAN, plan), (SEND, {**plan, "peer": 0}), (RECV, {**plan, "peer": 0}),
+                         (ISEND, {**plan, "peer": 0}), (IRECV, {**plan, "peer": 0}), (DUP, {}), (SPLIT, {}),
+                         (ABORT, {})):
+        assert table.error_of(what, handle, **fields) == wanted, what
+    assert table.error_of(OPEN, object=id(comm)) == wanted
+    table.call(CLOSE, handle)
+    table.release(handle)
+
+
+def test_a_closed_communicator(library):
+    run_ranks(2, close_it, library)
+
+
+def close_meanwhile(comm, path):
+    """Another thread closes the communicator while a thread waits in a call of the table."""
+    table = Table(path)
+    handle = table.open(comm)
+    found = []
+    for what, fields in (("barrier", {}), (RECV, {"x": np.ones(1), "out": np.ones(1), "count": 1, "peer": 1})):
+        twin = comm.dup()
+        other = table.open(twin)
+        if comm.rank == 0:
+            thread = threading.Thread(target=lambda: found.append(table.error_of(what, other, **fields)))
+            thread.start()
+            time.sleep(0.2)
+            twin.close()
+            thread.join()
+        comm.barrier()
+        table.release(other)
+        twin.close()
+    table.release(handle)
+    return found
+
+
+def test_closing_ends_the_call_of_another_thread(library):
+    found, _ = run_ranks(2, close_meanwhile, library)
+    assert len(found) == 2
+    for code, rank, text in found:
+        assert (code, rank) == (ABORTED, 0)
+        assert "closed while another thread was in a call" in text
+
+
+# ---- bad arguments ---------------------------------------------------------------------------------------------------
+
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+               "scan", "exscan")  # fmt: skip
+
+
+def bad_calls(comm, x):
+    """Calls with one bad argument each, and a part of the text that is expected."""
+    good = {"x": x, "out": x[4:], "count": 1, "root": comm.rank, "peer": 0, "dtype": 0, "op": 0, "out_count": 1}
+    for what in (*COLLECTIVES, PLAN):
+        yield what, good | {"count": -1}, "count=-1"
+        yield what, good | {"count": 2**60}, f"count={2**60}"
+        yield what, good | {"dtype": 15}, "dtype=15"
+        yield what, good | {"dtype": -2}, "dtype=-2"
+        yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
+        yield what, good | {"out": 0} if what != "broadcast" else good | {"out": 0, "x": 0}, "NULL"
+        if what != "broadcast":
+            yield what, good | {"x": 0}, "NULL"
+    for what in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan", PLAN):
+        yield what, good | {"op": 10}, "op=10"
+        yield what, good | {"op": -1}, "op=-1"
+        yield what, good | {"op": "band"}, "op 'band' is not defined on float64"
+        yield what, good | {"dtype": -1}, "SHMRING_OPAQUE"
+        if what != "reduce_scatter":
+            yield what, good | {"out": x.ctypes.data + 8, "count": 2, "dtype": 0}, "overlap"
+    for what in ("reduce", "broadcast", "gather", "scatter"):
+        yield what, good | {"root": comm.size}, f"root={comm.size}: must be a rank, from 0 to {comm.size - 1}"
+        yield what, good | {"root": -1}, "root=-1"
+    yield "barrier", {"timeout_ns": -3}, "timeout_ns=-3"
+    yield PLAN, good | {"key": 12}, "kind=12"
+    for what in (SEND, RECV, SENDRECV, ISEND, IRECV):
+        yield what, good | {"count": -1}, "count=-1"
+        yield what, good | {"dtype": 99}, "dtype=99"
+        yield what, good | {"peer": comm.size}, f"rank {comm.size}: must be from 0 to {comm.size - 1}"
+        yield what, good | {"tag": -2}, "tag=-2"
+        if what not in (ISEND, IRECV):
+            yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
+    yield SEND, good | {"x": 0}, "NULL"
+    yield RECV, good | {"out": 0}, "NULL"
+    yield SENDRECV, good | {"out": 0}, "NULL"
+    yield SENDRECV, good | {"out": x}, "overlap"
+    yield SENDRECV, good | {"source": -2}, "rank -2"
+    yield WAIT, {"timeout_ns": -3}, "timeout_ns=-3"
+
+
+def refuse_bad_arguments(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(8)
+    rounds = comm.stats()["rounds"]
+    ncalls = 0
+    for what, fields, wanted in bad_calls(comm, x):
+        found = table.error_of(what, handle, **fields)
+        assert found[:2] == (BAD_ARGUMENT, ANY), (what, fields, found)
+        assert wanted in found[2], (what, fields, found)
+        ncalls += 1
+    for what in (*COLLECTIVES, "barrier", SEND, RECV, SENDRECV, ISEND, IRECV, PLAN, DUP, SPLIT, CLOSE, ABORT):
+        assert table.error_of(what, None, x=x, out=x, count=1)[0] == BAD_ARGUMENT, what
+    table.release(None)
+    assert table.error_of(OPEN, object=id("text"))[::2] == (
+        BAD_ARGUMENT, "comm_open takes a shmring.Communicator, not str"
+    )  # fmt: skip
+    assert table.error_of(OPEN, object=None)[0] == BAD_ARGUMENT
+    assert comm.stats()["rounds"] == rounds
+    assert comm.iprobe() is None
+    table.call("all_reduce", handle, x=x, out=x, count=8)
+    assert (x == comm.size).all()
+    table.release(handle)
+    return ncalls
+
+
+def test_bad_arguments_send_nothing(library):
+    assert min(run_ranks(2, refuse_bad_arguments, library)) > 100
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def lose_no_message(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x, out = np.arange(10, dtype=np.int32), np.zeros(10, np.int32)
+    if comm.rank == 0:
+        comm.send(x, 1)
+        comm.barrier()
+        return
+    fields = {"out": out, "count": 10, "peer": 0}
+    found = table.error_of(RECV, handle, **fields, tag=5, timeout_ns=SECOND // 20)
+    assert found[0] == MESSAGE_TIMEOUT
+    assert found[2] == text_of(shmring.MessageTimeoutError, lambda: comm.recv(out, 0, 5, timeout=0.05))
+    found = table.error_of(RECV, handle, **fields | {"count": 9})
+    assert found[:2] == (MESSAGE_TOO_LONG, 0)
+    assert found[2] == text_of(shmring.MessageTooLongError, lambda: comm.recv(out[:9], 0))
+    found = table.error_of(RECV, handle, **fields, dtype=1)
+    assert found[0] == BAD_ARGUMENT
+    assert found[2] == text_of(TypeError, lambda: comm.recv(out.view(np.float32), 0))
+    waiting = table.call(IRECV, handle, **fields | {"peer": ANY}, tag=5)
+    table.run(polled := table.job(TEST, request=waiting.request))
+    assert not polled.is_over
+    assert table.error_of(WAIT, request=waiting.request, timeout_ns=SECOND // 20)[0] == MESSAGE_TIMEOUT
+    comm.isend(x * 2, 1, tag=5)
+    done = table.call(WAIT, request=waiting.request)
+    assert (done.message.source, done.request) == (1, None)
+    assert (out == x * 2).all()
+    table.call(RECV, handle, **fields)
+    assert (out == x).all()
+    comm.barrier()
+    assert table.call(TEST, request=None).is_over
+    table.release(handle)
+
+
+def test_errors_of_messages_lose_nothing(library):
+    run_ranks(2, lose_no_message, library)
+
+
+# ---- processes and threads -------------------------------------------------------------------------------------------
+
+
+def fork_with_handle(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(1)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        found = [table.error_of("barrier", handle), table.error_of(SEND, handle, x=x, count=1),
+                 table.error_of(OPEN, object=id(comm))]
+        wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
+        os.write(writing, b"ok" if found == [wanted] * 3 and "fork" in wanted[2] else repr(found).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reading, 10000) == b"ok"
+    os.close(reading)
+    os.close(writing)
+    table.call("all_reduce", handle, x=x, out=x, count=1)
+    assert x[0] == comm.size
+    table.release(handle)
+
+
+def test_a_forked_child_gets_an_error(library):
+    run_ranks(2, fork_with_handle, library)
+
+
+def call_inside_a_call(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    found = []
+
+    def handle_signal(_number, _frame):
+        job = table.job("barrier", handle)
+        table.without_gil.run_here(ctypes.byref(job))
+        found.append((job.code, job.text.decode()))
+
+    if comm.rank == 0:
+        signal.signal(signal.SIGALRM, handle_signal)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    else:
+        time.sleep(1)      # so that the signal comes while rank 0 waits in the barrier
+    comm.barrier()
+    table.release(handle)
+    return found
+
+
+def test_a_call_inside_a_call_of_its_own_thread(library):
+    found, _ = run_ranks(2, call_inside_a_call, library)
+    ((code, text),) = found
+    assert (code, "a call inside a call of its own thread" in text) == (BAD_ARGUMENT, True)

@@ -1,0 +1,232 @@
+"""The C table in threads: calls need no GIL, and take turns with each other and with the methods."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
+from support.harness import run_ranks
+from support.inputs import same_bits, values
+
+from shmring.dtypes import DTYPE_CODES
+
+SLOTS = {"slot_nbytes": 65536}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("capi"))
+
+
+def call_while_the_gil_is_held(comm, path):
+    """The main thread holds the GIL until the thread that makes the calls has ended: with the GIL they would hang."""
+    table = Table(path)
+    handle = table.open(comm)
+    for count in (1, 1000, 100000):
+        x = values("float32", count, comm.rank)
+        expected = comm.all_reduce(x.copy())
+        out = np.zeros_like(x)
+        fields = {"x": x, "out": out, "count": count}
+        table.call("all_reduce", handle, **fields)  # makes the plan, with the GIL
+        out[:] = 0
+        table.call("all_reduce", handle, **fields, keep_gil=True, times=20)
+        assert same_bits(out, expected)
+    for kind in ("barrier", "broadcast"):
+        table.call(kind, handle, out=out, count=1, root=0, keep_gil=True, times=20)
+
+    # A peer that is late by far more than a rank spins.
+    comm.barrier()
+    if comm.rank == 1:
+        time.sleep(0.3)
+    table.call("all_reduce", handle, **fields, keep_gil=True)
+    assert same_bits(out, expected)
+
+    # A message that is there, to a pair queue that is open.
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out = np.zeros(1000, np.float32)
+    comm.sendrecv(values("float32", 1000, 0), after, out, before)
+    x = values("float32", 1000, 1, comm.rank)
+    table.call(SEND, handle, x=x, count=1000, peer=after, tag=1, keep_gil=True)
+    table.call("barrier", handle, keep_gil=True)
+    table.call(RECV, handle, out=out, count=1000, peer=before, tag=1, keep_gil=True)
+    assert same_bits(out, values("float32", 1000, 1, before))
+    sending = table.call(ISEND, handle, x=x, count=1000, peer=after, tag=2, keep_gil=True)
+    table.call("barrier", handle, keep_gil=True)
+    out[:] = 0
+    receiving = table.call(IRECV, handle, out=out, count=1000, peer=before, tag=2, keep_gil=True)
+    assert same_bits(out, values("float32", 1000, 1, before))
+    assert table.call(TEST, request=sending.request, keep_gil=True).is_over
+    assert table.call(WAIT, request=receiving.request, keep_gil=True).message.tag == 2
+    fields = {"x": x, "count": 1000, "peer": after, "tag": 3, "source": before, "out_tag": 3}
+    table.call(SEND, handle, **fields, keep_gil=True)
+    table.call("barrier", handle, keep_gil=True)
+    table.call(SENDRECV, handle, **fields, out=out, out_count=1000, out_dtype=1, keep_gil=True)
+    table.call("barrier", handle, keep_gil=True)
+    table.call(RECV, handle, out=out, count=1000, peer=before, tag=3, keep_gil=True)
+    table.release(handle)
+
+
+def test_a_call_needs_no_gil(library):
+    run_ranks(2, call_while_the_gil_is_held, library, init=SLOTS)
+
+
+def call_with_the_gil(comm, path):
+    """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
+    import ctypes
+
+    table = Table(path)
+    handle = table.open(comm)
+    x, out = np.ones(1), np.zeros(1)
+    counted = []
+    ending = threading.Event()
+
+    def count():
+        while not ending.is_set():
+            counted.append(None)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    first = threading.Thread(target=comm.barrier)
+    thread.start()
+    if comm.rank == 0:
+        first.start()  # has the turn when the next call begins, and needs the GIL to give it
+        time.sleep(0.1)
+    else:
+        time.sleep(0.3)
+        comm.barrier()
+    before = len(counted)
+    job = table.job("all_reduce", handle, x=x, out=out, count=1)
+    table.with_gil.run_here(ctypes.byref(job))
+    assert (job.code, out[0]) == (0, comm.size)
+    ending.set()
+    thread.join()
+    if comm.rank == 0:
+        first.join()
+    table.release(handle)
+    return len(counted) - before
+
+
+def test_a_call_with_the_gil_lets_it_go_while_it_waits(library):
+    assert run_ranks(2, call_with_the_gil, library)[0] > 1
+
+
+def on_twins(comm, path):
+    """A thread for each duplicate, all in calls at the same time."""
+    table = Table(path)
+    twins = [comm.dup() for _ in range(4)]
+    handles = [table.open(twin) for twin in twins]
+    xs = [values("float64", 500 * (i + 1), comm.rank, i) for i in range(4)]
+    outs = [np.zeros_like(x) for x in xs]
+    jobs = [
+        table.job("all_reduce", handle, x=x, out=out, count=x.size, times=200)
+        for handle, x, out in zip(handles, xs, outs, strict=True)
+    ]
+    jobs[3] = table.job(PLAN, handles[3], x=xs[3], out=outs[3], count=xs[3].size, times=200)
+    table.run(*jobs)
+    for twin, handle, x, out in zip(twins, handles, xs, outs, strict=True):
+        assert same_bits(out, twin.all_reduce(x.copy()))
+        table.release(handle)
+        twin.close()
+
+
+def test_threads_call_on_communicators_of_their_own(library):
+    run_ranks(2, on_twins, library, init=SLOTS)
+
+
+def on_one_communicator(comm, path):
+    """Threads of the table send and receive, threads of Python too, and the main thread makes collectives."""
+    table = Table(path)
+    handle = table.open(comm)
+    peer, times = comm.size - 1 - comm.rank, 300
+    code = DTYPE_CODES["int64"]
+    numbers = [np.array([tag], np.int64) for tag in range(8)]
+    places = [np.zeros(1, np.int64) for _ in range(8)]
+    jobs = [table.job(SEND, handle, x=numbers[tag], count=1, peer=peer, tag=tag, times=times) for tag in range(4)]
+    jobs += [
+        table.job(RECV, handle, out=places[tag].ctypes.data, dtype=code, count=1, peer=peer, tag=tag, times=times)
+        for tag in range(4)
+    ]
+    failures = []
+
+    def exchange(tag):
+        try:
+            for _ in range(times):
+                comm.sendrecv(numbers[tag], peer, places[tag], peer, tag=tag, out_tag=tag)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(4, 8)]
+    threads.append(threading.Thread(target=lambda: table.run(*jobs)))
+    for thread in threads:
+        thread.start()
+    total = np.zeros(100)
+    for _ in range(times):
+        total[:] = comm.rank
+        comm.all_reduce(total)
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not any(job.code for job in jobs), [job.text for job in jobs]
+    assert [int(place[0]) for place in places] == list(range(8))
+    assert total[0] == sum(range(comm.size))
+    assert comm.iprobe(ANY, ANY) is None
+    table.release(handle)
+
+
+def test_threads_of_the_table_and_of_python_take_turns(library):
+    run_ranks(2, on_one_communicator, library)
+
+
+def open_while_threads_wait(comm, path):
+    """The turn begins to be shared while one thread has it and another one waits for it."""
+    table = Table(path)
+    threads = [threading.Thread(target=comm.barrier) for _ in range(3)]
+    if comm.rank == 1:
+        time.sleep(0.3)
+    for thread in threads:
+        thread.start()
+    handle = table.open(comm)
+    for thread in threads:
+        thread.join()
+    table.call("barrier", handle)
+    second = table.open(comm)
+    table.call("barrier", second)
+    table.release(handle)
+    table.release(second)
+
+
+def test_a_handle_is_opened_while_threads_wait_for_their_turn(library):
+    run_ranks(2, open_while_threads_wait, library)
+
+
+def after_asynchronous_work(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = values("float32", 1000, comm.rank)
+    works = [comm.all_reduce(x.copy(), async_op=True) for _ in range(20)]
+    out = np.zeros_like(x)
+    table.call("all_reduce", handle, x=x, out=out, count=1000)
+    assert all(work.done() for work in works)
+    assert same_bits(out, works[0].wait())
+    table.release(handle)
+
+
+def test_asynchronous_work_comes_first(library):
+    run_ranks(2, after_asynchronous_work, library)
+
+
+def use_many_signatures(comm, path):
+    """More plans than a handle keeps."""
+    table = Table(path)
+    handle = table.open(comm)
+    x, out = np.ones(20000, np.float32), np.zeros(20000, np.float32)
+    for _ in range(2):
+        for count in range(2000, 2300):
+            table.call("all_reduce", handle, x=x, out=out, count=count)
+    assert (out[:2299] == comm.size).all()
+    table.release(handle)
+
+
+def test_more_plans_than_a_handle_keeps(library):
+    run_ranks(2, use_many_signatures, library)
