@@ -16,7 +16,8 @@ from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
-from shmring.sync.turn cimport give_shared_turn, give_turn, take_shared_turn, take_turn
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil, take_shared_turn,
+                                take_turn)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
@@ -243,6 +244,7 @@ cdef class Engine(Membership):
 
     cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
         cdef patience_t patience
+        cdef PyThreadState *state = drop_gil()
         cdef int outcome = UNREADY
         be_patient(&patience, timeout_ns)
         while outcome == UNREADY:
@@ -250,6 +252,7 @@ cdef class Engine(Membership):
                 outcome = advance_eager(&self.c, t, &patience)
             else:
                 outcome = execute(&self.c, &program.code, x, &patience)
+        retake_gil(state)
         return outcome
 
     def adopt_progress(self, made):

@@ -7,14 +7,19 @@
 #
 # Once threads without the GIL take it, too (`share_turn`), a mutex is the turn and the thread that has it owns the
 # fields. A thread never waits for the mutex with the GIL held, so the thread that has the turn can always take the GIL.
-cdef extern from "Python.h" nogil:
-    unsigned long PyThread_get_thread_ident()
-
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
     int pthread_mutex_trylock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
+
+cdef extern from "Python.h" nogil:
+    ctypedef struct PyThreadState:
+        pass
+    bint PyGILState_Check()
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
+    unsigned long PyThread_get_thread_ident()
 
 # Zeros are a turn that is free.
 ctypedef struct turn_t:
@@ -67,6 +72,18 @@ cdef inline void give_turn(turn_t *turn, object queue) noexcept:
     turn.is_taken = False
     if turn.nwaiting > 0:
         queue.put(None)
+
+
+# ---- for threads that may or may not have the GIL ----
+
+cdef inline PyThreadState *drop_gil() noexcept nogil:
+    """Give the GIL up, before a wait; NULL if the calling thread does not have it."""
+    return PyEval_SaveThread() if PyGILState_Check() else NULL
+
+
+cdef inline void retake_gil(PyThreadState *state) noexcept nogil:
+    if state != NULL:
+        PyEval_RestoreThread(state)
 
 
 # ---- without the GIL, of a turn that is shared ----

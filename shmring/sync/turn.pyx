@@ -6,13 +6,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 
 
-cdef extern from "Python.h" nogil:
-    ctypedef struct PyThreadState:
-        pass
-    bint PyGILState_Check()
-    PyThreadState *PyEval_SaveThread()
-    void PyEval_RestoreThread(PyThreadState *state)
-
 cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t *mutex)
 
@@ -68,14 +61,12 @@ cdef int share_turn(turn_t *turn, object queue, object name) except -1:
 
 
 cdef bint await_shared_turn(turn_t *turn) noexcept nogil:
-    cdef PyThreadState *state = NULL
+    cdef PyThreadState *state
     if has_turn(turn):
         return False
-    if PyGILState_Check():
-        state = PyEval_SaveThread()
+    state = drop_gil()
     pthread_mutex_lock(&turn.mutex)
-    if state != NULL:
-        PyEval_RestoreThread(state)
+    retake_gil(state)
     return True
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from support.installed import ROOT
 
-NEEDED = ("shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/py.typed", "_shmring_torch.py")
+NEEDED = (
+    "shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
+    "shmring/py.typed", "_shmring_torch.py",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -25,6 +28,7 @@ def test_a_changed_header_or_pxd_rebuilds_what_depends_on_it_and_nothing_else(bu
     assert "shmring/_c/kernels.h" not in behind("shmring/ring/spsc.pyx")
     assert {"shmring/_c/atomics.h", "shmring/ring/spsc.pxd"} <= behind("shmring/channels/sender.pyx")
     assert "shmring/_c/folds.h" in behind("shmring/engine/executor.pyx")    # by arrays/reduce.pxd
+    assert "shmring/capi/include/shmring/capi.h" in behind("shmring/capi/messages.pyx")
     assert not {name for name in behind("shmring/memory/header.pyx") if "/channels/" in name}
 
 

@@ -23,12 +23,15 @@ PACKAGE = Path(shmring.__file__).resolve().parent
 SETUP = """
 from Cython.Build import cythonize
 from setuptools import Extension, setup
-import shmring, sys
+import shmring.capi, sys
 name = sys.argv.pop()
 setup(
     name=name,
     ext_modules=cythonize([
-        Extension(name, [name + ".pyx"], include_dirs=[shmring.get_include()], define_macros=[("_GNU_SOURCE", "1")])
+        Extension(
+            name, [name + ".pyx"], include_dirs=[shmring.get_include(), shmring.capi.get_include()],
+            define_macros=[("_GNU_SOURCE", "1")],
+        )
     ]),
     script_args=["-q", "build_ext", "--inplace"],
 )
@@ -41,7 +44,9 @@ def load(name: str) -> ModuleType:
     if shutil.which(os.environ.get("CC", "cc").split()[0]) is None:
         pytest.skip("needs a C compiler", allow_module_level=True)
     digest = hashlib.blake2b(f"{sys.version} {PACKAGE}".encode(), digest_size=8)
-    for path in (HERE / f"{name}.pyx", *sorted(PACKAGE.rglob("*.pxd")), *sorted((PACKAGE / "_c").glob("*.h"))):
+    headers = (PACKAGE / folder for folder in ("_c", "capi/include/shmring"))
+    headers = [path for folder in headers for path in sorted(folder.glob("*.h"))]
+    for path in (HERE / f"{name}.pyx", *sorted(PACKAGE.rglob("*.pxd")), *headers):
         digest.update(path.read_bytes())
     place = HERE.parents[1] / "build" / "tests" / f"{name}-{digest.hexdigest()}"
     if not place.is_dir():

@@ -1,0 +1,55 @@
+"""Programs on the C table: the example in C of docs/embedding.md, and a module in Cython."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import compiled
+from support.capi import compiler
+from support.documents import blocks
+from support.harness import run_ranks
+
+import shmring
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "capi"
+
+
+def test_the_example_of_the_page_is_built_and_runs(tmp_path):
+    compiler("C11")
+    (document,) = [block for block in blocks("c") if block.page.endswith("embedding.md")]
+    assert document.code == (EXAMPLE / "heat.c").read_text()
+    for name in ("heat.c", "setup.py", "run.py"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "CFLAGS": "-O0 -Wall -Werror"}
+
+    def run(*args):
+        done = subprocess.run(
+            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("setup.py", "-q", "build_ext", "--inplace")
+    output = run("-m", "shmring", "run", "-n", "2", "run.py")
+    assert "80.000000 of heat in 20 cells of 2 ranks, 4.000000 in each" in output
+
+
+def shift(comm):
+    module = compiled.load("capi_cython")
+    x, out = np.full(4, float(comm.rank)), np.zeros(4)
+    before = (comm.rank - 1) % comm.size
+    assert module.all_reduce_and_shift(comm, x, out) == (before, 7)
+    assert (x == sum(range(comm.size))).all()
+    assert (out == before).all()
+    comm.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        module.all_reduce_and_shift(comm, x, out)
+
+
+def test_a_module_in_cython():
+    compiled.load("capi_cython")  # built here, where a missing compiler skips the test
+    run_ranks(3, shift)
