@@ -78,8 +78,8 @@ cdef tuple shape_of(object x):
     return tuple([tensor.shape[d] for d in range(tensor.ndim)])
 
 
-OVERLAP = ("x and out overlap, but not in place: pass as one of them exactly the part of the other where the call has it "
-           "in place (the same array where both are of one size), or arrays that do not overlap")
+OVERLAP = ("x and out overlap, but not in place: pass as one of them exactly the part of the other where the call has "
+           "it in place (the same array where both are of one size), or arrays that do not overlap")
 
 
 cdef int check_overlap(array_t *inner, array_t *outer, size_t place) except -1:

@@ -3,11 +3,9 @@
 ``shmring/capi.h`` below `get_include()` declares it; ``docs/embedding.md`` has the rules and a complete program.
 """
 
-from shmring.capi.table import _C_API, table_address
+from shmring.capi.table import _C_API, table_address  # the header's shmring_import() looks the capsule up here
 
-__all__ = ["get_include", "table_address"]
-
-_C_API  # the capsule, which the header's shmring_import() looks up here
+__all__ = ["_C_API", "get_include", "table_address"]
 
 
 def get_include() -> str:

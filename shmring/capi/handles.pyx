@@ -78,7 +78,7 @@ cdef int let_go(comm_t *h) noexcept:
 # ---- errors of entering ----------------------------------------------------------------------------------------------
 
 cdef int refuse_entry(comm_t *h) noexcept nogil:
-    """Why a call could not enter. Without the GIL if it is closed: at the end of the process there is no interpreter."""
+    """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""
     if (<Engine> h.engine).is_inherited:
         return fail(SHMRING_ERR_CLOSED, -1, h.inherited_text)
     if (<Engine> h.engine).is_closed:

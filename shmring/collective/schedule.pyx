@@ -8,13 +8,11 @@ needs the interpreter.
 The caller has checked the arguments.
 """
 
-from libc.string cimport memset
-
 from shmring.collective.zero_copy cimport refuse_result, execute_shared
 from shmring.arrays.reduce cimport find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+                                KIND_SCATTER, pack_signature)
 from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.thread_shares import cut, spaced

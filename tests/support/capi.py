@@ -1,4 +1,4 @@
-"""The C table in tests: a shared object is compiled, loaded by ctypes, and makes each call in a thread without the GIL."""
+"""The C table in tests: a shared object, loaded by ctypes, makes each call in a thread without the GIL."""
 
 from __future__ import annotations
 
@@ -122,6 +122,18 @@ class Table:
         job = self.job(what, comm, **fields)
         self.run(job, keep_gil=keep_gil)
         return job
+
+    def run_here(self, job: Job, keep_gil: bool = False) -> None:
+        """Run a job on the calling thread; it raises nothing."""
+        (self.with_gil if keep_gil else self.without_gil).run_here(ctypes.byref(job))
+
+    def rank_of(self, handle: int) -> int:
+        """The rank, by the table."""
+        return self.without_gil.rank_of(ctypes.c_void_p(self.address), ctypes.c_void_p(handle))
+
+    def size_of(self, handle: int) -> int:
+        """The number of ranks, by the table."""
+        return self.without_gil.size_of(ctypes.c_void_p(self.address), ctypes.c_void_p(handle))
 
     def open(self, communicator) -> int:
         """The handle of a communicator."""

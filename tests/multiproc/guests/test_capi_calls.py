@@ -1,10 +1,30 @@
 """The C table: every call, from threads without the GIL, gives the bits of the method of the communicator."""
 
+import gc
+import sys
+import weakref
+
 import numpy as np
 import pytest
 from support.capi import (
-    ANY, COMPILERS, IRECV, ISEND, OPEN, PLAN, RECV, SEND, SENDRECV, SPLIT, DUP, CLOSE, TEST, WAIT, KINDS, NO_COLOR,
-    Table, build,
+    ANY,
+    CLOSE,
+    COMPILERS,
+    DUP,
+    IRECV,
+    ISEND,
+    KINDS,
+    NO_COLOR,
+    OPEN,
+    PLAN,
+    RECV,
+    SEND,
+    SENDRECV,
+    SPLIT,
+    TEST,
+    WAIT,
+    Table,
+    build,
 )  # fmt: skip
 from support.harness import run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
@@ -14,6 +34,7 @@ from shmring.dtypes import DTYPE_CODES, OPS, is_defined
 SLOTS = {"slot_nbytes": 65536}
 # Elements of one rank's block: none, one, one eager message, and more than a slot of float32.
 COUNTS = (0, 1, 100, 40000)
+LARGE = (("float32", "sum"), ("bfloat16", "avg"), ("int64", "max"))
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
 MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
@@ -72,8 +93,8 @@ def compare(comm, table, handle, kind, name, op, count, by_plan):
 def compare_all(comm, path, kinds, by_plan):
     table = Table(path)
     handle = table.open(comm)
-    assert table.without_gil.rank_of(*map(_pointer, (table.address, handle))) == comm.rank
-    assert table.without_gil.size_of(*map(_pointer, (table.address, handle))) == comm.size
+    assert table.rank_of(handle) == comm.rank
+    assert table.size_of(handle) == comm.size
     ncalls = 0
     for kind in kinds:
         for count in COUNTS:
@@ -81,19 +102,13 @@ def compare_all(comm, path, kinds, by_plan):
                 for op in OPS if kind in REDUCTIONS else ("sum",):
                     if kind in REDUCTIONS and not is_defined(op, name):
                         continue
-                    if count == COUNTS[-1] and (name, op) not in (("float32", "sum"), ("bfloat16", "avg"), ("int64", "max")):
+                    if count == COUNTS[-1] and (name, op) not in LARGE:
                         continue
                     compare(comm, table, handle, kind, name, op, count, by_plan)
                     ncalls += 1
     table.call("barrier", handle)
     table.release(handle)
     return ncalls
-
-
-def _pointer(number):
-    import ctypes
-
-    return ctypes.c_void_p(number)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -204,7 +219,7 @@ def groups(comm, path):
     total = np.zeros(1)
     table.call("all_reduce", part, x=np.array([float(comm.rank)]), out=total, count=1)
     assert total[0] == sum(members)
-    assert table.without_gil.rank_of(*map(_pointer, (table.address, part))) == members.index(comm.rank)
+    assert table.rank_of(part) == members.index(comm.rank)
     table.call("all_reduce", twin, x=np.array([float(comm.rank)]), out=total, count=1)
     assert total[0] == sum(range(comm.size))
     assert bool(none) == (comm.rank == 0)
@@ -249,17 +264,11 @@ def around(comm, path):
         sending = table.call(ISEND, handle, x=x, count=count, peer=after, tag=1)
         table.call(RECV, handle, out=out, count=count, peer=before, tag=1)
         while sending.request:
-            table.without_gil.run_here(_by_reference(sending, TEST))
+            sending.what = TEST
+            table.run_here(sending)
         assert sending.is_over
         assert same_bits(out, wanted)
     table.release(handle)
-
-
-def _by_reference(job, what):
-    import ctypes
-
-    job.what = what
-    return ctypes.byref(job)
 
 
 def test_messages_of_all_lengths(library):
@@ -297,10 +306,6 @@ def test_messages_between_the_table_and_the_methods(c_library):
 
 def lives(comm, path):
     """The handle and a plan keep the communicator alive; the last of them frees it."""
-    import gc
-    import sys
-    import weakref
-
     table = Table(path)
     twin = comm.dup()
     before = sys.getrefcount(twin)

@@ -1,6 +1,5 @@
 """Errors of the C table: code, rank and text are those of the Python exception, and bad arguments send nothing."""
 
-import ctypes
 import os
 import signal
 import threading
@@ -9,8 +8,30 @@ import time
 import numpy as np
 import pytest
 from support.capi import (
-    ABORT, ABORTED, ANY, BAD_ARGUMENT, CLOSE, CLOSED, DUP, IRECV, ISEND, MESSAGE_TIMEOUT, MESSAGE_TOO_LONG, MISMATCH,
-    OPEN, PEER_LOST, PLAN, RECV, SEND, SENDRECV, SPLIT, TEST, TIMEOUT, WAIT, Table, build,
+    ABORT,
+    ABORTED,
+    ANY,
+    BAD_ARGUMENT,
+    CLOSE,
+    CLOSED,
+    DUP,
+    IRECV,
+    ISEND,
+    MESSAGE_TIMEOUT,
+    MESSAGE_TOO_LONG,
+    MISMATCH,
+    OPEN,
+    PEER_LOST,
+    PLAN,
+    RECV,
+    SEND,
+    SENDRECV,
+    SPLIT,
+    TEST,
+    TIMEOUT,
+    WAIT,
+    Table,
+    build,
 )  # fmt: skip
 from support.harness import report, run_ranks, start_ranks
 
@@ -99,7 +120,7 @@ def disagree(comm, path):
     table = Table(path)
     handle = table.open(comm)
     x = np.ones(4)
-    code, rank, text = table.error_of("all_reduce", handle, x=x, out=x, count=3 + comm.rank)
+    code, _, text = table.error_of("all_reduce", handle, x=x, out=x, count=3 + comm.rank)
     assert text == text_of(shmring.MismatchError, comm.barrier)
     return code, text
 
@@ -156,11 +177,15 @@ def close_meanwhile(comm, path):
     table = Table(path)
     handle = table.open(comm)
     found = []
+
+    def keep_error(what, other, fields):
+        found.append(table.error_of(what, other, **fields))
+
     for what, fields in (("barrier", {}), (RECV, {"x": np.ones(1), "out": np.ones(1), "count": 1, "peer": 1})):
         twin = comm.dup()
         other = table.open(twin)
         if comm.rank == 0:
-            thread = threading.Thread(target=lambda: found.append(table.error_of(what, other, **fields)))
+            thread = threading.Thread(target=keep_error, args=(what, other, fields))
             thread.start()
             time.sleep(0.2)
             twin.close()
@@ -330,7 +355,7 @@ def call_inside_a_call(comm, path):
 
     def handle_signal(_number, _frame):
         job = table.job("barrier", handle)
-        table.without_gil.run_here(ctypes.byref(job))
+        table.run_here(job)
         found.append((job.code, job.text.decode()))
 
     if comm.rank == 0:

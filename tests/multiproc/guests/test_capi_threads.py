@@ -73,8 +73,6 @@ def test_a_call_needs_no_gil(library):
 
 def call_with_the_gil(comm, path):
     """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
-    import ctypes
-
     table = Table(path)
     handle = table.open(comm)
     x, out = np.ones(1), np.zeros(1)
@@ -99,7 +97,7 @@ def call_with_the_gil(comm, path):
     for _ in range(2):  # the first waits for its turn, the second for a peer
         before = len(counted)
         job = table.job("all_reduce", handle, x=x, out=out, count=1)
-        table.with_gil.run_here(ctypes.byref(job))
+        table.run_here(job, keep_gil=True)
         found.append(len(counted) - before)
         assert (job.code, out[0]) == (0, comm.size)
         time.sleep(0.3 * comm.rank)

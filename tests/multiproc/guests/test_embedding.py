@@ -21,7 +21,7 @@ def test_the_example_extension_is_built_and_runs(tmp_path):
         shutil.copy(EXAMPLE / name, tmp_path)
     # The function of the document takes the place of the example's.
     (document,) = blocks("cython")
-    (extension,) = [block for block in blocks("python") if block.code.startswith("Extension(")]
+    (extension,) = [block for block in blocks("python") if block.code.startswith('Extension("pump"')]
     assert extension.code.strip() in (tmp_path / "setup.py").read_text()
     example = (tmp_path / "pump.pyx").read_text().replace("def push_numbers", "def push_numbers_of_the_example")
     (tmp_path / "pump.pyx").write_text(example + document.code)
