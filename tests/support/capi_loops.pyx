@@ -1,0 +1,75 @@
+"""An all-reduce of 8 bytes in loops without the GIL: by the C table, by a plan of it, and by the engine alone."""
+
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from shmring.arrays.array_view cimport array_t
+from shmring.arrays.reduce cimport find_kernel
+from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
+                           shmring_call, shmring_comm, shmring_import, shmring_plan)
+from shmring.collective.base cimport CollectiveBase
+from shmring.collective.schedule cimport fill_eager
+from shmring.engine.eager cimport eager_t
+from shmring.engine.engine cimport Engine
+from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
+
+cdef const shmring_api *api = shmring_import()
+
+
+cdef class Loops:
+    """The loops of one communicator; each method makes ``times`` calls and returns how many failed.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
+
+    cdef shmring_comm *handle
+    cdef shmring_plan *prepared
+    cdef Engine engine
+    cdef double x
+
+    def __cinit__(self, CollectiveBase comm not None):
+        cdef shmring_call call
+        memset(&call, 0, sizeof(call))
+        call.struct_size = sizeof(call)
+        call.kind, call.dtype, call.op, call.count = SHMRING_KIND_ALL_REDUCE, SHMRING_FLOAT64, SHMRING_SUM, 1
+        call.x = call.out = &self.x
+        call.timeout_ns = SHMRING_DEFAULT_TIMEOUT
+        self.engine = comm.engine
+        if api.comm_open(<void *> comm, &self.handle) or api.plan_make(self.handle, &call, &self.prepared):
+            raise RuntimeError(api.last_error().text.decode())
+
+    def __dealloc__(self):
+        api.plan_release(self.prepared)
+        api.comm_release(self.handle)
+
+    def call(self, int64_t times):
+        cdef int64_t failures = 0
+        with nogil:
+            for _ in range(times):
+                failures += api.all_reduce(self.handle, &self.x, &self.x, 1, SHMRING_FLOAT64, SHMRING_SUM,
+                                           SHMRING_DEFAULT_TIMEOUT) != 0
+        return failures
+
+    def plan(self, int64_t times):
+        cdef int64_t failures = 0
+        with nogil:
+            for _ in range(times):
+                failures += api.plan_run(self.prepared) != 0
+        return failures
+
+    def own(self, int64_t times):
+        """The exchanges alone: one request, filled in once, in one turn."""
+        cdef int64_t failures = 0
+        cdef eager_t request
+        cdef array_t a
+        a.data, a.count, a.nbytes, a.dtype, a.itemsize = &self.x, 1, 8, SHMRING_FLOAT64, 8
+        with nogil:
+            fill_eager(self.engine, KIND_ALL_REDUCE, &a, &a, NO_ROOT, SHMRING_SUM,
+                       find_kernel(SHMRING_SUM, SHMRING_FLOAT64), &request)
+            failures = not self.engine.enter_free()
+            for _ in range(times if failures == 0 else 0):
+                failures += self.engine.exchange_free(&request, -1) != 0
+            self.engine.leave_free()
+        return failures
