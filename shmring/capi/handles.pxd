@@ -1,10 +1,11 @@
 # Handles of communicators, and how a call without the GIL enters and leaves.
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.p2p.point_to_point cimport PointToPoint
+from shmring.sync.liveness cimport fork_generation
 
 cdef enum:
     MOST_KNOWN = 256       # as many as the engine keeps
@@ -23,6 +24,7 @@ ctypedef struct comm_t:
     int rank
     int size
     int64_t timeout_ns
+    uint32_t generation            # of the process that opened it: C code can fork without Python noticing
     char *closed_text
     char *inherited_text
     int nholders                   # the handle itself, plans and requests; with the GIL
@@ -39,9 +41,16 @@ cdef PyObject *find_known(comm_t *h, uint64_t signature) noexcept nogil
 cdef int remember(comm_t *h, uint64_t signature, Program program) except -1
 
 
+cdef inline bint is_inherited(comm_t *h) noexcept nogil:
+    """Whether this process is a forked child of the rank."""
+    return h.generation != fork_generation()
+
+
 cdef inline int enter(comm_t *h) noexcept nogil:
     """Enter a collective: 0, or the code of the error."""
     cdef int code
+    if is_inherited(h):
+        return refuse_entry(h)
     if (<Engine> h.engine).has_backlog:
         code = drain_backlog(h)
         if code:

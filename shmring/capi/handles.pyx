@@ -49,6 +49,7 @@ cdef comm_t *open_comm(object owner) except NULL:
     h.rank = calls.rank
     h.size = calls.size
     h.timeout_ns = calls.timeout_ns
+    h.generation = fork_generation()
     h.nholders = 1
     return h
 
@@ -79,7 +80,7 @@ cdef int let_go(comm_t *h) noexcept:
 
 cdef int refuse_entry(comm_t *h) noexcept nogil:
     """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""
-    if (<Engine> h.engine).is_inherited:
+    if is_inherited(h):
         return fail(SHMRING_ERR_CLOSED, -1, h.inherited_text)
     if (<Engine> h.engine).is_closed:
         return fail(SHMRING_ERR_CLOSED, -1, h.closed_text)

@@ -15,7 +15,7 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
-from shmring.capi.handles cimport comm_t, hold, let_go, refuse_entry
+from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, check_apart, check_tag, message_of,
@@ -63,7 +63,7 @@ cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) no
 # ---- calls that end when they are done -------------------------------------------------------------------------------
 
 cdef int send(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept nogil:
-    if not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         return refuse_entry(h)
     if send_free(<PointToPoint> h.messages, a, dst, tag):
         leave_free(<PointToPoint> h.messages)
@@ -87,7 +87,7 @@ cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t tim
 cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmring_message *m) noexcept nogil:
     cdef arrival_t found
     cdef bint has_spun = False
-    if not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         return refuse_entry(h)
     if recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
         leave_free(<PointToPoint> h.messages)
@@ -122,7 +122,7 @@ cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, 
             and <char *> b.data < <char *> a.data + a.nbytes:
         with gil:
             return refuse_overlap(a, b)
-    if not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         return refuse_entry(h)
     found.source = ANY
     is_sent = send_free(<PointToPoint> h.messages, a, dst, tag)
@@ -158,7 +158,7 @@ cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexce
     cdef int code = 0
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
-    if not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         code = refuse_entry(h)
     elif send_free(<PointToPoint> h.messages, a, dst, tag):
         leave_free(<PointToPoint> h.messages)
@@ -175,7 +175,7 @@ cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexce
     cdef int code = 0
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
-    if not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         code = refuse_entry(h)
     elif recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
         leave_free(<PointToPoint> h.messages)

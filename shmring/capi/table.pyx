@@ -8,7 +8,7 @@ from shmring.capi cimport *
 from shmring.capi cimport messages
 from shmring.capi.collectives cimport (check, check_memory, checked_t, checked_timeout, free_plan, make_plan, perform,
                                           plan_t, refuse, refuse_handle, refuse_timeout, run_plan)
-from shmring.capi.handles cimport comm_t, let_go, open_comm
+from shmring.capi.handles cimport comm_t, is_inherited, let_go, open_comm, refuse_entry
 from shmring.capi.last_error cimport fail_with, last_error
 from shmring.capi.messages cimport check_peers, pending_t
 from shmring.engine.engine cimport Engine
@@ -43,8 +43,8 @@ cdef int hand_over(owner, shmring_comm **comm) noexcept:
 
 
 cdef int comm_release(shmring_comm *comm) noexcept nogil:
-    if comm == NULL or not Py_IsInitialized():
-        return 0
+    if comm == NULL or is_inherited(<comm_t *> comm) or not Py_IsInitialized():
+        return 0      # a child of a C program that forked may have no interpreter that works
     with gil:
         return let_go(<comm_t *> comm)
 
@@ -60,6 +60,8 @@ cdef int comm_size(const shmring_comm *comm) noexcept nogil:
 cdef int comm_abort(shmring_comm *comm, const char *reason) noexcept nogil:
     if comm == NULL:
         return refuse_handle()
+    if is_inherited(<comm_t *> comm):
+        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             text = "" if reason == NULL else reason.decode("utf-8", "replace")
@@ -72,6 +74,8 @@ cdef int comm_abort(shmring_comm *comm, const char *reason) noexcept nogil:
 cdef int comm_close(shmring_comm *comm) noexcept nogil:
     if comm == NULL:
         return refuse_handle()
+    if is_inherited(<comm_t *> comm):
+        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             owner_of(comm).close()
@@ -83,6 +87,8 @@ cdef int comm_close(shmring_comm *comm) noexcept nogil:
 cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
     if comm == NULL:
         return refuse_handle()
+    if is_inherited(<comm_t *> comm):
+        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             group = owner_of(comm).dup()
@@ -94,6 +100,8 @@ cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
 cdef int comm_split(shmring_comm *comm, int64_t color, int64_t key, shmring_comm **made) noexcept nogil:
     if comm == NULL:
         return refuse_handle()
+    if is_inherited(<comm_t *> comm):
+        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             group = owner_of(comm).split(None if color == SHMRING_NO_COLOR else color, key)
@@ -203,6 +211,8 @@ cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **
                  call.dtype, call.op, call.root, call.timeout_ns, &c)
     if code:
         return code
+    if is_inherited(<comm_t *> comm):
+        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             plan[0] = <shmring_plan *> make_plan(<comm_t *> comm, &c)
@@ -216,7 +226,7 @@ cdef int plan_run(shmring_plan *plan) noexcept nogil:
 
 
 cdef int plan_release(shmring_plan *plan) noexcept nogil:
-    if plan == NULL or not Py_IsInitialized():
+    if plan == NULL or is_inherited((<plan_t *> plan).comm) or not Py_IsInitialized():
         return 0
     with gil:
         free_plan(<plan_t *> plan)

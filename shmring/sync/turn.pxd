@@ -16,10 +16,18 @@ cdef extern from "<pthread.h>" nogil:
 cdef extern from "Python.h" nogil:
     ctypedef struct PyThreadState:
         pass
-    bint PyGILState_Check()
+    PyThreadState *PyGILState_GetThisThreadState()
     PyThreadState *PyEval_SaveThread()
     void PyEval_RestoreThread(PyThreadState *state)
     unsigned long PyThread_get_thread_ident()
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX < 0x030d0000
+    #define PyThreadState_GetUnchecked _PyThreadState_UncheckedGet
+    #endif
+    """
+    PyThreadState *PyThreadState_GetUnchecked() nogil
 
 # Zeros are a turn that is free.
 ctypedef struct turn_t:
@@ -78,7 +86,9 @@ cdef inline void give_turn(turn_t *turn, object queue) noexcept:
 
 cdef inline PyThreadState *drop_gil() noexcept nogil:
     """Give the GIL up, before a wait; NULL if the calling thread does not have it."""
-    return PyEval_SaveThread() if PyGILState_Check() else NULL
+    # Not PyGILState_Check: once there was a subinterpreter, it is always true.
+    cdef PyThreadState *state = PyThreadState_GetUnchecked()
+    return PyEval_SaveThread() if state != NULL and state == PyGILState_GetThisThreadState() else NULL
 
 
 cdef inline void retake_gil(PyThreadState *state) noexcept nogil:

@@ -1,7 +1,12 @@
 /* Calls of the C table for tests, each in a new thread, which never has the GIL. Built as C11 and as C++17, without
  * Python.h; loaded by support/capi.py, which has the same struct. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shmring/capi.h"
 
@@ -119,6 +124,17 @@ EXPORT int run_jobs(job *jobs, int n) {
     if (failure) --made;
     for (int i = 0; i < made; ++i) pthread_join(threads[i], NULL);
     return failure;
+}
+
+/* A job in a child that fork() makes without Python; the child writes the code and the text to `to`. */
+EXPORT int run_in_child(job *j, int to) {
+    int pid = fork(), status = -1;
+    if (pid == 0) {
+        work(j);
+        if (write(to, j->text, strlen(j->text)) < 0) _exit(1);
+        _exit(j->code);
+    }
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* On the calling thread. */

@@ -1,5 +1,6 @@
 """Errors of the C table: code, rank and text are those of the Python exception, and bad arguments send nothing."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -346,6 +347,28 @@ def fork_with_handle(comm, path):
 
 def test_a_forked_child_gets_an_error(library):
     run_ranks(2, fork_with_handle, library)
+
+
+def fork_in_c(comm, path):
+    """Python does not notice this fork, and its locks may be taken in the child."""
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(1)
+    fields = {"x": x, "out": x, "count": 1}
+    for what in ("all_reduce", SEND, RECV, ISEND, IRECV, PLAN, CLOSE, ABORT, DUP, SPLIT):
+        reading, writing = os.pipe()
+        job = table.job(what, handle, **fields)
+        assert table.with_gil.run_in_child(ctypes.byref(job), writing) == CLOSED, what
+        assert "inherited it through fork" in os.read(reading, 1000).decode()
+        os.close(reading)
+        os.close(writing)
+    table.call("all_reduce", handle, **fields)
+    assert x[0] == comm.size
+    table.release(handle)
+
+
+def test_a_child_of_a_fork_in_c_gets_an_error(library):
+    run_ranks(2, fork_in_c, library)
 
 
 def call_inside_a_call(comm, path):

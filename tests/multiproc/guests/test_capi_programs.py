@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import compiled
-from support.capi import compiler
+from support.capi import ABORTED, build, compiler
 from support.documents import blocks
-from support.harness import run_ranks
+from support.harness import PATIENCE, run_ranks
 
 import shmring
 
@@ -53,3 +53,35 @@ def shift(comm):
 def test_a_module_in_cython():
     compiled.load("capi_cython")  # built here, where a missing compiler skips the test
     run_ranks(3, shift)
+
+
+EXITING = """
+import ctypes, sys, threading, time
+sys.path.insert(0, {tests!r})
+from support.capi import Table
+import shmring
+comm = shmring.init()
+table = Table({library!r})
+handle = table.open(comm)
+if comm.rank == 0:
+    threading.Thread(target=lambda: table.call("barrier", handle), daemon=True).start()
+    time.sleep(0.3)
+    sys.exit(0)
+time.sleep(1)
+code, rank, text = table.error_of("barrier", handle)
+assert rank == 0, text
+print(f"code {{code}}")
+"""
+
+
+def test_a_rank_exits_while_a_thread_is_in_a_call(tmp_path):
+    library = build(tmp_path)
+    program = tmp_path / "exiting.py"
+    program.write_text(EXITING.format(tests=str(Path(__file__).parents[2]), library=library))
+    done = subprocess.run(
+        [sys.executable, "-m", "shmring", "run", "-n", "2", str(program)], cwd=tmp_path, timeout=60 * PATIENCE,
+        env=os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1])}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"code {ABORTED}" in done.stdout
