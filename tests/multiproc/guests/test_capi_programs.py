@@ -59,16 +59,19 @@ EXITING = """
 import ctypes, sys, threading, time
 sys.path.insert(0, {tests!r})
 from support.capi import Table
+import numpy as np
 import shmring
 comm = shmring.init()
+x = np.ones(100000)
+fields = dict(x=x, out=x, count=x.size)
 table = Table({library!r})
 handle = table.open(comm)
 if comm.rank == 0:
-    threading.Thread(target=lambda: table.call("barrier", handle), daemon=True).start()
+    threading.Thread(target=lambda: table.call("all_reduce", handle, **fields), daemon=True).start()
     time.sleep(0.3)
     sys.exit(0)
 time.sleep(1)
-code, rank, text = table.error_of("barrier", handle)
+code, rank, text = table.error_of("all_reduce", handle, **fields)
 assert rank == 0, text
 print(f"code {{code}}")
 """
