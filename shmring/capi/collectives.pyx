@@ -21,7 +21,7 @@ from shmring.collective.base cimport kernel_for
 from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST,
+from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                        KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                        KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
 from shmring.sync.group cimport READY
@@ -99,6 +99,9 @@ cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int
     c.timeout_ns = checked_timeout(timeout_ns, h.timeout_ns)
     if c.timeout_ns < NO_LIMIT:
         return refuse_timeout(timeout_ns)
+    if kind == KIND_BARRIER:
+        x = out = NULL
+        count = dtype = 0
     if ROOTED >> kind & 1:
         if not 0 <= root < h.size:
             with gil:

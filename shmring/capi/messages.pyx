@@ -18,8 +18,8 @@ from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
 from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
-from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, check_apart, check_tag, message_of,
-                                   request_of)
+from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, check_apart, check_tag,
+                                   message_of, request_of)
 from shmring.p2p.without_gil cimport enter_free, leave_free, recv_free, send_free, visit
 from shmring.sync.group cimport READY
 
@@ -118,8 +118,7 @@ cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, 
                   shmring_message *m) noexcept nogil:
     cdef arrival_t found
     cdef bint has_spun = False, is_sent
-    if a.nbytes and b.nbytes and <char *> a.data < <char *> b.data + b.nbytes \
-            and <char *> b.data < <char *> a.data + a.nbytes:
+    if not are_apart(a, b):
         with gil:
             return refuse_overlap(a, b)
     if is_inherited(h) or not enter_free(<PointToPoint> h.messages):

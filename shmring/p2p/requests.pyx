@@ -288,8 +288,7 @@ cdef object misfit(str name, array_t *a, Message message):
 
 cdef int check_apart(array_t *x, array_t *out) except -1:
     """Raise if what is sent and what is received overlap."""
-    if x.nbytes and out.nbytes and <char *> x.data < <char *> out.data + out.nbytes \
-            and <char *> out.data < <char *> x.data + x.nbytes:
+    if not are_apart(x, out):
         raise ValueError("x and out overlap: the received message would overwrite the one being sent")
     return 0
 
