@@ -39,9 +39,9 @@ COLD = {
     for name in (
         "_runtime", "arrays/dlpack", "bench/hardware_probe", "bootstrap/calibrate", "bootstrap/threads",
         "channels/eventfd", "channels/format", "collective/coalesced", "collective/registry", "collective/schedule",
-        "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/membership", "engine/outbox",
-        "engine/signature", "memory/descriptor", "memory/header", "memory/mapping", "placement/numa", "ring/inspect",
-        "sync/liveness", "torch/tensor_reduce",
+        "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect", "engine/membership",
+        "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header", "memory/mapping",
+        "placement/numa", "ring/inspect", "sync/liveness", "torch/tensor_reduce",
     )
 }
 

@@ -55,6 +55,7 @@ typedef struct {
     int stage;
     int looks; /* spinning: until the clock is read again; yielding: yields left */
     bool is_announced;
+    int64_t began_ns; /* this wait; valid unless FRESH */
     int64_t spin_until_ns;
     int64_t check_at_ns;
     int64_t tick_ns;
@@ -132,6 +133,7 @@ static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     int64_t now = monotonic_ns();
     p->stage = SPINS;
     p->looks = LOOKS_PER_CLOCK;
+    p->began_ns = now;
     p->spin_until_ns = now + s->spin_ns;
     p->check_at_ns = now + LONGEST_SPIN_NS;
     if (p->timeout_ns < 0) return;

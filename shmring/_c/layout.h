@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 5u
+#define SHMRING_LAYOUT_VERSION 6u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -175,6 +175,14 @@ typedef struct {
     uint64_t ns[2];
 } shmring_costs;
 
+/* Where a call of this rank is in the program, stored once it has waited for a tick; for observers. `number` is the
+ * value that `calls`, or `awaiting_since`, has in that call; it is 0 while `text` is written. */
+#define SHMRING_PLACE_NBYTES 184u
+typedef struct {
+    uint64_t number;
+    char text[SHMRING_PLACE_NBYTES];
+} shmring_place;
+
 typedef struct {
     /* One line: the count of published rounds, and the signatures of the last nslots of them, so that a rank that loads
      * the count has the signatures with it. signature[r % nslots] is written before `published` passes r. */
@@ -186,21 +194,32 @@ typedef struct {
     /* The same for messages (p2p/pair_queue.pyx): another thread of the rank may sleep in a collective. */
     SHMRING_APART uint64_t pair_queues_asleep;
     SHMRING_APART sem_t pair_queues_wake;
-    SHMRING_APART uint32_t left;                 /* 1 once this rank has closed */
-    uint64_t full_signature[SHMRING_NSLOTS_MAX]; /* loaded only to explain a mismatch, */
-    uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
+    /* One line: what this rank does now. It stores `current`, `calls` and `nbytes` in every collective. */
+    SHMRING_APART uint32_t left; /* 1 once this rank has closed */
+    uint32_t unused;
     uint64_t current;   /* signature of the call this rank is in, 0 outside; cleared before `consumed` passes the call's
                          * last round */
-    uint64_t awaiting;  /* signature of the message call in which a thread of this rank sleeps, 0 none; other ranks load
-                         * it for their error messages */
+    uint64_t calls;     /* collectives begun, and the bytes of the arrays in them; for observers, as are the times, in */
+    uint64_t nbytes;    /* nanoseconds of CLOCK_MONOTONIC */
     uint64_t last_wait; /* what its last long wait was for (sync/wait_graph.pxd), for error messages; void once the wait
                          * is over */
+    uint64_t waiting_since;  /* when that wait began */
+    uint64_t awaiting;       /* signature of the message call in which a thread of this rank sleeps, 0 none; other ranks
+                              * load it for their error messages */
+    uint64_t awaiting_since; /* when that call began to wait */
+    uint64_t full_signature[SHMRING_NSLOTS_MAX]; /* loaded only to explain a mismatch, */
+    uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
+    uint64_t waited_ns;                          /* sum of the waits that are over */
+    shmring_place place;                         /* of the call that waits now, */
+    shmring_place message_place;                 /* and of the message call */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];
     SHMRING_APART shmring_abort abort;
 } shmring_outbox;
 
 _Static_assert(offsetof(shmring_outbox, signature) + sizeof(uint32_t) * SHMRING_NSLOTS_MAX == SHMRING_LINE,
                "the count and its signatures share one line");
+_Static_assert(offsetof(shmring_outbox, full_signature) - offsetof(shmring_outbox, left) == SHMRING_LINE,
+               "what a rank does now is one line");
 _Static_assert(sizeof(shmring_outbox) <= SHMRING_PAGE_NBYTES - sizeof(uint64_t), "the control area must fit a page");
 
 /* ---- helper areas: the part of an outbox that one helper thread uses -----------------------------------------------

@@ -126,6 +126,13 @@ cdef extern from "layout.h" nogil:
         uint64_t posted_at
         uint64_t ns[2]
 
+    enum:
+        SHMRING_PLACE_NBYTES
+
+    ctypedef struct shmring_place:
+        uint64_t number
+        char text[SHMRING_PLACE_NBYTES]
+
     ctypedef struct shmring_outbox:
         uint64_t published
         uint32_t signature[SHMRING_NSLOTS_MAX]
@@ -135,11 +142,18 @@ cdef extern from "layout.h" nogil:
         uint64_t pair_queues_asleep
         sem_t pair_queues_wake
         uint32_t left
+        uint64_t current
+        uint64_t calls
+        uint64_t nbytes
+        uint64_t last_wait
+        uint64_t waiting_since
+        uint64_t awaiting
+        uint64_t awaiting_since
         uint64_t full_signature[SHMRING_NSLOTS_MAX]
         uint64_t history[SHMRING_NSLOTS_MAX]
-        uint64_t current
-        uint64_t awaiting
-        uint64_t last_wait
+        uint64_t waited_ns
+        shmring_place place
+        shmring_place message_place
         shmring_costs costs[SHMRING_NCOSTS]
         shmring_abort abort
 

@@ -6,18 +6,16 @@ are listed in /proc and can be opened from there.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from shmring.channels.memory import ChannelMemory, label_of
-from shmring.channels.multi_ring import MemberRing, rings_of
+from shmring.channels.format import CONTROL_NBYTES
+from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
+from shmring.channels.multi_ring import ring_offsets
 from shmring.errors import ShmringError
-from shmring.memory import names, segment
-from shmring.memory.segment import CHANNEL
+from shmring.memory.header import CHANNEL, HEADER_NBYTES, unpack
+from shmring.memory.open_files import OpenFile, open_files
 from shmring.memory.spelling import user_prefix
-from shmring.memory.unnamed import is_unnamed
 from shmring.ring.inspect import RingLook, look
 
 
@@ -60,52 +58,56 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
     list of ChannelLook
         One for each ring.
     """
-    found = [(target, ring, _look(ring)) for target, ring in _open_rings()]
+    before = look_at_rings()
     started = time.monotonic()
     if interval > 0:
         time.sleep(interval)
-    elapsed = time.monotonic() - started
+    return with_rates(before, look_at_rings() if interval > 0 else before, time.monotonic() - started)
+
+
+# The rings that were found: file and index of each -> its name, whether that stands, and its state.
+RingLooks = dict[tuple[tuple[int, int], int], tuple[str, bool, RingLook]]
+
+
+def with_rates(before: RingLooks, now: RingLooks, elapsed: float) -> list[ChannelLook]:
+    """What is open now, with the rates since an earlier look; 0 for a ring that was not there then."""
     looks = []
-    for target, ring, then in found:
-        now = _look(ring)
-        messages = now.producer.messages - then.producer.messages
-        nbytes = (now.producer.position - then.producer.position) * now.slot_nbytes
-        rates = (messages / elapsed, nbytes / elapsed) if interval > 0 else (0.0, 0.0)
-        is_named = not target.endswith(" (deleted)")
-        name = label_of(ring.memory) or target.removeprefix(names.SHM_DIRECTORY).removesuffix(" (deleted)")
-        name += f", ring {ring.index}" if isinstance(ring, MemberRing) else ""
-        looks.append(ChannelLook(name, is_named, now, *rates))
+    for key, (name, is_named, ring) in now.items():
+        then = before.get(key, (name, is_named, ring))[2]
+        messages = max(0, ring.producer.messages - then.producer.messages)
+        nbytes = max(0, ring.producer.position - then.producer.position) * ring.slot_nbytes
+        rates = (messages / elapsed, nbytes / elapsed) if elapsed > 0 else (0.0, 0.0)
+        looks.append(ChannelLook(name, is_named, ring, *rates))
     return sorted(looks)
 
 
-def _look(channel: ChannelMemory) -> RingLook:
-    return look(memoryview(channel.mapping)[channel.ring_offset :])
-
-
-def _open_rings() -> Iterator[tuple[str, ChannelMemory]]:
-    """Each ring, with the link to its file, of each channel that a process has a descriptor of."""
+def look_at_rings() -> RingLooks:
+    """Each ring of each channel that a process of this user has a descriptor of."""
+    found: RingLooks = {}
     seen = set()
-    prefix = user_prefix()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for file in open_files():
         try:
-            descriptors = os.listdir(f"/proc/{pid}/fd")
-        except OSError:  # gone, or another user's
-            continue
-        for descriptor in descriptors:
-            path = f"/proc/{pid}/fd/{descriptor}"
-            try:
-                target = os.readlink(path)
-                inode = names.inode_of(os.stat(path))
-                if inode in seen or not (is_unnamed(target) or target.startswith(names.SHM_DIRECTORY + prefix)):
-                    continue
+            inode = file.inode()
+            if inode not in seen:
                 seen.add(inode)
-                memory = segment.adopt(os.open(path, os.O_RDWR), kind=CHANNEL)
-                if is_unnamed(target) and not label_of(memory).startswith(prefix):
-                    continue
-                rings = rings_of(memory)
-                for ring in rings:
-                    _look(ring)
-            except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
-                continue
-            for ring in rings:
-                yield target, ring
+                found |= {(inode, i): one for i, one in enumerate(_rings(file))}
+        except (OSError, ShmringError):  # gone meanwhile; no channel; or one of another version of shmring
+            continue
+    return found
+
+
+def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook]]:
+    page = file.read((0, HEADER_NBYTES))[0]
+    header = unpack(page)
+    if header is None or header.kind != CHANNEL:
+        return []
+    label = page[LABEL_OFFSET : LABEL_OFFSET + LABEL_NBYTES].partition(b"\0")[0].decode(errors="replace")
+    is_named = not file.target.endswith(" (deleted)")
+    if label and not label.startswith(user_prefix()):
+        return []
+    name = "".join(c if c.isprintable() else "?" for c in label or file.name)
+    end = min(header.nbytes, 1 << 62) - CONTROL_NBYTES
+    offsets = [offset for offset in ring_offsets(header) if offset <= end]
+    looks = [look(bytearray(copy)) for copy in file.read(*((offset, CONTROL_NBYTES) for offset in offsets))]
+    is_one = len(looks) == 1 and not header.params[2] & 0x7F
+    return [(name if is_one else f"{name}, ring {i}", is_named, one) for i, one in enumerate(looks)]

@@ -34,7 +34,7 @@ _TEXT_OFFSET = 1024
 _TEXT_NBYTES = HEADER_NBYTES - _TEXT_OFFSET
 
 # Before it, in the segment of an unnamed channel, what inspection calls it: as long as a name, ended by a zero.
-_LABEL_OFFSET, _LABEL_NBYTES = 768, 256
+LABEL_OFFSET, LABEL_NBYTES = 768, 256
 
 _WORD_NBYTES = 8
 _LEAST_NBYTES = 64
@@ -114,12 +114,6 @@ def allows_pickle(allow_pickle: bool | None) -> bool:
     return configure().allow_pickle if allow_pickle is None else bool(allow_pickle)
 
 
-def label_of(memory: Segment) -> str:
-    """What the segment of an unnamed channel is called, from its page: like a name that its maker could have."""
-    page = bytes(memoryview(memory.mapping)[_LABEL_OFFSET : _LABEL_OFFSET + _LABEL_NBYTES])
-    return page.partition(b"\0")[0].decode(errors="replace")
-
-
 def create_unnamed(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> ChannelMemory:
     """Fresh memory without a name."""
     memory = _create(None, capacity_nbytes, dtype, when_full, allow_pickle)
@@ -175,7 +169,7 @@ class RingPlan(NamedTuple):
         else:
             label = segment.segment_name("channel", secrets.token_hex(8))
             memory = create_unnamed_segment(label, nbytes, kind=CHANNEL, params=params)
-            _write(memory, _LABEL_OFFSET, label.encode())
+            _write(memory, LABEL_OFFSET, label.encode())
         _write(memory, _TEXT_OFFSET, self.text)
         return memory
 

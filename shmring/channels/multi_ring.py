@@ -20,7 +20,7 @@ from shmring.channels.format import (
 )
 from shmring.channels.memory import ChannelMemory, checked_ring
 from shmring.errors import SegmentError
-from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.header import HEADER_NBYTES, Header
 from shmring.memory.segment import Segment
 from shmring.ring.spsc import format_ring
 
@@ -61,11 +61,11 @@ class MemberRing(ChannelMemory):
         return MemberRing, (self.memory, self.index)
 
 
-def rings_of(memory: Segment) -> list[ChannelMemory]:
-    """Every ring of the segment of a channel of any kind."""
-    layout = memory.header.params[2]
-    count = {_FAN_IN: layout >> 8, _BROADCAST: (layout >> 8) + 1}.get(layout & 0xFF, 0)
-    return [MemberRing(memory, i) for i in range(min(count, MAX_RINGS + 1))] or [ChannelMemory(memory)]
+def ring_offsets(header: Header) -> list[int]:
+    """Where each ring begins in the segment of a channel of any kind, by its header, which is not trusted."""
+    layout, stride = header.params[2:]
+    count = {_FAN_IN: layout >> 8, _BROADCAST: (layout >> 8) + 1}.get(layout & 0xFF, 1)
+    return [HEADER_NBYTES + i * stride for i in range(min(count, MAX_RINGS + 1))]
 
 
 class RingSet:

@@ -171,6 +171,7 @@ cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out
     cdef int word = signature >> 50 & 255
     j.signature = signature
     j.carrier = find_carrier(word >> 4, word & 15) if e.hierarchy is not None else NULL
+    j.passed_nbytes = x.nbytes
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
     j.kernel = kernel

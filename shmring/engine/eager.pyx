@@ -15,7 +15,7 @@ from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_relaxed_u64, 
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_EAGER_NBYTES, SHMRING_FIRST_NBYTES, SHMRING_REST_NBYTES, shmring_eager_line,
                                  shmring_rest_line)
-from shmring.engine.rounds cimport claim, disagree, finish, publish, remember_call
+from shmring.engine.rounds cimport claim, count_call, disagree, finish, publish, remember_call
 from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY
 from shmring.sync.wait cimport wait_until, wake_waiters
 
@@ -183,6 +183,7 @@ cdef int start_eager(engine_t *e, eager_t *t) noexcept nogil:
     t.round = e.next_round
     t.next_rank = t.first
     t.is_written = False
+    count_call(e, t.nbytes)
     store_release_u64(&e.own.current, t.signature)       # SYNC current (meets: is_elsewhere in sync/wait.pyx)
     fault_point("start")
     if t.payload != NULL:

@@ -16,6 +16,8 @@ from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
+from shmring.engine.place cimport caller, store_place
+from shmring.engine.rounds cimport count_call
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil, take_shared_turn,
                                 take_turn)
 from shmring.memory.mapping cimport Mapping
@@ -167,6 +169,7 @@ cdef class Engine(Membership):
             if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
                 self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
             x.on_trial = next_call(&program.stores, &x.outbox_streaming) == ON_TRIAL
+        count_call(&self.c, x.passed_nbytes)
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
 
@@ -197,6 +200,8 @@ cdef class Engine(Membership):
         """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
         try:
             PyErr_CheckSignals()
+            if self.c.own.place.number != self.c.own.calls:
+                store_place(&self.c.own.place, self.c.own.calls, caller())
         except BaseException as exception:
             self.abort(f"{type(exception).__name__} while waiting")
             raise

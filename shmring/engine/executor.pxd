@@ -18,6 +18,7 @@ ctypedef struct execution_t:
     int kind                       # of the plan; a signature need not have it
     int root
     size_t nbytes                  # of the plan: of a vector, or of one block of it
+    size_t passed_nbytes           # of the array that the caller passed
     char *in_base
     char *out_base
     char **ins                     # by rank: the others' buffers as they lie here; read by zero-copy plans only

@@ -1,6 +1,7 @@
 # Rounds: claim, publish, await, release. One discipline for all collectives, small and large.
 from libc.stdint cimport uint64_t
 
+from shmring._c.atomics cimport store_relaxed_u64
 from shmring._c.layout cimport shmring_outbox, shmring_eager_line
 from shmring.sync.backoff cimport patience_t
 from shmring.sync.group cimport group_t
@@ -40,6 +41,12 @@ cdef bint find_disagreement(engine_t *e, uint64_t end) noexcept nogil
 cdef inline void mix_history(engine_t *e, uint64_t signature) noexcept nogil:
     # Times an odd number, so that two histories which differ once stay different.
     e.history = (e.history ^ signature) * <uint64_t> 0xff51afd7ed558ccd
+
+
+cdef inline void count_call(engine_t *e, uint64_t nbytes) noexcept nogil:
+    # On the line of `current`, which is stored next.
+    store_relaxed_u64(&e.own.calls, e.own.calls + 1)
+    store_relaxed_u64(&e.own.nbytes, e.own.nbytes + nbytes)
 
 
 cdef inline void remember_call(engine_t *e, uint64_t signature) noexcept nogil:

@@ -49,6 +49,7 @@ class Header(NamedTuple):
     params: tuple
     pid: int
     start_time: int
+    pid_ns: int
 
 
 cdef shmring_header *header_of(Mapping mapping) except NULL:
@@ -109,10 +110,25 @@ def read(Mapping mapping not None):
     """Copy the header out, unchecked."""
     cdef shmring_header copy
     memcpy(&copy, header_of(mapping), sizeof(copy))
+    return values_of(&copy)
+
+
+def unpack(bytes page not None):
+    """The header in a copy of the page of an announced segment; None if there is none of this layout version."""
+    cdef shmring_header copy
+    if len(page) < <Py_ssize_t> sizeof(copy):
+        return None
+    memcpy(&copy, <const char *> page, sizeof(copy))
+    if copy.magic != SHMRING_MAGIC or copy.version != SHMRING_LAYOUT_VERSION or not copy.ready:
+        return None
+    return values_of(&copy)
+
+
+cdef object values_of(shmring_header *copy):
     return Header(copy.magic, copy.version, copy.header_nbytes, copy.nbytes, copy.kind, copy.uid,
                   (<const char *>copy.boot_id)[:SHMRING_ID_NBYTES], (<const char *>copy.nonce)[:SHMRING_ID_NBYTES],
                   copy.rank, copy.size, tuple([copy.params[i] for i in range(SHMRING_NPARAMS)]), copy.liveness.pid,
-                  copy.liveness.start_time)
+                  copy.liveness.start_time, copy.liveness.pid_ns)
 
 
 def set_attached(Mapping mapping not None, value):

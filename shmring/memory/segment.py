@@ -323,7 +323,16 @@ def _attach(name: str, kind: int | None, rank: int | None, header_only: bool = F
             return None, "its creator has not announced it yet"
         _check(name, header, status.st_size, kind, rank)
         mapping = map_file(name, fd, HEADER_NBYTES if header_only else header.nbytes)
-        return Segment(name, header, mapping, names.inode_of(status)), ""
+        return Segment(name, header, mapping, names.inode_of(status), spare=_for_observers(fd, header)), ""
+
+
+def _for_observers(fd: int, header: Header) -> Descriptor | None:
+    """A descriptor of the outbox of a rank in another PID namespace: observers in this one see no process that has its
+    own (`shmring.memory.open_files`)."""
+    with suppress(OSError):  # no /proc, or no descriptor left: observers then do not see that rank
+        if header.kind == OUTBOX and header.pid_ns not in (0, os.stat("/proc/self/ns/pid").st_ino):
+            return Descriptor(os.dup(fd))
+    return None
 
 
 def _read_header(name: str, fd: int) -> Header | None:

@@ -23,6 +23,6 @@ cdef class Progress(Matching):
     cdef object followers          # a SimpleQueue that wakes them
     cdef bint awaiting_is_posted   # `awaiting` in the outbox describes a call of this rank
 
-    cdef int sleep_one_tick(self, int64_t tick_ns) except -1
+    cdef bytes sleep_one_tick(self, int64_t tick_ns, bytes place)
     cdef int retake_turn(self) except -1
     cdef int give_up(self, list requests, str raised) except -1

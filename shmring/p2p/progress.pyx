@@ -12,6 +12,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine
+from shmring.engine.place cimport caller, store_place
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.sync.turn cimport give_turn
 from shmring.p2p.matching cimport Matching
@@ -49,6 +50,7 @@ cdef class Progress(Matching):
         cdef int outcome, rounds = 0
         cdef bint is_lost, only_dead = (<Request> requests[0]).kind == PROBE
         cdef Request r
+        cdef bytes place = None
         while True:
             self.match_and_finish()
             for r in requests:
@@ -89,19 +91,22 @@ cdef class Progress(Matching):
             if is_lost:
                 self.engine.break_down()
             self.awaiting_is_posted = True
+            store_relaxed_u64(&self.engine.c.own.awaiting_since, <uint64_t> started)
             store_relaxed_u64(&self.engine.c.own.awaiting, signature_of(requests[0]))
             try:
-                self.sleep_one_tick(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now))
+                place = self.sleep_one_tick(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now), place)
             except BaseException as error:
                 if not self.engine.is_closed and self.engine.trouble is None:
                     self.give_up(requests, type(error).__name__)
                 raise
             if self.engine.is_closed or self.engine.trouble is not None:
                 self.engine.refuse()
+            store_place(&self.engine.c.own.message_place, <uint64_t> started, place)
             tick_ns = min(2 * tick_ns, self.queues.group.tick_ns)
 
-    cdef int sleep_one_tick(self, int64_t tick_ns) except -1:
-        """Sleep without the turn until something may have arrived, then run Python's signal handlers.
+    cdef bytes sleep_one_tick(self, int64_t tick_ns, bytes place):
+        """Sleep without the turn until something may have arrived, then run Python's signal handlers. Returns
+        ``place``, or if that is None the line of Python that made this call, which is looked up where handlers may run.
 
         One thread sleeps on the semaphore; the others wait for it. Signal handlers run outside of any call, so they may
         even close the communicator.
@@ -127,13 +132,15 @@ cdef class Progress(Matching):
                 finally:
                     self.nfollowers -= 1
             PyErr_CheckSignals()
+            if place is None:
+                place = caller()
         finally:
             if leads:
                 self.has_sleeper = False
                 for _i in range(self.nfollowers):
                     self.followers.put(None)
             self.retake_turn()
-        return 0
+        return place
 
     cdef int retake_turn(self) except -1:
         """Take the turn; what signal handlers raise meanwhile is raised afterwards. The communicator may be closed."""

@@ -26,6 +26,7 @@ cdef extern from "backoff.h" nogil:
     ctypedef struct patience_t "shmring_patience":
         int stage
         int looks
+        int64_t began_ns
         int64_t tick_ns
         int64_t timeout_ns
         int64_t deadline_ns

@@ -11,8 +11,8 @@ from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, load_relaxed
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH, shmring_outbox
 from shmring.sync.abort cimport in_trouble, is_reported, report_late, report_trouble, wake_rank
-from shmring.sync.backoff cimport (CHECK, LOOK, SLEEPS, TICK, back_off, before_wake, end_wait, is_past_deadline,
-                                   sleeper_t)
+from shmring.sync.backoff cimport (CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, before_wake, end_wait,
+                                   is_past_deadline, now_ns, sleeper_t)
 from shmring.sync.group cimport EVERYONE, READY, TROUBLE, UNREADY, counter_of
 from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport awaited_rank, lacks, wait_word
@@ -116,6 +116,11 @@ cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept
 
 # ---- the wait --------------------------------------------------------------------------------------------------------
 
+cdef inline void count_wait(shmring_outbox *own, patience_t *patience) noexcept nogil:
+    if patience.stage != FRESH:
+        store_relaxed_u64(&own.waited_ns, own.waited_ns + <uint64_t> (now_ns() - patience.began_ns))
+
+
 cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t *patience) noexcept nogil:
     """Wait until ``counter`` of ``rank`` (or of EVERYONE) has reached ``need``.
 
@@ -126,11 +131,15 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
     cdef sleeper_t sleeper
     cdef int step = LOOK
     if is_ready(g, counter, rank, need):
+        if patience.stage != FRESH:      # since the last call, which returned UNREADY
+            count_wait(own, patience)
+            patience.stage = FRESH
         return READY
     sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
                         spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns)
     while True:
         if step >= CHECK:
+            store_relaxed_u64(&own.waiting_since, <uint64_t> patience.began_ns)
             store_relaxed_u64(&own.last_wait, sleeper.what)
             if check_ranks(g, counter, rank, need):
                 break
@@ -145,6 +154,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
         if patience.stage == SLEEPS and step < CHECK:
             fault_point("sleep")
         if is_ready(g, counter, rank, need):
+            count_wait(own, patience)
             end_wait(patience, &sleeper)
             return READY
     end_wait(patience, &sleeper)

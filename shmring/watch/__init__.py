@@ -1,0 +1,1 @@
+"""Watching running jobs from outside: what their ranks do, and which ranks keep the others."""
