@@ -49,14 +49,18 @@ class CollectiveTimeoutError(BrokenError, TimeoutError):
     ----------
     late : tuple of int
         The missing ranks.
+    account : str
+        What each rank was in, which ranks it waited for, for how long, and its line of Python, as this rank found it;
+        the message ends with it. Empty if the memory was gone.
     """
 
-    def __init__(self, message: str, late: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, late: tuple[int, ...] = (), account: str = "") -> None:
         super().__init__(message)
         self.late = late
+        self.account = account
 
     def __reduce__(self) -> tuple:
-        return type(self), (str(self), self.late)
+        return type(self), (str(self), self.late, self.account)
 
 
 class MismatchError(BrokenError):

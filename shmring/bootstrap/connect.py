@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shmring._runtime import timeout_ns
+from shmring.bootstrap.dump_signal import install as install_dump_signal
 from shmring.bootstrap.rendezvous import rendezvous
 from shmring.bootstrap.threads import form_team
 from shmring.bootstrap.tuning import calibrate
@@ -39,6 +40,7 @@ def connect(
     """
     check_size(size)
     timeout_ns(rendezvous_timeout, "rendezvous_timeout")
+    install_dump_signal()
     started_as = started_as or (rank, size)
     seat = own_seat(*started_as)
     place = place_by(config.placement)

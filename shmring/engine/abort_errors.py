@@ -20,6 +20,7 @@ class Record(NamedTuple):
     theirs: int
     reason: str
     late: tuple[int, ...] = ()
+    account: str = ""
 
 
 def diagnose(record: Record, rank: int, name: str) -> BrokenError:
@@ -37,7 +38,8 @@ def diagnose(record: Record, rank: int, name: str) -> BrokenError:
         busy = f", which is in {explain(record.theirs)}" if record.theirs else ", which is in no call"
         ranks = ", ".join(map(str, record.late))
         text = f"{where}timed out{doing} waiting for rank{'s' if len(record.late) > 1 else ''} {ranks}"
-        return CollectiveTimeoutError(f"{text} (rank {record.about}{busy}){seen}", record.late)
+        more = f"\n{record.account}" if record.account else ""
+        return CollectiveTimeoutError(f"{text} (rank {record.about}{busy}){seen}{more}", record.late, record.account)
     if record.cause == "mismatch":
         theirs = explain(record.theirs) if record.theirs else "another call"
         text = (f"{where}ranks disagree: rank {record.by} called {explain(record.mine)}, "

@@ -52,9 +52,12 @@ def _standing(looks: Looks, rank: int) -> Standing:
     if look is None:
         return Standing("unseen")
     if look.has_left:
-        return Standing("left")
-    if look.is_dead:
-        return Standing("dead", look.current)
+        # In the middle of a call, after an error: what it was in stands there still.
+        return _in_calls(looks, rank, look)._replace(state="left")
+    return Standing("dead", look.current) if look.is_dead else _in_calls(looks, rank, look)
+
+
+def _in_calls(looks: Looks, rank: int, look: OutboxLook) -> Standing:
     asleep = "asleep" if look.is_asleep else "waiting"
     if look.current:
         awaited = _awaited(looks, rank)
@@ -142,7 +145,8 @@ def _deed(standing: Standing, look: OutboxLook | None) -> str:
     place = f", called at {standing.place}" if standing.place else ""
     if standing.awaits:
         how = "asleep in" if standing.state == "asleep" else "in"
-        return f"{how} {standing.call}, waits for {ranks_text(standing.awaits)}{place}"
+        left = ", has closed since" if standing.state == "left" else ""
+        return f"{how} {standing.call}, waits for {ranks_text(standing.awaits)}{place}{left}"
     if standing.state == "computing" and look is not None and look.last_calls:
         return f"in no call; its last one was {look.last_calls[0]}"
     if standing.state == "unseen":

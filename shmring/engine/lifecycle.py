@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from shmring._runtime import report_unraisable
 
@@ -42,6 +42,11 @@ _in_child: list[Callable[[], None]] = []
 def track(thing: Tracked, stage: Stage) -> None:
     """Have ``thing`` disowned in forked children, and leave at exit, as long as it lives."""
     _tracked[stage].add(thing)
+
+
+def tracked(stage: Stage) -> list[Any]:
+    """The objects of a stage that are alive."""
+    return list(_tracked[stage])
 
 
 def in_child(renew: Callable[[], None]) -> Callable[[], None]:

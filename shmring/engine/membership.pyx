@@ -11,11 +11,12 @@ import time
 from queue import SimpleQueue
 
 cimport cython
+from libc.string cimport memcpy
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LEFT, SHMRING_LOST, SHMRING_MISMATCH,
-                                shmring_abort, shmring_header, shmring_liveness, shmring_outbox)
+from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LATE_NBYTES, SHMRING_LEFT, SHMRING_LOST,
+                                SHMRING_MISMATCH, shmring_abort, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.engine.outbox cimport control_area
 from shmring.engine.rounds cimport find_disagreement
 from shmring.sync.turn cimport give_turn, has_turn, share_turn, take_turn, try_turn
@@ -25,6 +26,8 @@ from shmring.sync.group cimport group_t
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 
 from shmring.engine.abort_errors import Record, diagnose
+from shmring.engine.account import account
+from shmring.engine.inspect import LOOK_NBYTES, look
 from shmring.engine.lifecycle import exit_reason
 from shmring.engine.outbox import outbox_nbytes
 from shmring.errors import ClosedError, PeerLostError
@@ -34,6 +37,8 @@ cdef enum:      # what a rank is found to be
     PRESENT = 0
     HAS_LEFT = 1
     HAS_DIED = 2
+
+cdef int COPY_NBYTES = LOOK_NBYTES
 
 _CAUSES = {
     SHMRING_LOST: "lost", SHMRING_LEFT: "left", SHMRING_LATE: "late", SHMRING_MISMATCH: "mismatch",
@@ -96,12 +101,14 @@ cdef class Membership:
             about = r.about if 0 <= r.about < size else by
             pid = self.c.group.liveness[about].pid
         self.nvisitors -= 1
-        late = ()
+        late, accounted = (), ""
         if r.cause == SHMRING_LATE:
             late = [j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1] or [about]
+            accounted = self.account()
         return diagnose(
             Record(_CAUSES.get(r.cause, "aborted"), by, about, pid, r.round, r.mine, r.theirs,
-                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), tuple(late)),
+                   r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), tuple(late),
+                   accounted),
             self.c.group.rank, self.name)
 
     cdef int break_down(self) except -1:
@@ -166,6 +173,11 @@ cdef class Membership:
     # ---- the other ranks ----
 
     @property
+    def rank(self):
+        """The number of this rank."""
+        return self.c.group.rank
+
+    @property
     def nonce(self):
         """A text that the ranks of this communicator share and no other communicator has."""
         return self.nonces[:16].hex()
@@ -185,6 +197,17 @@ cdef class Membership:
         self.check_open()
         self.look_at_ranks(states)
         return states
+
+    def account(self):
+        """What each rank is in and waits for, as text; empty if this process must not access the memory."""
+        cdef int j, nlooks = min(self.c.group.size, 8 * <int> SHMRING_LATE_NBYTES)
+        copies = bytearray(nlooks * COPY_NBYTES)      # made before the check
+        cdef char *at = copies
+        if self.is_closed or self.is_inherited:
+            return ""
+        for j in range(nlooks):
+            memcpy(at + j * COPY_NBYTES, (<Mapping> self.mappings[j]).address, COPY_NBYTES)
+        return account([look(bytes(copies[j * COPY_NBYTES:(j + 1) * COPY_NBYTES])) for j in range(nlooks)])
 
     def left_ranks(self):
         """The ranks that have closed."""
