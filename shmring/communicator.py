@@ -7,6 +7,7 @@ from shmring.collective.objects import ObjectCalls
 from shmring.collective.persistent import PersistentPlans
 from shmring.collective.placement_report import PlacementCalls
 from shmring.collective.shared_arrays import SharedArrayCalls
+from shmring.collective.tracing import TraceCalls
 from shmring.p2p.objects import ObjectMessageCalls
 
 
@@ -19,6 +20,7 @@ class Communicator(
     ObjectCalls,
     GroupCalls,
     SharedArrayCalls,
+    TraceCalls,
 ):
     """A group of ranks on one machine. Made by `init`; not by calling this class.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from shmring._runtime import timeout_ns
@@ -13,6 +14,7 @@ from shmring.config import Config
 from shmring.engine.engine import Engine
 from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
 from shmring.engine.signature import check_size
+from shmring.engine.trace import TRACED_CALLS, Trace
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.placement.locality import own_seat
@@ -64,6 +66,8 @@ def connect(
     try:
         engine.apply_tuning(calibrate(engine, config, rendezvous_timeout, seat))
         form_team(engine, rendezvous_timeout)
+        if directory := os.environ.get("SHMRING_TRACE"):
+            engine.trace = Trace(directory, engine.facts(), TRACED_CALLS)
     except BaseException as error:
         # An abort for errors of this rank only; all ranks find disagreements and deaths by themselves.
         if not isinstance(error, (BrokenError, RendezvousError)) and not engine.is_broken:

@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "run a script, module or program in N ranks",
     "top": "the running jobs: what each rank does, and which ranks keep the others",
     "dump": "explain a job that hangs",
+    "trace": "merge and summarize the timelines that a job has recorded",
     "info": "kernels, topology, limits, launcher, leftovers of dead jobs",
     "selftest": "check that shmring works on this machine and in this container",
     "demo": "train a small network in several processes, and check the result",

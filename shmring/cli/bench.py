@@ -91,12 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", type=_json_file, metavar="FILE", help="write all results as JSON (-: standard output, no table)")
     add("--plot", type=plot_file, metavar="FILE", help="draw into FILE (.png, .svg, .pdf); needs matplotlib")
+    add("--trace", metavar="DIR", help="have shmring record timelines for `shmring trace` (some 0.1 us a call)")
     add("--list", action="store_true", help="only list the competitors")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
     progress = Progress()
+    if args.trace:
+        os.environ["SHMRING_TRACE"] = args.trace  # of the processes that are started
     try:
         pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
         layout = _layout(args.ranks, args.bind)

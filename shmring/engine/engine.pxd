@@ -6,6 +6,7 @@ from shmring.engine.compiled_plan cimport Program
 from shmring.engine.membership cimport Membership
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.eager cimport eager_t
+from shmring.engine.trace cimport Trace
 
 
 cdef class Engine(Membership):
@@ -19,6 +20,7 @@ cdef class Engine(Membership):
     cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
     cdef bint learns_stores              # config.streaming leaves the way of storing to trials
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
+    cdef public Trace trace              # where calls are recorded; None: nowhere
     cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first
     cdef object __weakref__
 
@@ -26,6 +28,8 @@ cdef class Engine(Membership):
     cdef void leave(self) noexcept
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int traced(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef bint await_helpers(self) noexcept
     cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil

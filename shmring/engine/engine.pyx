@@ -18,10 +18,11 @@ from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.rounds cimport count_call
+from shmring.engine.trace cimport Trace, record_t
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil, take_shared_turn,
                                 take_turn)
 from shmring.memory.mapping cimport Mapping
-from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.engine.lifecycle import Stage, track
@@ -121,12 +122,43 @@ cdef class Engine(Membership):
 
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
         """Run an eager exchange. The caller has entered."""
+        if self.trace is not None:
+            return self.traced(t, None, NULL, timeout_ns)
         if start_eager(&self.c, t) == READY:
             return 0
         return self.advance(t, None, NULL, timeout_ns)
 
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``x`` holds the buffers and the signature."""
+        if self.trace is not None:
+            return self.traced(NULL, program, x, timeout_ns)
+        return self.execute_alone(program, x, timeout_ns)
+
+    cdef int traced(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+        """The one or the other, recorded."""
+        cdef Trace trace = self.trace
+        cdef record_t *record
+        cdef uint64_t waited_ns = self.c.own.waited_ns
+        self.c.group.first_wait_ns = 0
+        if t != NULL:
+            record = trace.begin(t.signature, t.nbytes, self.c.own.calls + 1, b"eager")
+        else:
+            record = trace.begin(x.signature, x.passed_nbytes, self.c.own.calls + 1, program.plan.algorithm.encode())
+        record.failed = True
+        try:
+            if t == NULL:
+                self.execute_alone(program, x, timeout_ns)
+            elif start_eager(&self.c, t) != READY:
+                self.advance(t, None, NULL, timeout_ns)
+            record.failed = False
+        finally:
+            record.wait_ns = <uint64_t> self.c.group.first_wait_ns
+            record.waited_ns = self.c.own.waited_ns - waited_ns
+            record.end_ns = <uint64_t> now_ns()
+        return 0
+
+    cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1:
+        """Execute a program that is not recorded."""
         if program.last is not None:
             return self.execute_together(program, x, timeout_ns)
         self.begin_execution(program, x)

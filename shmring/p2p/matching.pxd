@@ -38,6 +38,7 @@ cdef class Matching(Waiter):
     cdef int begin(self, int peer, Message message, object receiver, void *target) except -1
     cdef int move(self, int peer, bint inwards) except -1
     cdef int finish(self, Request r, Message message) except -1
+    cdef void record(self, Request r) noexcept
     cdef void fail(self, Request r, object error)
     cdef void settled(self, Request r)
     cdef bint withdraw(self, Request r) except -1

@@ -12,6 +12,9 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport copy_back
 from shmring.engine.engine cimport Engine
+from shmring.engine.signature cimport KIND_RECV, KIND_SEND
+from shmring.engine.trace cimport Trace
+from shmring.sync.backoff cimport now_ns
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
                                      take_message, wake_self)
@@ -74,6 +77,8 @@ cdef class Matching(Waiter):
     cdef int start_send(self, Request r) except -1:
         cdef send_queue_t *o = &self.queues.send[r.peer]
         cdef Unexpected unexpected
+        if self.engine.trace is not None:
+            r.started_ns = now_ns()
         if r.peer == self.rank:
             # A message to this rank itself goes through private memory and never blocks.
             unexpected = unexpected_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
@@ -92,6 +97,8 @@ cdef class Matching(Waiter):
 
     cdef int continue_receive(self, Request r, Message message) except -1:
         """Make a request for what ``recv_spinning`` did not finish; ``message`` is what it began, if anything."""
+        if self.engine.trace is not None:
+            r.started_ns = now_ns()
         if message is None:
             return self.start_recv(r)
         r.message = message
@@ -101,6 +108,8 @@ cdef class Matching(Waiter):
 
     cdef int start_recv(self, Request r) except -1:
         cdef Unexpected unexpected = self.find_unexpected(r)
+        if self.engine.trace is not None:
+            r.started_ns = now_ns()
         if unexpected is not None:
             return self.deliver(unexpected, r)
         self.post(r)
@@ -252,10 +261,22 @@ cdef class Matching(Waiter):
     cdef int finish(self, Request r, Message message) except -1:
         r.message = message
         r.is_over = True
+        if r.started_ns:
+            self.record(r)
         if r.kind == RECV:
             copy_back(r.keeper)
         self.settled(r)
         return 0
+
+    cdef void record(self, Request r) noexcept:
+        """In the timeline of this rank."""
+        cdef Trace trace = self.engine.trace
+        if trace is None or r.kind == PROBE:
+            return
+        if r.kind == SEND:
+            trace.note_message(KIND_SEND, r.peer, r.tag, r.a.nbytes, <uint64_t> r.started_ns)
+        else:
+            trace.note_message(KIND_RECV, r.message.source, r.message.tag, r.message.nbytes, <uint64_t> r.started_ns)
 
     cdef void fail(self, Request r, object error):
         r.error = error

@@ -31,6 +31,7 @@ cdef class Waiter:
 
 cdef class Request:
     cdef Waiter owner
+    cdef int64_t started_ns        # 0: not recorded (engine/trace.pyx)
     cdef int kind
     cdef int peer
     cdef int tag

@@ -116,8 +116,10 @@ cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept
 
 # ---- the wait --------------------------------------------------------------------------------------------------------
 
-cdef inline void count_wait(shmring_outbox *own, patience_t *patience) noexcept nogil:
+cdef inline void count_wait(group_t *g, shmring_outbox *own, patience_t *patience) noexcept nogil:
     if patience.stage != FRESH:
+        if g.first_wait_ns == 0:
+            g.first_wait_ns = patience.began_ns
         store_relaxed_u64(&own.waited_ns, own.waited_ns + <uint64_t> (now_ns() - patience.began_ns))
 
 
@@ -132,7 +134,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
     cdef int step = LOOK
     if is_ready(g, counter, rank, need):
         if patience.stage != FRESH:      # since the last call, which returned UNREADY
-            count_wait(own, patience)
+            count_wait(g, own, patience)
             patience.stage = FRESH
         return READY
     sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
@@ -154,7 +156,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
         if patience.stage == SLEEPS and step < CHECK:
             fault_point("sleep")
         if is_ready(g, counter, rank, need):
-            count_wait(own, patience)
+            count_wait(g, own, patience)
             end_wait(patience, &sleeper)
             return READY
     end_wait(patience, &sleeper)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,9 +77,9 @@ def groups_of(gang, found=None):
     ]
 
 
-def poll(gang, is_so):
+def poll(gang, is_so, patience_s=60):
     """Look until the ranks are as expected; the watchdog of the ranks bounds it."""
-    deadline = time.monotonic() + 60 * PATIENCE
+    deadline = time.monotonic() + patience_s * PATIENCE
     while True:
         groups = groups_of(gang)
         if groups and is_so(groups):
@@ -186,20 +187,28 @@ def test_the_graph_goes_over_all_communicators_of_a_job():
     gang.results()
 
 
-def compute(comm, seconds):
+def compute(comm, until):
+    """Calls until a file is there."""
     x = np.ones(256)
     comm.barrier()
     report("ready")
-    end = time.monotonic() + seconds
     flag = np.zeros(1)
     while not flag[0]:
         comm.all_reduce(x, op="max")
-        flag[0] = time.monotonic() > end
+        flag[0] = os.path.exists(until)
         comm.all_reduce(flag, op="max")
 
 
-def test_rates_count_calls_bytes_and_waits():
-    gang = start_ranks(2, compute, 1.0)
+@pytest.fixture
+def end():
+    """A file whose existence ends `compute`; its directory is open to all users."""
+    path = f"{SHM_DIRECTORY}/end-{os.getpid()}-{time.monotonic_ns()}"
+    yield Path(path)
+    Path(path).unlink(missing_ok=True)
+
+
+def test_rates_count_calls_bytes_and_waits(end):
+    gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
     watcher = Watcher()
     first = groups_of(gang, watcher.look())[0]["ranks"]
@@ -215,14 +224,15 @@ def test_rates_count_calls_bytes_and_waits():
         assert 0 <= now["waiting_share"] <= 1
         assert now["last_calls"]
         assert set(now["last_calls"]) <= {"all_reduce(max, float64 x 256)", "all_reduce(max, float64 x 1)"}
+    end.touch()
     gang.results()
 
 
 # ---- watchers leave nothing, and hold nothing ------------------------------------------------------------------------
 
 
-def test_killed_watchers_leave_nothing_and_the_job_goes_on():
-    gang = start_ranks(2, compute, 2.0)
+def test_killed_watchers_leave_nothing_and_the_job_goes_on(end):
+    gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
     before = os.listdir(SHM_DIRECTORY)
     for _ in range(3):
@@ -232,11 +242,12 @@ def test_killed_watchers_leave_nothing_and_the_job_goes_on():
             assert groups_of(gang, found)
             watcher.kill()
     assert os.listdir(SHM_DIRECTORY) == before
+    end.touch()
     gang.results()
 
 
-def test_a_watcher_keeps_no_descriptor_and_nothing_of_a_killed_job():
-    gang = start_ranks(2, compute, 60.0)
+def test_a_watcher_keeps_no_descriptor_and_nothing_of_a_killed_job(end):
+    gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
     watcher = Watcher()
     assert groups_of(gang, watcher.look())
@@ -267,7 +278,7 @@ def wait_for_the_last(comm):
 def test_of_64_ranks_one_keeps_63():
     gang = start_ranks(64, wait_for_the_last, init={"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096})
     gang.wait_for("late", ranks=[63], timeout=240)
-    (group,) = poll(gang, are_asleep(range(63)))
+    (group,) = poll(gang, are_asleep(range(63)), 240)
     assert group["ranks"][63]["keeps"] == list(range(63))
     assert all(one["awaits"] == [63] for one in group["ranks"][:63])
     (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
@@ -286,10 +297,10 @@ def become(uid):
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which the change of user has cleared
 
 
-def work_as_a_stranger(rank, session, seconds):
+def work_as_a_stranger(rank, session, until):
     become(STRANGER)
     with shmring.init(rank=rank, size=2, session=session) as comm:
-        compute(comm, seconds)
+        compute(comm, until)
     return os.geteuid()
 
 
@@ -299,9 +310,9 @@ def watch_as_a_stranger(_rank):
 
 
 @needs_stranger
-def test_an_ordinary_user_sees_its_own_jobs_and_no_others(capsys):
-    ours = start_ranks(2, compute, 3.0)
-    theirs = start_processes(2, work_as_a_stranger, "theirs", 3.0)
+def test_an_ordinary_user_sees_its_own_jobs_and_no_others(capsys, end):
+    ours = start_ranks(2, compute, str(end))
+    theirs = start_processes(2, work_as_a_stranger, "theirs", str(end))
     ours.wait_for("ready")
     theirs.wait_for("ready")
     (found,) = start_processes(1, watch_as_a_stranger).results()
@@ -311,6 +322,7 @@ def test_an_ordinary_user_sees_its_own_jobs_and_no_others(capsys):
     assert not groups_of(theirs)
     assert status_of_command("dump", str(theirs.pids[0])) == 2
     assert f"belongs to uid {STRANGER}" in capsys.readouterr().err
+    end.touch()
     assert theirs.results() == [STRANGER] * 2
     ours.results()
 
@@ -385,8 +397,8 @@ def test_dump_of_what_is_no_job_fails_with_the_reason(job, expected, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_top_prints_one_page_and_one_object(capsys):
-    gang = start_ranks(2, compute, 2.0)
+def test_top_prints_one_page_and_one_object(capsys, end):
+    gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
     assert status_of_command("top", "--once", "--interval", "0.1") == 0
     printed = capsys.readouterr().out
@@ -394,6 +406,7 @@ def test_top_prints_one_page_and_one_object(capsys):
     assert "the memory of other users' jobs is not readable" in printed
     assert status_of_command("top", "--once", "--json", "--interval", "0.1") == 0
     assert groups_of(gang, json.loads(capsys.readouterr().out))
+    end.touch()
     gang.results()
 
 

@@ -1,0 +1,104 @@
+"""Timelines: each rank records its calls in a file of its own, a ring of records, which ``shmring trace`` merges.
+
+The file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. All
+fields are stored with the GIL held.
+"""
+
+import json
+import mmap
+import os
+import re
+import sys
+import time
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.string cimport memcpy, memset
+
+from shmring.engine.signature cimport pack_signature
+from shmring.sync.backoff cimport now_ns
+
+HEADER_NBYTES = 4096
+RECORD_NBYTES = sizeof(record_t)
+COUNT_OFFSET = HEADER_NBYTES - 8
+FORMAT = 1
+TRACED_CALLS = 65536
+SUFFIX = ".shmring-trace"
+
+
+cdef class Trace:
+    """The timeline of one rank in one communicator.
+
+    Parameters
+    ----------
+    directory : str
+        Made if it is not there.
+    facts : dict
+        Of the communicator: ``name``, ``group`` (the same on all its ranks, and of no other), ``rank``, ``size``.
+    calls : int
+        How many calls the file has room for; older ones are overwritten.
+    """
+
+    def __cinit__(self, directory, dict facts not None, calls):
+        cdef Py_buffer view
+        if not isinstance(calls, int) or not 1 <= calls <= 1 << 26:
+            raise ValueError(f"calls={calls!r}: must be a number from 1 to {1 << 26}")
+        os.makedirs(directory, exist_ok=True)
+        facts = {"format": FORMAT, "calls": calls, "pid": os.getpid(), "command": " ".join(sys.argv)[:500],
+                 "boot_id": boot_id(), "epoch_ns": time.time_ns() - time.monotonic_ns(), **facts}
+        name = re.sub(r"[^A-Za-z0-9_.]+", "_", facts["name"])[:40]
+        stem = f"{name}.{facts['group'][:8]}.r{facts['rank']}.{os.getpid()}.{time.monotonic_ns()}"
+        self.path = os.path.join(os.path.abspath(directory), stem + SUFFIX)
+        nbytes = HEADER_NBYTES + calls * RECORD_NBYTES
+        unfinished = self.path + ".new"      # `shmring trace` may read the directory at any time
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, nbytes)      # a disk that is full is an error here, not a SIGBUS later
+            self.memory = mmap.mmap(fd, nbytes)
+            text = json.dumps(facts).encode()
+            self.memory[:len(text)] = text
+            os.rename(unfinished, self.path)
+        except BaseException:
+            os.unlink(unfinished)
+            raise
+        finally:
+            os.close(fd)
+        # The mapping is private to this object and never closed, so its address stays valid.
+        PyObject_GetBuffer(self.memory, &view, PyBUF_WRITABLE)
+        self.count = <uint64_t *> (<char *> view.buf + <size_t> COUNT_OFFSET)
+        self.records = <record_t *> (<char *> view.buf + <size_t> HEADER_NBYTES)
+        PyBuffer_Release(&view)
+        self.capacity = calls
+        self.numbers = {}
+
+    cdef record_t *begin(self, uint64_t signature, uint64_t nbytes, uint64_t number, bytes algorithm) noexcept:
+        """A new record of a call that begins now."""
+        cdef record_t *record = self.records + self.count[0] % self.capacity
+        memset(record, 0, sizeof(record_t))
+        record.signature = signature
+        record.nbytes = nbytes
+        record.number = number
+        record.peer = -1
+        memcpy(record.algorithm, <const char *> algorithm, min(len(algorithm), ALGORITHM_NBYTES - 1))
+        record.start_ns = <uint64_t> now_ns()
+        self.count[0] += 1
+        return record
+
+    cdef void note_message(self, int kind, int peer, int tag, uint64_t nbytes, uint64_t start_ns) noexcept:
+        """Record a message call that ends now: ``kind`` is that of its signature."""
+        cdef record_t *record
+        key = (kind, peer, tag)
+        number = self.numbers.get(key, 0) + 1
+        self.numbers[key] = number
+        record = self.begin(pack_signature(kind, 0, 0, peer, <uint64_t> (tag + 1)), nbytes, number, b"")
+        record.peer = peer
+        record.end_ns = record.start_ns
+        record.start_ns = start_ns
+
+
+def boot_id():
+    """Which boot of this machine it is; empty where that cannot be read. Monotonic clocks of one boot agree."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
