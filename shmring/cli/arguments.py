@@ -46,6 +46,14 @@ def whole_number(text: str) -> int:
     return number
 
 
+def port(text: str) -> int:
+    """The number of a port of TCP."""
+    number = whole_number(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{number} must be at most 65535")
+    return number
+
+
 def duration(text: str) -> float:
     """Seconds, or whatever the unit is, above 0 and below a million."""
     number = _number(text)

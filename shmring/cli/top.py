@@ -13,11 +13,13 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable
 
 from shmring.watch.page import STYLES, Line, page, text
+from shmring.watch.prometheus import server, write_file
 from shmring.watch.report import Watcher
 
-from .arguments import duration
+from .arguments import duration, output_file, port
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -35,21 +37,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between looks, over which rates are measured (default: 1)",
     )
+    parser.add_argument(
+        "--prometheus",
+        type=port,
+        metavar="PORT",
+        help="serve metrics for Prometheus on the loopback address, nothing else; 0: any free port",
+    )
+    parser.add_argument(
+        "--prometheus-file",
+        type=output_file,
+        metavar="FILE",
+        help="write the metrics into FILE at each look, for the textfile collector of a node exporter",
+    )
     parser.add_argument("--plain", action="store_true", help="do without rich")
 
 
 def main(args: argparse.Namespace) -> int:
     """Look, print, wait, until interrupted."""
+    if args.prometheus is not None:
+        return _serve(args.prometheus)
     watcher = Watcher()
+    if args.prometheus_file:
+        return _repeat(lambda: write_file(args.prometheus_file, watcher.look), args)
     watcher.look()
     time.sleep(args.interval)
     if args.json:
-        while True:
-            json.dump(watcher.look(), sys.stdout)
-            print(flush=True)
-            if args.once:
-                return 0
-            time.sleep(args.interval)
+        return _repeat(lambda: print(json.dumps(watcher.look()), flush=True), args)
     is_terminal = sys.stdout.isatty()
     if args.once or not is_terminal:
         print(text(page(watcher.look()), colours=is_terminal))
@@ -59,6 +72,22 @@ def main(args: argparse.Namespace) -> int:
             while True:
                 print(_CLEAR + text(page(watcher.look()), colours=True), flush=True)
                 time.sleep(args.interval)
+    return 0
+
+
+def _repeat(step: Callable[[], object], args: argparse.Namespace) -> int:
+    while True:
+        step()
+        if args.once:
+            return 0
+        time.sleep(args.interval)
+
+
+def _serve(port: int) -> int:
+    with server(port) as http:
+        host, bound = http.server_address[:2]
+        print(f"http://{host!s}:{bound}/metrics", flush=True)
+        http.serve_forever()
     return 0
 
 

@@ -311,6 +311,7 @@ cdef class Engine(Membership):
         cdef Program program
         cdef int nthreads = 1 if self.team is None else self.team.nthreads()
         return {
+            **self.totals(),
             "rounds": self.rounds,
             "eager_nbytes": self.eager_limit,
             "slot_nbytes": self.c.slot_nbytes,
@@ -325,6 +326,12 @@ cdef class Engine(Membership):
                          for key, program in self.programs.items() if program.plan.size > 1],
             **self.thresholds.report(),
         }
+
+    def totals(self):
+        """Calls, bytes and time waited so far; None once closed."""
+        if self.c.own == NULL:
+            return dict.fromkeys(("calls", "bytes", "waited_s"))
+        return {"calls": self.c.own.calls, "bytes": self.c.own.nbytes, "waited_s": self.c.own.waited_ns * 1e-9}
 
     @property
     def rounds(self):
