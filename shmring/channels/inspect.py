@@ -38,6 +38,11 @@ class ChannelLook(NamedTuple):
             return f"receiver {receiver.pid} waits for sender {_holder(sender.pid, sender.state)} to send"
         if sender.asleep and sender.state == "here":
             return f"sender {sender.pid} waits for receiver {_holder(receiver.pid, receiver.state)} to receive"
+        # The ends of a queue have no holder. A process that died in its sleep is not taken for one that waits.
+        if sender.asleep and sender.state == "absent" and self.ring.fill > 0:
+            return "a sender waits for room"
+        if receiver.asleep and receiver.state == "absent" and self.ring.fill == 0:
+            return "a receiver waits for a message"
         return ""
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from shmring.watch.page import STYLES, Line, page, text
+from shmring.watch.picture import drawing
 from shmring.watch.prometheus import server, write_file
 from shmring.watch.report import Watcher
 
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the metrics into FILE at each look, for the textfile collector of a node exporter",
     )
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw one page into FILE")
     parser.add_argument("--plain", action="store_true", help="do without rich")
 
 
@@ -63,6 +65,10 @@ def main(args: argparse.Namespace) -> int:
     time.sleep(args.interval)
     if args.json:
         return _repeat(lambda: print(json.dumps(watcher.look()), flush=True), args)
+    if args.svg:
+        with open(args.svg, "w", encoding="utf-8") as file:
+            file.write(drawing(page(watcher.look())))
+        return 0
     is_terminal = sys.stdout.isatty()
     if args.once or not is_terminal:
         print(text(page(watcher.look()), colours=is_terminal))

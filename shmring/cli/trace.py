@@ -11,6 +11,7 @@ import os
 import sys
 
 from shmring.watch import perfetto, skew
+from shmring.watch.picture import timeline_drawing
 from shmring.watch.timeline import read
 
 from .arguments import output_file
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=output_file, metavar="FILE", help="the merged file (default: DIR/trace.json)"
     )
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the last calls into FILE, too")
     parser.add_argument("--json", action="store_true", help="write the summary as one JSON object")
 
 
@@ -31,6 +33,9 @@ def main(args: argparse.Namespace) -> int:
     path = args.output or os.path.join(args.directory, "trace.json")
     with open(path, "w") as file:
         count = perfetto.write(timelines, file)
+    if args.svg:
+        with open(args.svg, "w", encoding="utf-8") as file:
+            file.write(timeline_drawing(timelines))
     found = skew.summary(timelines)
     if args.json:
         json.dump(found | {"file": path, "events": count}, sys.stdout, indent=2)

@@ -115,10 +115,10 @@ cdef class CollectiveBase:
         -------
         dict
             Totals so far of this rank: ``calls`` (collectives begun), ``bytes`` (of the arrays passed to them),
-            ``waited_s`` (seconds in waits that are over and outlasted a first look), ``rounds``; the first three are None
-            once it is closed. The settings in force (sizes in bytes, times in microseconds), and in ``why`` the source
-            of each that is not a constant: ``argument``, an environment variable, or what it is derived from. The
-            duration of a barrier as measured when the communicator was made, and the number of processors that the
+            ``waited_s`` (seconds in waits that are over and outlasted a first look), ``rounds``; the first three are
+            None once it is closed. The settings in force (sizes in bytes, times in microseconds), and in ``why`` the
+            source of each that is not a constant: ``argument``, an environment variable, or what it is derived from.
+            The duration of a barrier as measured when the communicator was made, and the number of processors that the
             ranks have together. For each rank, how much of its outbox this process maps by huge pages. ``threads``: of
             each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
             calls without staging, as the memory that other ranks access lies in shared arrays. ``programs``: one entry
@@ -128,8 +128,8 @@ cdef class CollectiveBase:
 
         Notes
         -----
-        Not collective; costs nothing to the calls. ``docs/watching.md`` has all names with their units. They are stable:
-        a minor version may add some, and none changes its meaning.
+        Not collective; costs nothing to the calls. ``docs/watching.md`` has all names with their units. They are
+        stable: a minor version may add some, and none changes its meaning.
         """
         return self.engine.stats()
 

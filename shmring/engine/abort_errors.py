@@ -7,6 +7,13 @@ from typing import NamedTuple
 from shmring.engine.signature import explain
 from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, MismatchError, PeerLostError
 
+_CAUSES = ("aborted", "lost", "left", "late", "mismatch", "aborted")
+
+
+def cause_of(number: int) -> str:
+    """The cause of a record, by the number in it (enum shmring_cause in _c/layout.h), which is not trusted."""
+    return _CAUSES[number if number < len(_CAUSES) else 0]
+
 
 class Record(NamedTuple):
     """The abort record of ``_c/layout.h``, and the pid of the rank that it is about."""

@@ -8,13 +8,18 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
-                                SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_header, shmring_outbox)
+                                SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
+                                shmring_header, shmring_outbox)
 from shmring.engine.signature cimport short_signature
 from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport awaited_rank
 
+from shmring.engine.abort_errors import Record, cause_of
 from shmring.engine.signature import explain
 from shmring.memory.header import OUTBOX, unpack
+
+cdef enum:
+    WRITTEN = 2      # the state of an abort record (sync/abort.pyx)
 
 LOOK_NBYTES = SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES
 
@@ -60,10 +65,8 @@ class OutboxLook(NamedTuple):
         The last collectives that it has published rounds of, the newest first.
     store_us : tuple of float
         Time of its last trials of stores through the cache, and past it; 0 where none was made.
-    failure : str
-        Cause of the abort record; empty if there is none. Only that of rank 0 counts.
-    late : tuple of int
-        The late ranks, if that is the cause.
+    failure : Record or None
+        The abort record (without a pid); only that of rank 0 counts.
     """
 
     header: object
@@ -86,11 +89,7 @@ class OutboxLook(NamedTuple):
     message_place: str
     last_calls: tuple
     store_us: tuple
-    failure: str
-    late: tuple
-
-
-_CAUSES = ("", "a rank died", "a rank left", "timeout", "ranks disagree", "aborted")
+    failure: Record | None
 
 
 cdef str text_of(const char *text, Py_ssize_t nbytes):
@@ -161,13 +160,15 @@ def look(bytes pages not None):
         (text_of(box.message_place.text, SHMRING_PLACE_NBYTES)
          if box.awaiting and box.message_place.number == box.awaiting_since else ""),
         last_calls_of(&box, facts.params[0]), store_us_of(&box),
-        (_CAUSES[box.abort.cause] if 0 < box.abort.cause < len(_CAUSES) else "unknown") if box.abort.state else "",
-        late_of(&box),
+        failure_of(&box.abort) if box.abort.state == WRITTEN else None,
     )
 
 
-cdef tuple late_of(shmring_outbox *box):
+cdef object failure_of(shmring_abort *r):
     cdef int j
-    if box.abort.cause != SHMRING_LATE:
-        return ()
-    return tuple([j for j in range(8 * <int> sizeof(box.abort.late)) if box.abort.late[j >> 3] >> (j & 7) & 1])
+    late, reason = (), ""
+    if r.cause == SHMRING_LATE:
+        late = tuple([j for j in range(8 * <int> sizeof(r.late)) if r.late[j >> 3] >> (j & 7) & 1])
+    else:
+        reason = text_of(r.reason, sizeof(r.reason))
+    return Record(cause_of(r.cause), r.by, r.about, 0, r.round, r.mine, r.theirs, reason, late)

@@ -16,8 +16,8 @@ from libc.string cimport memcpy
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LATE_NBYTES, SHMRING_LEFT, SHMRING_LOST,
-                                SHMRING_MISMATCH, shmring_abort, shmring_header, shmring_liveness, shmring_outbox)
+from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LATE_NBYTES, SHMRING_MISMATCH, shmring_abort,
+                                shmring_header, shmring_liveness, shmring_outbox)
 from shmring.engine.outbox cimport control_area
 from shmring.engine.rounds cimport find_disagreement
 from shmring.sync.turn cimport give_turn, has_turn, share_turn, take_turn, try_turn
@@ -26,7 +26,7 @@ from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wa
 from shmring.sync.group cimport group_t
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 
-from shmring.engine.abort_errors import Record, diagnose
+from shmring.engine.abort_errors import Record, cause_of, diagnose
 from shmring.engine.account import account
 from shmring.engine.inspect import LOOK_NBYTES, look
 from shmring.engine.lifecycle import exit_reason
@@ -40,12 +40,6 @@ cdef enum:      # what a rank is found to be
     HAS_DIED = 2
 
 cdef int COPY_NBYTES = LOOK_NBYTES
-
-_CAUSES = {
-    SHMRING_LOST: "lost", SHMRING_LEFT: "left", SHMRING_LATE: "late", SHMRING_MISMATCH: "mismatch",
-    SHMRING_ABORTED: "aborted",
-}
-
 
 # Not cleared by the garbage collector, as __dealloc__ stores into the mapped memory. It could not clear `mappings`
 # either: a tuple has nothing to clear.
@@ -107,7 +101,7 @@ cdef class Membership:
             late = [j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1] or [about]
             accounted = self.account()
         return diagnose(
-            Record(_CAUSES.get(r.cause, "aborted"), by, about, pid, r.round, r.mine, r.theirs,
+            Record(cause_of(r.cause), by, about, pid, r.round, r.mine, r.theirs,
                    r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace"), tuple(late),
                    accounted),
             self.c.group.rank, self.name)

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from shmring.engine.abort_errors import diagnose
 from shmring.engine.account import Standing, culprits, standings
 from shmring.engine.inspect import LOOK_NBYTES, OutboxLook, look
 from shmring.memory.open_files import OpenFile, open_files
@@ -149,9 +150,19 @@ def _group(name: str, size: int, attached: int, found: dict, processes: dict[int
         Member(rank, _owner(looks[rank], found[rank][1] if rank in found else [], processes), looks[rank], standing)
         for rank, standing in enumerate(standings(looks))
     ]
-    first = looks[0]
     is_complete = 0 < attached < 2**63  # else it is none, or a reason to give up (bootstrap/rendezvous.py)
-    return Group(name, is_complete, members, first.failure if first else "")
+    return Group(name, is_complete, members, _failure(looks))
+
+
+def _failure(looks: list[OutboxLook | None]) -> str:
+    """The error that the ranks raise."""
+    first = looks[0]
+    if first is None or first.failure is None:
+        return ""
+    about = first.failure.about
+    one = looks[about] if 0 <= about < len(looks) else None
+    pid = one.header.pid if one else 0
+    return str(diagnose(first.failure._replace(pid=pid), -1, "")).removeprefix(": ")
 
 
 def _owner(one: OutboxLook | None, pids: list[int], processes: dict[int, Process | None]) -> Process | None:

@@ -49,8 +49,9 @@ def _job(job: dict[str, Any]) -> list[Line]:
     for group in job["communicators"]:
         name = f"communicator {group['name']}, " if group["name"] else ""
         state = "" if group["complete"] else ": ranks are still looking for one another"
-        state = f": broken, {group['failure']}" if group["failure"] else state
         lines.append([(f" {name}{group['size']} ranks{state}", "")])
+        if group["failure"]:
+            lines.append([(f"    broken: {group['failure']}", "keeper")])
         lines.append([(_HEAD, "faint")])
         lines += [_rank(one) for one in group["ranks"]]
         lines += _graph(group["ranks"])
@@ -68,7 +69,7 @@ def _rank(one: dict[str, Any]) -> Line:
     middle = f"{one['state']:<10}"
     tail = f" {_lasts(lasts):>8} {rates[0]:>8} {rates[1]:>8} {rates[2]:>5}  "
     call = one["call"] or ("-" if not one["last_calls"] else f"- (last: {one['last_calls'][0]})")
-    call += f"  at {one['place']}" if one["place"] else ""
+    call += f"  at {one['place'].rpartition('/')[2]}" if one["place"] else ""
     return [(head, "keeper" if keeps else ""), (middle, style), (tail, ""), (call, "")]
 
 
@@ -103,11 +104,12 @@ def _channel(one: dict[str, Any]) -> list[Line]:
 
 
 def _end(end: dict[str, Any]) -> str:
-    if end["state"] == "absent":
+    if end["state"] == "absent" and not end["messages"] and not end["waits"]:
         return "absent"
     state = {"here": "asleep" if end["asleep"] else "awake", "lost": "dead"}.get(end["state"], end["state"])
+    holder = "any process" if end["state"] == "absent" else f"{end['pid']} {state}"  # the former: of a queue
     dropped = f", {end['dropped']} dropped" if end["dropped"] else ""
-    return f"{end['pid']} {state}: {end['messages']} messages{dropped}, {end['waits']} waits"
+    return f"{holder}: {end['messages']} messages{dropped}, {end['waits']} waits"
 
 
 def _lasts(seconds: float | None) -> str:

@@ -141,6 +141,27 @@ def test_a_rank_that_stops_in_the_middle_of_a_call_keeps_the_others():
     gang.results()
 
 
+def disagree(comm, until):
+    comm.barrier()
+    with pytest.raises(shmring.MismatchError) as caught:
+        comm.all_reduce(np.ones(8 if comm.rank else 9))
+    report("disagreed")
+    while not os.path.exists(until):
+        time.sleep(0.005)
+    return str(caught.value)
+
+
+def test_a_broken_communicator_is_shown_with_the_error_that_its_ranks_raise(end):
+    gang = start_ranks(2, disagree, str(end))
+    gang.wait_for("disagreed")
+    found = Watcher().look()
+    (group,) = groups_of(gang, found)
+    end.touch()
+    assert any(group["failure"] in error for error in gang.results())  # the one that noticed says no more
+    assert "ranks disagree: rank " in group["failure"]
+    assert f"broken: {group['failure']}" in text(page(found))
+
+
 def receive_from_each_other(comm):
     if comm.rank == 2:
         comm.send(np.ones(1), 0, 1)
