@@ -6,7 +6,7 @@ from shmring.collective.groups import GroupCalls
 from shmring.collective.objects import ObjectCalls
 from shmring.collective.persistent import PersistentPlans
 from shmring.collective.placement_report import PlacementCalls
-from shmring.collective.shared_arrays import SharedArrayCalls
+from shmring.collective.share import ShareCalls
 from shmring.collective.tracing import TraceCalls
 from shmring.p2p.objects import ObjectMessageCalls
 
@@ -19,7 +19,7 @@ class Communicator(
     PlacementCalls,
     ObjectCalls,
     GroupCalls,
-    SharedArrayCalls,
+    ShareCalls,
     TraceCalls,
 ):
     """A group of ranks on one machine. Made by `init`; not by calling this class.

@@ -15,6 +15,7 @@
 #define SHMRING_MPOL_DEFAULT 0
 #define SHMRING_MPOL_PREFERRED 1
 #define SHMRING_MPOL_INTERLEAVE 3
+#define SHMRING_MPOL_F_ADDR 2
 
 #define SHMRING_NODES_MAX 1024 /* as many as kernels are built for */
 #define SHMRING_NODE_BITS (8 * sizeof(unsigned long))
@@ -42,6 +43,19 @@ static inline int set_policy(void *address, size_t nbytes, int mode, const shmri
 static inline int get_thread_policy(int *mode) {
 #ifdef SYS_get_mempolicy
     return syscall(SYS_get_mempolicy, mode, NULL, 0ul, NULL, 0ul) ? errno : 0;
+#else
+    return ENOSYS;
+#endif
+}
+
+/* The policy of the memory at an address, which only mbind gives it; SHMRING_MPOL_DEFAULT where there is none. */
+static inline int get_policy(const void *address, int *mode, shmring_nodes *nodes) {
+    *mode = SHMRING_MPOL_DEFAULT;
+#ifdef SYS_get_mempolicy
+    if (syscall(SYS_get_mempolicy, mode, nodes->words, (unsigned long)SHMRING_NODES_MAX, address, SHMRING_MPOL_F_ADDR) == 0)
+        return 0;
+    *mode = SHMRING_MPOL_DEFAULT;
+    return errno;
 #else
     return ENOSYS;
 #endif

@@ -228,6 +228,17 @@ cdef object _open_buffer(object x, array_t *a, bint writable, bint opaque):
     return view
 
 
+def memory_of(x):
+    """Address, bytes, name of the dtype, elements and owner of the memory of ``x``, which must be usable in place."""
+    cdef array_t a
+    owner = target_array(x, &a, True)
+    if is_copy(owner):
+        raise ValueError(f"{name_of(x)} is not C-contiguous, aligned and in native byte order: pass the array of which "
+                         "it is a view")
+    name = DTYPES[a.dtype].name if a.dtype >= 0 else f"elements of {a.itemsize} bytes"
+    return <uintptr_t> a.data, a.nbytes, name, a.count, owner
+
+
 # ---- element types ---------------------------------------------------------------------------------------------------
 
 cdef int check_no_mask(object x) except -1:

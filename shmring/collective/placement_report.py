@@ -80,6 +80,15 @@ class PlacementCalls(CommunicatorMixin):
             for r, segment in enumerate(segments)
         ]
         for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
+            if allocation.offsets is not None:  # one of several in these segments
+                rows += [
+                    SegmentPlacement(
+                        "array", allocation.number, r, homes[r],
+                        bytes_by_node(segment.mapping, HEADER_NBYTES + allocation.offsets[r], allocation.nbytes),
+                    )
+                    for r, segment in enumerate(allocation.segments)
+                ]  # fmt: skip
+                continue
             if not allocation.is_result:
                 rows += [
                     SegmentPlacement("array", allocation.number, r, homes[r], bytes_by_node(segment.mapping))

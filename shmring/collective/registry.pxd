@@ -1,6 +1,8 @@
 # The registry of a communicator's shared arrays: from an address to (allocation, owner, offset), and back.
 from libc.stdint cimport uint32_t, uint64_t
 
+from shmring.memory.moved_pages cimport MovedPages
+
 cdef enum:
     NOWHERE = 0
 
@@ -10,11 +12,12 @@ ctypedef struct place_t:
     uint32_t owner          # the rank of the segment
     uint64_t offset         # bytes into its data
 
-ctypedef struct range_t:    # one segment as this process maps it
+ctypedef struct range_t:    # one segment as this process maps it, or an array that was moved into one
     char *start
     char *end
     uint32_t allocation
     uint32_t owner
+    void *moved             # the MovedArray, borrowed: it removes itself when it is private again; NULL for a segment
 
 ctypedef struct entry_t:
     uint32_t allocation
@@ -29,8 +32,11 @@ cdef class AllocationRegistry:
     cdef int nentries
     cdef int capacity       # of both
 
+    cdef int reserve(self, int nranges) except -1
+    cdef void insert(self, range_t new) noexcept
     cdef int add(self, Allocation allocation) except -1
     cdef void remove(self, Allocation allocation) noexcept
+    cdef void remove_moved(self, MovedArray moved) noexcept
     cdef range_t *range_at(self, const void *address) noexcept
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept
     cdef entry_t *entry_of(self, uint32_t allocation) noexcept
@@ -42,9 +48,29 @@ cdef class Allocation:
     cdef readonly int number
     cdef readonly int size
     cdef readonly size_t nbytes
+    cdef readonly object offsets    # by rank: where it begins after the header; None: there
     cdef readonly bint is_result    # one segment for all ranks
     cdef bint is_registered
     cdef char **bases
+
+
+cdef class MovedArray:
+    cdef AllocationRegistry registry
+    cdef readonly Allocation allocation
+    cdef MovedPages pages
+    cdef object owner           # what keeps the memory of the array
+    cdef readonly int rank
+    cdef char *start            # of the array
+    cdef char *end
+    cdef char *inner_start      # of its whole pages, which are those of the segment
+    cdef char *inner_end
+    cdef char *image            # the whole array in the segment, as this process maps that
+    cdef bint is_registered
+    cdef bint is_released       # by its handle: private again after the last call that uses it
+    cdef int nusers             # calls under way
+
+    cdef void stage_ends(self, const char *address, size_t nbytes) noexcept
+    cdef void fetch_ends(self, char *address, size_t nbytes) noexcept
 
 
 cdef class Area:

@@ -10,10 +10,13 @@ Addresses differ from process to process. Ranks exchange a *place*: (allocation,
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
+from shmring.errors import SegmentError
 from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.movable import mapped_files
 from shmring.memory.mapping cimport Mapping
+from shmring.memory.moved_pages cimport MovedPages
 
 
 cdef class AllocationRegistry:
@@ -23,37 +26,45 @@ cdef class AllocationRegistry:
         free(self.ranges)
         free(self.entries)
 
+    cdef int reserve(self, int nranges) except -1:
+        """Make room for ``nranges`` more ranges, and as many allocations."""
+        cdef int needed = self.nranges + nranges
+        cdef void *memory
+        if needed <= self.capacity:
+            return 0
+        needed *= 2
+        memory = realloc(self.ranges, needed * sizeof(range_t))
+        if memory == NULL:
+            raise MemoryError("no memory for the registry of shared arrays")
+        self.ranges = <range_t *> memory
+        memory = realloc(self.entries, needed * sizeof(entry_t))
+        if memory == NULL:
+            raise MemoryError("no memory for the registry of shared arrays")
+        self.entries = <entry_t *> memory
+        self.capacity = needed
+        return 0
+
+    cdef void insert(self, range_t new) noexcept:
+        cdef int i, at = self.nranges
+        for i in range(self.nranges):
+            if self.ranges[i].start > new.start:
+                at = i
+                break
+        memmove(self.ranges + at + 1, self.ranges + at, (self.nranges - at) * sizeof(range_t))
+        self.ranges[at] = new
+        self.nranges += 1
+
     cdef int add(self, Allocation allocation) except -1:
         """Add an allocation, which has a higher number than all before it."""
-        cdef int i, at, needed = self.nranges + <int> len(allocation.segments)
         cdef range_t new
-        cdef Mapping mapping
-        cdef void *memory
-        if needed > self.capacity:
-            needed *= 2
-            memory = realloc(self.ranges, needed * sizeof(range_t))
-            if memory == NULL:
-                raise MemoryError("no memory for the registry of shared arrays")
-            self.ranges = <range_t *> memory
-            memory = realloc(self.entries, needed * sizeof(entry_t))
-            if memory == NULL:
-                raise MemoryError("no memory for the registry of shared arrays")
-            self.entries = <entry_t *> memory
-            self.capacity = needed
+        self.reserve(<int> len(allocation.segments))
         for segment in allocation.segments:
-            mapping = segment.mapping
-            new.start = mapping.address + <size_t> HEADER_NBYTES
+            new.start = allocation.bases[segment.rank]
             new.end = new.start + allocation.nbytes
             new.allocation = allocation.number
             new.owner = segment.rank
-            at = self.nranges
-            for i in range(self.nranges):
-                if self.ranges[i].start > new.start:
-                    at = i
-                    break
-            memmove(self.ranges + at + 1, self.ranges + at, (self.nranges - at) * sizeof(range_t))
-            self.ranges[at] = new
-            self.nranges += 1
+            new.moved = NULL
+            self.insert(new)
         self.entries[self.nentries].allocation = allocation.number
         self.entries[self.nentries].bases = allocation.bases
         self.entries[self.nentries].object = <void *> allocation
@@ -74,6 +85,14 @@ cdef class AllocationRegistry:
                 self.entries[kept] = self.entries[i]
                 kept += 1
         self.nentries = kept
+
+    cdef void remove_moved(self, MovedArray moved) noexcept:
+        cdef int i, kept = 0
+        for i in range(self.nranges):
+            if self.ranges[i].moved != <void *> moved:
+                self.ranges[kept] = self.ranges[i]
+                kept += 1
+        self.nranges = kept
 
     cdef range_t *range_at(self, const void *address) noexcept:
         """The range that contains an address; NULL if none does."""
@@ -115,12 +134,17 @@ cdef class AllocationRegistry:
         return &self.entries[low]
 
     def locate(self, size_t address):
-        """(allocation, owner, offset) of an address; None if it lies in no shared array."""
+        """(allocation, owner, offset) of an address; None if it is not in a segment as this process maps that."""
         cdef range_t *found = self.range_at(<void *> address)
-        if found == NULL:
+        if found == NULL or found.moved != NULL:
             return None
         allocation = <Allocation> self.entry_of(found.allocation).object
         return allocation, found.owner, <size_t> (address - <size_t> found.start)
+
+    def moved_arrays(self):
+        """The private arrays of this rank that are shared now, by address."""
+        cdef int i
+        return [<MovedArray> self.ranges[i].moved for i in range(self.nranges) if self.ranges[i].moved != NULL]
 
     def allocations(self):
         """All that this process still has mapped, by number."""
@@ -146,17 +170,21 @@ cdef class Allocation:
         Number of ranks.
     nbytes : int
         Of data in each segment.
+    offsets : sequence of int, optional
+        By rank: where the data begins after the header of the segment; 0 by default.
     """
 
     def __cinit__(self, AllocationRegistry registry not None, int number, list segments not None, int size,
-                  size_t nbytes):
+                  size_t nbytes, offsets=None):
         cdef int r
+        cdef size_t offset
         cdef Mapping mapping
         self.registry = registry
         self.number = number
         self.segments = segments
         self.size = size
         self.nbytes = nbytes
+        self.offsets = offsets
         self.is_result = len(segments) == 1 and size > 1
         if len(segments) not in (1, size):
             raise ValueError(f"{len(segments)} segments for {size} ranks")
@@ -165,9 +193,10 @@ cdef class Allocation:
             raise MemoryError("no memory for a shared array's addresses")
         for r in range(size):
             mapping = segments[0 if self.is_result else r].mapping
-            if mapping.address == NULL or mapping.nbytes < <size_t> HEADER_NBYTES + nbytes:
-                raise ValueError(f"the segment of rank {r} has no {nbytes} bytes of data")
-            self.bases[r] = mapping.address + <size_t> HEADER_NBYTES
+            offset = <size_t> HEADER_NBYTES + <size_t> (0 if offsets is None else offsets[r])
+            if mapping.address == NULL or offset > mapping.nbytes or nbytes > mapping.nbytes - offset:
+                raise ValueError(f"the segment of rank {r} has no {nbytes} bytes of data from {offset} on")
+            self.bases[r] = mapping.address + offset
         registry.add(self)
 
     def __dealloc__(self):
@@ -183,6 +212,114 @@ cdef class Allocation:
         area.allocation = self
         area.rank = rank
         return area
+
+
+@cython.no_gc_clear     # what keeps the memory of the array is not released before the pages are private
+cdef class MovedArray:
+    """A private array of this rank whose whole pages are those of its segment (`shmring.collective.share`).
+
+    Peers find the whole array in the segment, contiguous; the two *ends*, which share a page with other memory, stay
+    where they are, and their bytes are copied into the segment before a call and back after it.
+
+    Parameters
+    ----------
+    allocation : Allocation
+    rank : int
+        This rank.
+    pages : MovedPages
+        Moved.
+    address : int
+        Of the array, which has ``allocation.nbytes`` bytes.
+    inner : tuple of int
+        Bounds of its whole pages.
+    owner : object
+        What keeps its memory.
+    """
+
+    def __cinit__(self, Allocation allocation not None, int rank, MovedPages pages not None, size_t address,
+                  tuple inner not None, owner):
+        cdef range_t new
+        self.registry = allocation.registry
+        self.allocation = allocation
+        self.pages = pages
+        self.owner = owner
+        self.rank = rank
+        self.image = allocation.bases[rank]
+        self.start = <char *> address
+        self.end = self.start + allocation.nbytes
+        self.inner_start, self.inner_end = <char *> <size_t> inner[0], <char *> <size_t> inner[1]
+        self.registry.reserve(1)
+        new.start, new.end = self.start, self.end
+        new.allocation, new.owner = allocation.number, rank
+        new.moved = <void *> self
+        self.registry.insert(new)
+        self.is_registered = True
+
+    def __dealloc__(self):
+        if self.is_registered:
+            self.registry.remove_moved(self)
+
+    @property
+    def nbytes(self):
+        """Bytes of its memory that are those of the segment."""
+        return self.inner_end - self.inner_start if self.is_registered else 0
+
+    @property
+    def bounds(self):
+        """Bounds of its whole pages, and of those of the segment as this process maps that."""
+        inner = self.image + (self.inner_start - self.start)
+        return ((<size_t> self.inner_start, <size_t> self.inner_end),
+                (<size_t> inner, <size_t> (inner + (self.inner_end - self.inner_start))))
+
+    def restore(self, bint is_mapped):
+        """Make the pages private, unless they are not those of the segment any more; release what keeps the memory."""
+        if is_mapped:
+            self.pages.restore()
+        if self.is_registered:
+            self.is_registered = False
+            self.registry.remove_moved(self)
+        self.owner = self.allocation = None
+
+    cdef void stage_ends(self, const char *address, size_t nbytes) noexcept:
+        """Copy into the segment what a buffer in this array has in common with the ends."""
+        cdef const char *end = address + nbytes
+        if address < self.inner_start:
+            memcpy(self.image + (address - self.start), address, min(end, <const char *> self.inner_start) - address)
+        if end > self.inner_end:
+            address = max(address, <const char *> self.inner_end)
+            memcpy(self.image + (address - self.start), address, end - address)
+
+    cdef void fetch_ends(self, char *address, size_t nbytes) noexcept:
+        """The reverse of `stage_ends`."""
+        cdef char *end = address + nbytes
+        if address < self.inner_start:
+            memcpy(address, self.image + (address - self.start), min(end, self.inner_start) - address)
+        if end > self.inner_end:
+            address = max(address, self.inner_end)
+            memcpy(address, self.image + (address - self.start), end - address)
+
+
+def make_private(arrays):
+    """Make arrays private with their present content; those that a call is using, when the last such call has ended.
+
+    Not collective. Raises `SegmentError` for an array whose memory its owner has freed meanwhile, after the others, and
+    `OutOfSharedMemoryError` if the kernel refuses the private memory: that array and those after it stay shared.
+    """
+    cdef MovedArray array
+    todo = []
+    for array in arrays:
+        array.is_released = True
+        if array.is_registered and not array.nusers:
+            todo.append(array)
+    files = iter(mapped_files([bounds for array in todo for bounds in array.bounds]))
+    lost = []
+    for array, here, there in zip(todo, files, files, strict=True):
+        if array.pages.is_moved and here != there:
+            lost.append(array.bounds[0])
+        array.restore(here == there)
+    if lost:
+        raise SegmentError("an array was resized or freed while it was shared: other memory is at "
+                           + ", ".join(f"{start:#x}-{end:#x}" for start, end in lost) + ", and was left as it is")
 
 
 @cython.no_gc

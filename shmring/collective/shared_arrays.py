@@ -12,7 +12,7 @@ import math
 import operator
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,13 +23,13 @@ from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
-from shmring.memory.segment import ARRAY, HEADER_NBYTES, Segment, attach, create, segment_name
+from shmring.memory.segment import ARRAY, HEADER_NBYTES, Place, Segment, attach, create, segment_name
 from shmring.memory.sweep import DEATH_GRACE_S
 from shmring.placement.numa_policy import in_slices, place_by
 from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even
 
-SUCCEEDED, NO_MEMORY, FAILED = range(3)
+SUCCEEDED, NO_MEMORY, FAILED, REFUSED = range(4)
 MOST_NBYTES = 1 << 62  # what a file offset can say, with room for headers and rounding
 
 
@@ -204,24 +204,51 @@ class SharedArrayCalls(CommunicatorMixin):
         """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
         engine = self.engine
         engine.check_usable()  # before a segment is made
+        place = place_by(engine.config.placement)
+        makers = range(self.size)
+        if root is not None:
+            makers, what = range(root, root + 1), f"{what}, one result, root={root}"
+            bounds = [HEADER_NBYTES + bound for bound in even(nbytes, self.size)]
+            place = in_slices(place, bounds, engine.thresholds.homes)
         sharing = engine.sharing or Sharing(self.size)
+        segments = self._make_segments(sharing, max(nbytes, 1), what, makers, place)
+        allocation = sharing.add_allocation(segments, max(nbytes, 1))
+        engine.sharing = sharing
+        return allocation
+
+    def _make_segments(
+        self,
+        sharing: Sharing,
+        nbytes: int,
+        what: str,
+        makers: range,
+        place: Place | None,
+        prepare: Callable[[Segment], None] | None = None,
+    ) -> list[Segment]:
+        """Make a segment with ``nbytes`` of data on each of the ranks ``makers``, and map all of them. Collective.
+
+        ``what`` describes it, alike on all ranks. ``prepare`` is called with the own segment when all are mapped; if it
+        raises one of our errors, no rank has any segment.
+        """
+        engine = self.engine
         # Only the ranks of this communicator know it: what others allocate at the same time has other names.
         session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
-        makers = range(self.size) if root is None else [root]
         segments: dict[int, Segment] = {}
-        what += "" if root is None else f", one result, root={root}"
         try:
-            own, failure = self._make(session, nbytes, root is not None) if self.rank in makers else (None, None)
+            own, failure = self._make(session, nbytes, place) if self.rank in makers else (None, None)
             if own is not None:
                 segments[self.rank] = own
             outcomes = self._exchange_outcome(failure, what, b"" if own is None else own.header.nonce)
-            _check_outcomes(outcomes, failure)
+            check_outcomes(outcomes, failure)
+            _check_requests(outcomes)
             failure = _attach_others(segments, session, {r: outcomes[r].nonce for r in makers}, nbytes)
-            _check_outcomes(self._exchange_outcome(failure, what), failure)
+            if failure is None and prepare is not None:
+                failure = _outcome_of(prepare, own)
+            check_outcomes(self._exchange_outcome(failure, what), failure)
             for segment in segments.values():  # all ranks have attached, so the names are not needed any more
                 with suppress(SegmentError):  # left over until its creator ends; the arrays exist on all ranks
                     segment.unlink()
-            allocation = sharing.add_allocation([segments[r] for r in makers], max(nbytes, 1))
+            return [segments[r] for r in makers]
         except BaseException as caught:
             error = self._death_behind(caught)
             for segment in segments.values():
@@ -233,8 +260,6 @@ class SharedArrayCalls(CommunicatorMixin):
             if error is not caught:
                 raise error from None
             raise
-        engine.sharing = sharing
-        return allocation
 
     def _death_behind(self, error: BaseException) -> BaseException:
         """The error of a rank's death, if that caused ``error``: the name of a rank that has just died is stale.
@@ -248,16 +273,12 @@ class SharedArrayCalls(CommunicatorMixin):
                 return broken
         return error
 
-    def _make(self, session: str, nbytes: int, is_result: bool) -> tuple[Segment | None, ShmringError | None]:
+    def _make(self, session: str, nbytes: int, place: Place | None) -> tuple[Segment | None, ShmringError | None]:
         name = segment_name(session, f"r{self.rank}")
-        place = place_by(self.engine.config.placement)
-        if is_result:
-            bounds = [HEADER_NBYTES + bound for bound in even(nbytes, self.size)]
-            place = in_slices(place, bounds, self.engine.thresholds.homes)
         try:
             own = create(
                 name,
-                HEADER_NBYTES + max(nbytes, 1),
+                HEADER_NBYTES + nbytes,
                 kind=ARRAY,
                 rank=self.rank,
                 size=self.size,
@@ -269,13 +290,13 @@ class SharedArrayCalls(CommunicatorMixin):
         own.announce()
         return own, None
 
-    def _exchange_outcome(self, failure: ShmringError | None, what: str, nonce: bytes = b"") -> list[StepOutcome]:
+    def _exchange_outcome(self, failure: Exception | None, what: str, nonce: bytes = b"") -> list[StepOutcome]:
         """Exchange the outcome of a step on this rank with all ranks."""
         own = StepOutcome(SUCCEEDED, nonce, 0, 0, what)
         if isinstance(failure, OutOfSharedMemoryError):
             own = StepOutcome(NO_MEMORY, nonce, failure.needed, failure.available, str(failure))
         elif failure is not None:
-            own = StepOutcome(FAILED, nonce, 0, 0, str(failure))
+            own = StepOutcome(FAILED if isinstance(failure, ShmringError) else REFUSED, nonce, 0, 0, str(failure))
         return [StepOutcome.unpack(data) for data in self.all_gather(own.pack())]
 
 
@@ -310,7 +331,7 @@ def _attach_others(segments: dict[int, Segment], session: str, nonces: dict[int,
                 continue
             segment = attach(segment_name(session, f"r{r}"), kind=ARRAY, rank=r)
             segments[r] = segment
-            if segment.header.nonce != nonce or segment.nbytes != HEADER_NBYTES + max(nbytes, 1):
+            if segment.header.nonce != nonce or segment.nbytes != HEADER_NBYTES + nbytes:
                 raise SegmentError(f"{segment.name} is not the segment that rank {r} has just created")
             segment.mapping.prefault(write=False)
     except ShmringError as error:
@@ -318,8 +339,18 @@ def _attach_others(segments: dict[int, Segment], session: str, nonces: dict[int,
     return None
 
 
-def _check_outcomes(outcomes: list[StepOutcome], failure: ShmringError | None) -> None:
-    """Raise on every rank if one of them failed, or if their requests differ."""
+def _outcome_of(function: Callable[[Segment], None], segment: Segment | None) -> ShmringError | None:
+    """The error of ours that ``function(segment)`` raises."""
+    assert segment is not None
+    try:
+        function(segment)
+    except ShmringError as error:
+        return error
+    return None
+
+
+def check_outcomes(outcomes: list[StepOutcome], failure: Exception | None) -> None:
+    """Raise on every rank if one of them failed."""
     failed = [(r, a) for r, a in enumerate(outcomes) if a.status != SUCCEEDED]
     if failure is not None:
         raise failure
@@ -327,7 +358,13 @@ def _check_outcomes(outcomes: list[StepOutcome], failure: ShmringError | None) -
         text = f"no rank has the shared array, because rank {r} failed: {outcome.what}"
         if outcome.status == NO_MEMORY:
             raise OutOfSharedMemoryError(text, outcome.needed, outcome.available)
+        if outcome.status == REFUSED:
+            raise ValueError(text)
         raise SegmentError(text)
+
+
+def _check_requests(outcomes: list[StepOutcome]) -> None:
+    """Raise on every rank if their requests differ."""
     if len({outcome.what for outcome in outcomes}) > 1:
         wanted = "; ".join(f"rank {r}: {outcome.what}" for r, outcome in enumerate(outcomes))
         raise ValueError(f"the ranks requested different shared arrays: {wanted}")

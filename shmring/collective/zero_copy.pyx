@@ -13,13 +13,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.collective.registry cimport NOWHERE, Allocation, AllocationRegistry, entry_t
+from shmring.collective.registry cimport NOWHERE, Allocation, AllocationRegistry, MovedArray, entry_t, range_t
 from shmring._c.faults cimport fault_point
 from shmring.collective.schedule cimport open_eager
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
                                 KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.engine.eager cimport eager_t
 
+from shmring.collective.registry import make_private
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
 
@@ -84,6 +85,7 @@ cdef class Sharing:
         self.rooted_nbytes = 1 << 20
         self.size = size
         self.pins = []
+        self.moved = []
         self.table = <buffers_t *> calloc(size, sizeof(buffers_t))
         self.answers = <char *> calloc(size, 1)
         self.ins = <char **> calloc(size, sizeof(char *))
@@ -97,12 +99,25 @@ cdef class Sharing:
         free(self.ins)
         free(self.outs)
 
-    def add_allocation(self, list segments, size_t nbytes):
-        """The next allocation, made of mapped segments with ``nbytes`` of data each.
+    @property
+    def moved_nbytes(self):
+        """Bytes of private arrays of this rank that are shared now (`shmring.collective.share`)."""
+        return sum([array.nbytes for array in self.registry.moved_arrays()])
+
+    def release_later(self, arrays):
+        """Have moved arrays made private at the end of the next call that looks for shared arrays."""
+        cdef MovedArray array
+        for array in arrays:
+            array.is_released = True
+            array.nusers += 1
+            self.moved.append(array)
+
+    def add_allocation(self, list segments, size_t nbytes, offsets=None):
+        """The next allocation, made of mapped segments with ``nbytes`` of data each, at ``offsets`` by rank.
 
         All ranks add the same allocations in the same order.
         """
-        allocation = Allocation(self.registry, self.nallocations + 1, segments, self.size, nbytes)
+        allocation = Allocation(self.registry, self.nallocations + 1, segments, self.size, nbytes, offsets)
         self.nallocations += 1
         self.nresults += allocation.is_result
         return allocation
@@ -217,6 +232,65 @@ cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except 
 
 cdef inline int unpin_all(Sharing s) except -1:
     s.pins.clear()
+    if s.moved:
+        close_own(s)
+    return 0
+
+
+# ---- private arrays whose pages were moved into a segment (`shmring.collective.share`) -------------------------------
+
+cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
+    """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array."""
+    cdef range_t *found = s.registry.range_at(address)
+    cdef MovedArray array
+    if found == NULL or found.moved == NULL or nbytes > <size_t> (found.end - address):
+        return NULL
+    array = <MovedArray> found.moved
+    s.moved.append(array)
+    array.nusers += 1
+    array.stage_ends(address, nbytes)
+    return array.image + (address - array.start)
+
+
+cdef int close_own(Sharing s) except -1:
+    cdef MovedArray array
+    cdef list moved = s.moved
+    s.moved = []
+    for array in moved:
+        array.nusers -= 1
+        if array.is_released:
+            make_private([array])
+    return 0
+
+
+cdef void open_buffers(Sharing s, execution_t *j, int kind, bint is_root) except *:
+    """Stage the ends of the buffers that this rank's part in a collective uses."""
+    s.in_image = s.out_image = NULL
+    if is_root or shared_inputs(kind, ZERO_COPY) != OF_ROOT:
+        s.in_image = open_own(s, j.in_base, j.nbytes * parts_of_input(kind, s.size))
+    if is_root or shared_outputs(kind, ZERO_COPY) != OF_ROOT:
+        s.out_image = open_own(s, j.out_base, j.nbytes * parts_of_output(kind, s.size))
+
+
+cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t timeout_ns) except -1:
+    """Execute a zero-copy plan: on the segments where this rank's buffers were moved into some, as peers do."""
+    cdef Sharing s = e.sharing
+    cdef char *in_base = j.in_base
+    cdef char *out_base = j.out_base
+    cdef range_t *found
+    j.ins, j.outs = s.ins, s.outs
+    s.nzero_copy += 1
+    try:
+        if s.in_image != NULL:
+            j.in_base = s.in_image
+        if s.out_image != NULL:
+            j.out_base = s.out_image
+        e.execute(program, j, timeout_ns)
+    finally:
+        j.in_base, j.out_base = in_base, out_base       # a persistent plan executes it again
+    if s.out_image != NULL:
+        found = s.registry.range_at(out_base)
+        (<MovedArray> found.moved).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
     return 0
 
 
@@ -247,6 +321,7 @@ cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t 
     own.input = s.registry.place_of(j.in_base, j.nbytes * parts_of_input(kind, s.size))
     own.output = s.registry.place_of(j.out_base, j.nbytes * parts_of_output(kind, s.size))
     own.is_in_place = j.in_base == j.out_base
+    open_buffers(s, j, kind, rank == root)
     memset(s.table, 0, s.size * sizeof(buffers_t))
     if rank == root:
         s.table[rank] = own
@@ -289,12 +364,9 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
         return e.execute(staged, j, timeout_ns)
     try:
         path = agree(e, s, j, kind, root, timeout_ns)
-        if path != STAGED:
-            staged = zero_copy_program(e, staged, j, kind, root, path)
-            j.ins = s.ins
-            j.outs = s.outs
-            s.nzero_copy += 1
-        return e.execute(staged, j, timeout_ns)
+        if path == STAGED:
+            return e.execute(staged, j, timeout_ns)
+        return execute_in_place(e, zero_copy_program(e, staged, j, kind, root, path), j, timeout_ns)
     finally:
         unpin_all(s)
 

@@ -19,8 +19,8 @@ from shmring.engine.outbox cimport eager_slots, first_slot
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.rounds cimport count_call
 from shmring.engine.trace cimport Trace, record_t
-from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil, take_shared_turn,
-                                take_turn)
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
+                                take_shared_turn, take_turn)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
@@ -117,6 +117,27 @@ cdef class Engine(Membership):
 
     cdef void leave(self) noexcept:
         give_turn(&self.turn, self.turn_queue)
+
+    def alone(self, function, bint waits=True):
+        """Call ``function`` while no other thread is in a collective call, after the work that was submitted before.
+
+        Inside a call of this thread, it is called at once. Without ``waits`` it is not called if it had to wait for
+        another thread. Returns whether it was called. Works on a broken or closed communicator, too.
+        """
+        if has_turn(&self.turn):
+            function()
+            return True
+        if not waits:
+            if self.turn.is_taken:
+                return False
+        elif self.has_backlog:
+            self.progress.drain()
+        take_turn(&self.turn, self.turn_queue, self.name)
+        try:
+            function()
+        finally:
+            self.leave()
+        return True
 
     # ---- calls ----
 
@@ -322,6 +343,7 @@ cdef class Engine(Membership):
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
             "zero_copy_calls": 0 if self.sharing is None else self.sharing.nzero_copy,
+            "shared_nbytes": 0 if self.sharing is None else self.sharing.moved_nbytes,
             "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_streaming)
                          for key, program in self.programs.items() if program.plan.size > 1],
             **self.thresholds.report(),

@@ -29,7 +29,7 @@ cdef class Membership:
 
     cdef object diagnose(self)
     cdef int break_down(self) except -1
-    cdef int disagree(self, int about, uint64_t signature, str reason) except -1
+    cpdef int disagree(self, int about, uint64_t signature, str reason) except -1
     cdef int report_abort(self, bytes reason) except -1
     cdef str inherited_text(self)
     cdef str closed_text(self)

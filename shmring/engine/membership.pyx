@@ -112,8 +112,8 @@ cdef class Membership:
             self.trouble = self.diagnose()
         raise copy.copy(self.trouble)
 
-    cdef int disagree(self, int about, uint64_t signature, str reason) except -1:
-        """Raise a mismatch that all ranks find alike, in data that they exchanged. The caller has entered."""
+    cpdef int disagree(self, int about, uint64_t signature, str reason) except -1:
+        """Raise a mismatch that all ranks find alike, in data that they exchanged."""
         text = reason.encode("utf-8", "replace")
         report_trouble(&self.c.group, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
         self.break_down()

@@ -5,3 +5,10 @@ cdef class Mapping:
 
     cdef void unmap(self) noexcept
     cdef bint populate_range(self, size_t at, size_t end, bint write) except -1
+
+
+cdef size_t PAGE_NBYTES
+cdef size_t HUGE_NBYTES
+
+cdef int populate(char *address, size_t nbytes, bint write) noexcept nogil
+cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcept nogil

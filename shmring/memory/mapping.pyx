@@ -44,12 +44,12 @@ cdef extern from "<fcntl.h>" nogil:
     const int FALLOC_FL_KEEP_SIZE
     const int FALLOC_FL_PUNCH_HOLE
 
-cdef size_t PAGE_NBYTES = sysconf(_SC_PAGESIZE)
+PAGE_NBYTES = sysconf(_SC_PAGESIZE)
 
 # Mapped by one entry of the second-lowest level of page tables; with larger base pages it is more, and `collapse` does
 # nothing. Such entries are possible only where address and file offset are equal modulo this.
 HUGE_PAGE_NBYTES = 2 << 20
-cdef size_t HUGE_NBYTES = HUGE_PAGE_NBYTES
+HUGE_NBYTES = HUGE_PAGE_NBYTES
 
 # Allocated or populated per system call; signals are handled in between.
 cdef off_t PART_NBYTES = 64 << 20

@@ -23,6 +23,7 @@ cdef extern from "numa.h" nogil:
     void add_node(shmring_nodes *nodes, int node)
     int set_policy(void *address, size_t nbytes, int mode, const shmring_nodes *nodes)
     int get_thread_policy(int *mode)
+    int get_policy(const void *address, int *mode, shmring_nodes *nodes)
     int nodes_of_pages(unsigned long count, void **pages, int *nodes)
     int get_node(unsigned *node)
 
@@ -68,6 +69,18 @@ def lay(Mapping mapping not None, size_t offset, size_t nbytes, nodes):
         return 0
     return set_policy(mapping.address + start, end - start,
                       SHMRING_MPOL_PREFERRED if len(nodes) == 1 else SHMRING_MPOL_INTERLEAVE, &mask)
+
+
+def lay_like(Mapping mapping not None, size_t offset, size_t nbytes, size_t address):
+    """Set the memory policy that the memory at ``address`` has; whether it has one."""
+    cdef shmring_nodes mask
+    cdef int mode
+    memset(&mask, 0, sizeof(mask))
+    if mapping.address == NULL or offset % PAGE_NBYTES or nbytes > mapping.nbytes - offset:
+        return False
+    if get_policy(<void *> address, &mode, &mask) or mode == SHMRING_MPOL_DEFAULT:
+        return False
+    return set_policy(mapping.address + offset, nbytes, mode, &mask) == 0
 
 
 def bytes_by_node(Mapping mapping not None, size_t offset=0, nbytes=None):

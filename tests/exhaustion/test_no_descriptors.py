@@ -120,8 +120,20 @@ def shared_result(comm, _timeout):
     comm.barrier()
 
 
-MAKERS = {make.__name__: make for make in (split, dup, empty, shared_result)}
-ALL_OR_NONE = ("empty", "shared_result")  # a group may be complete for one rank alone
+def share(comm, _timeout):
+    x = np.full(20_000, comm.rank, np.int64)
+    try:
+        shared = comm.share(x)
+    except REFUSED:
+        assert (x == comm.rank).all()
+        raise
+    with shared:
+        assert (comm.all_reduce(x) == sum(range(comm.size))).all()
+    assert (x == sum(range(comm.size))).all()
+
+
+MAKERS = {make.__name__: make for make in (split, dup, empty, shared_result, share)}
+ALL_OR_NONE = ("empty", "shared_result", "share")  # a group may be complete for one rank alone
 
 
 def outcome_of(make, comm, timeout):

@@ -300,6 +300,15 @@ def shared_result(comm):
 
 
 @call()
+def share(comm):
+    x = ones(comm, LARGE)
+    yield
+    with comm.share(x):
+        comm.all_reduce(x)
+    assert (x == total(comm)).all()
+
+
+@call()
 def all_reduce_shared(comm):
     x = comm.empty(LARGE, np.int64)
     x[:] = comm.rank + 1

@@ -15,7 +15,7 @@ RANKS = 4
 VICTIMS = (0, 1, -1)
 
 # Calls that make segments are interrupted at their system calls as well; how many those are is not known beforehand.
-MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result")
+MAKERS = ("split", "subgroup", "close", "shrink", "empty", "shared_result", "share")
 IN_KERNEL = (*(f"kernel@{n}" for n in (1, 4, 9, 16, 25, 36)), "shm_unlink@1", "shm_unlink@2")
 MOMENTS = {name: ("before", "waiting", "after", *(IN_KERNEL if name in MAKERS else ())) for name in CALLS}
 

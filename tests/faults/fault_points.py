@@ -44,6 +44,8 @@ def points_of(name):
         return (*LEAVING, *EAGER)
     if base in ("empty", "shared_result"):
         return ALLOCATING
+    if base == "share":
+        return (*ALLOCATING, "move@1", "moved@1", "agree@1", "fold@1", "finished@1", "restore@1")
     if base == "all_reduce_shared":
         return MAPPED
     return PLANNED if name.endswith("large") else (*EAGER, "line@1")

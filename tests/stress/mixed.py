@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import nullcontext
 from functools import reduce
 from types import SimpleNamespace
 
@@ -805,13 +806,15 @@ class Planned:
 
 @kind
 class Shared:
-    """Arrays in shared memory, whole or a slice that begins elsewhere on each rank; on some ranks private ones."""
+    """Arrays in shared memory, made there or moved there, whole or a slice that begins elsewhere on each rank; on some
+    ranks private ones."""
 
     @staticmethod
     def draw(dice):
         case = draw_reduction(dice, root=dice.root(), way=dice.choose("reduce", "gather", "broadcast", "result"))
         case.private = dice.choose(0, 0, dice.random.randrange(1 << dice.size))
         case.begins = [dice.choose(0, 0, 1, 7) for _ in range(dice.size)]
+        case.moved = dice.choose(True, False)
         return case
 
     @staticmethod
@@ -819,10 +822,16 @@ class Shared:
         shape = (comm.size, case.count) if case.way == "gather" else (case.count,)
         dtype = pool_of(case.dtype).dtype
         n, begin = int(np.prod(shape)), case.begins[comm.rank]
-        arrays = [comm.empty((n + 7,), dtype)[begin : begin + n].reshape(shape) for _ in range(2)]
-        if case.private >> comm.rank & 1:
-            arrays = [np.empty(shape, dtype) for _ in arrays]
-        x, out = arrays
+        whole = [np.empty(n + 7, dtype) if case.moved else comm.empty((n + 7,), dtype) for _ in range(2)]
+        with comm.share(*whole) if case.moved else nullcontext():
+            if case.private >> comm.rank & 1:
+                arrays = [np.empty(shape, dtype) for _ in whole]
+            else:
+                arrays = [each[begin : begin + n].reshape(shape) for each in whole]
+            return Shared.call(comm, case, *arrays)
+
+    @staticmethod
+    def call(comm, case, x, out):
         mine = case.content(comm.rank, case.count)
         if case.way == "gather":
             out[comm.rank] = mine
@@ -831,7 +840,7 @@ class Shared:
         if case.way == "broadcast":
             return comm.broadcast(x, root=case.root).copy()
         if case.way == "result":
-            result = comm.shared_result(shape, dtype, root=case.root)
+            result = comm.shared_result(x.shape, x.dtype, root=case.root)
             return comm.all_reduce(x, result, op=case.op).copy()
         return comm.all_reduce(x, None if case.place == "in" else out, op=case.op).copy()
 

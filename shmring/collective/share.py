@@ -1,0 +1,335 @@
+"""Private arrays become shared memory where they lie, and private again.
+
+The whole pages inside an array are replaced by those of a segment, at the same address (`shmring.memory.moved_pages`).
+All ranks first exchange whether each of them can, so either all arrays are moved or none. Making one private again is
+local. How collectives then use it is decided in `shmring.collective.zero_copy`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from mmap import PAGESIZE
+from threading import get_ident
+from typing import NamedTuple
+
+import numpy as np
+
+from shmring._runtime import report_unraisable
+from shmring.arrays.array_view import memory_of
+from shmring.collective.registry import MovedArray, make_private
+from shmring.collective.shared_arrays import SharedArrayCalls, check_outcomes
+from shmring.collective.zero_copy import Sharing
+from shmring.errors import ShmringError
+from shmring.memory.header import HEADER_NBYTES
+from shmring.memory.mapping import Mapping
+from shmring.memory.movable import Properties, examine, whole_pages
+from shmring.memory.moved_pages import MovedPages
+from shmring.memory.segment import Segment
+from shmring.placement.numa import lay_like
+from shmring.placement.numa_policy import place_by
+
+# Smaller arrays stay private: the ranks that agree on a zero-copy call gain nothing from it. With larger pages, they
+# would have none or few whole ones.
+LEAST_NBYTES = max(32768, 4 * PAGESIZE)
+_FIRST_PAGE = -(-HEADER_NBYTES // PAGESIZE) * PAGESIZE
+
+
+class Part(NamedTuple):
+    """One array of a call, as this rank has it."""
+
+    address: int
+    nbytes: int
+    what: str  # equal on all ranks
+    owner: object  # keeps the memory
+    inner: tuple[int, int]  # bounds of its whole pages
+    kept: Properties | None  # of these; None if they stay private
+
+    @property
+    def shift(self) -> int:
+        """Where it begins in a page."""
+        return self.address % PAGESIZE
+
+
+class Shared:
+    """Arrays whose memory is shared until `close`. Made by `shmring.Communicator.share`; a context manager.
+
+    Keeps the arrays alive. Without a reference to it they become private again, with a `ResourceWarning`. Not tied to
+    the life of the communicator.
+
+    Attributes
+    ----------
+    arrays : tuple
+        The arrays as they were passed; empty after `close`.
+    closed : bool
+        Whether `close` was called, here or, by a fork, for this child.
+    """
+
+    closed = True  # until it is made
+
+    def __init__(self, engine, arrays: tuple, moved: list[MovedArray]) -> None:
+        self.arrays = arrays
+        self._engine = weakref.ref(engine)
+        self._moved = moved
+        self.closed = False
+        _open.add(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's arrays that are shared now: those of whole pages; 0 where all stay private."""
+        return sum(array.nbytes for array in self._moved)
+
+    def close(self) -> None:
+        """Make the memory private again, with its present content, at the same address. Idempotent.
+
+        Raises
+        ------
+        OutOfSharedMemoryError
+            The kernel refuses the private memory; what is shared stays so, and the call can be repeated.
+        SegmentError
+            An array was resized or freed meanwhile; nothing was written there, and the others are private.
+        OSError
+            ``/proc/self/maps`` cannot be read; what is shared stays so, and the call can be repeated.
+
+        Notes
+        -----
+        Not collective; ranks may close in any order, before or after the communicator; any thread. Waits for calls of
+        other threads and for asynchronous work submitted before. Later calls on the arrays are staged on all ranks.
+        Takes the time of a copy. The shared memory is freed once all ranks have closed.
+        """
+        engine = self._engine()
+        if self.closed:
+            return
+        if engine is None or not self._moved:
+            self._make_private()
+        else:
+            engine.alone(self._make_private)
+
+    def _make_private(self) -> None:
+        try:
+            make_private(self._moved)
+        except Exception:
+            if not self.nbytes:
+                self._release()
+            raise
+        self._release()
+
+    def _release(self) -> None:
+        self._moved = []
+        self.arrays = ()
+        self.closed = True
+        _open.discard(self)
+
+    def _undo(self) -> None:
+        """Make the memory private where it is certain that it was not freed: in `share`, and in a forked child."""
+        for array in self._moved:
+            array.restore(True)
+        self._release()
+
+    def __enter__(self) -> Shared:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self.closed:
+            return
+        if self._moved:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+        engine = self._engine()
+        try:
+            if engine is None or not self._moved:
+                self._make_private()
+            elif not engine.alone(self._make_private, waits=False):  # any thread may get here, at any time
+                engine.sharing.release_later(self._moved)
+        except Exception as error:
+            _never_freed.extend(self._moved)  # an allocator would use the shared memory for something else
+            report_unraisable(error, self)
+
+    def __reduce__(self) -> tuple:
+        raise TypeError("memory is shared by this process, and cannot be pickled; pickle the arrays")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.nbytes} bytes of {len(self.arrays)} arrays"
+        return f"<shmring Shared, {state}>"
+
+
+_open: weakref.WeakSet[Shared] = weakref.WeakSet()
+_never_freed: list[MovedArray] = []
+
+
+class ShareCalls(SharedArrayCalls):
+    """The call of `shmring.Communicator` that shares existing arrays."""
+
+    def share(self, *arrays) -> Shared:
+        """Make the memory of existing arrays shared where it lies: same objects, same addresses, same content.
+
+        Collectives on these arrays, on views of them, and on other objects over the same memory then need no staging.
+
+        Parameters
+        ----------
+        *arrays : array_like
+            Writable, C-contiguous, in native byte order: ndarrays, tensors, or any object with the buffer protocol. The
+            number of arrays, their dtypes and their sizes are equal on all ranks.
+
+        Returns
+        -------
+        Shared
+            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On one rank memory is not movable: shared already, mapped from a file, read-only, huge pages of hugetlbfs,
+            or not kept by its object; on that rank with the reason, on the others a `ValueError` that names it.
+            Nothing has changed, and the communicator stays usable.
+        OutOfSharedMemoryError, SegmentError
+            On one rank there is no room, or the kernel refuses; raised on all ranks, and nothing has changed.
+        MismatchError
+            The ranks passed arrays of different number, size or dtype; the communicator is broken.
+        PeerLostError, CollectiveTimeoutError, AbortedError
+            As in `all_reduce`; the communicator is broken, and this rank's arrays are private.
+
+        Notes
+        -----
+        Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
+        call cost little more than one. No thread may write the arrays meanwhile; reading is allowed. Arrays below
+        32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
+        shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
+        """
+        engine = self.engine
+        engine.check_usable()
+        moved: list[MovedArray] = []
+        shared = Shared(engine, arrays, moved)
+        try:
+            parts, failure = _parts_of(arrays, self.size)
+            what = _described(parts)
+            outcomes = self._exchange_outcome(failure, what)
+            check_outcomes(outcomes, failure)
+            for r, outcome in enumerate(outcomes):
+                if outcome.what != outcomes[0].what:
+                    engine.disagree(r, 0, f"rank 0 shares {outcomes[0].what}; rank {r} shares {outcome.what}")
+            moving = [part for part in parts if part.kept is not None]
+            if moving:
+                self._move(moving, what, moved)
+        except BaseException as error:
+            shared._undo()
+            if not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
+                self.abort(f"{type(error).__name__} while sharing an array")
+            raise
+        return shared
+
+    def _move(self, parts: list[Part], what: str, moved: list[MovedArray]) -> None:
+        """Move the arrays, which are as many on all ranks, into segments, and append them to ``moved``."""
+        engine = self.engine
+        extents = [-(-part.nbytes // PAGESIZE) * PAGESIZE + PAGESIZE for part in parts]
+        places = [_FIRST_PAGE + sum(extents[:i]) for i in range(len(parts) + 1)]  # in a segment, as pages
+        shifts = self.all_gather(np.array([part.shift for part in parts], np.int64))
+        fallback = place_by(engine.config.placement)
+        pages: list[MovedPages] = []
+
+        def place(mapping: Mapping, offset: int, nbytes: int) -> None:
+            for part, at, extent in zip(parts, places, extents, strict=False):
+                if not lay_like(mapping, at, extent, part.inner[0]) and fallback is not None:
+                    fallback(mapping, at, extent)
+
+        def prepare(segment: Segment) -> None:
+            for part, at in zip(parts, places, strict=False):
+                start, end = part.inner
+                assert part.kept is not None
+                at += start - part.address + part.shift
+                pages.append(MovedPages(segment.mapping, at, start, end - start, *part.kept))
+
+        sharing = engine.sharing or Sharing(self.size)
+        nbytes = places[-1] - HEADER_NBYTES
+        segments = self._make_segments(sharing, nbytes, what, range(self.size), place, prepare)
+        allocations = [
+            sharing.add_allocation(segments, part.nbytes, (shifts[:, i] + (places[i] - HEADER_NBYTES)).tolist())
+            for i, part in enumerate(parts)
+        ]
+        engine.sharing = sharing
+        failure = None
+        try:
+            for part, allocation, each in zip(parts, allocations, pages, strict=True):
+                moved.append(MovedArray(allocation, self.rank, each, part.address, part.inner, part.owner))
+                each.move()
+        except ShmringError as error:
+            failure = error
+        check_outcomes(self._exchange_outcome(failure, what), failure)
+
+
+def _parts_of(arrays: Sequence, size: int) -> tuple[list[Part], Exception | None]:
+    """The arrays of a call, or the error about one of them."""
+    try:
+        parts = [_part(x) for x in arrays]
+        large = [i for i, part in enumerate(parts) if size > 1 and part.nbytes >= LEAST_NBYTES]
+        bounds = sorted(parts[i].inner for i in large)
+        for (_, end), (start, _) in pairwise(bounds):
+            if start < end:
+                raise ValueError(f"two of the arrays overlap at {start:#x}")
+        for i, properties in zip(large, examine([parts[i].inner for i in large]), strict=True):
+            parts[i] = parts[i]._replace(kept=properties)
+        return parts, None
+    except Exception as error:
+        return [], error
+
+
+def _part(x: object) -> Part:
+    address, nbytes, dtype, count, owner = memory_of(x)
+    _check_kept(x)
+    # A tensor can be given another storage, which would free this one.
+    storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
+    return Part(address, nbytes, f"{count} {dtype}", (x, owner, storage), whole_pages(address, nbytes), None)
+
+
+def _check_kept(x: object) -> None:
+    """Raise if the memory of ``x`` may be freed while the object exists."""
+    while isinstance(x, np.ndarray) and x.base is not None:
+        x = x.base
+    if isinstance(x, np.ndarray) and not x.flags.owndata:
+        raise ValueError("the array neither owns its memory nor refers to its owner, so that may be freed at any time")
+
+
+def _described(parts: list[Part]) -> str:
+    text = ", ".join(part.what for part in parts)
+    if len(text) <= 80:
+        return text or "nothing"
+    nbytes = sum(part.nbytes for part in parts)
+    return f"{len(parts)} arrays of {nbytes} bytes together, {sha256(text.encode()).hexdigest()[:16]}"
+
+
+# ---- fork: the child gets private memory with the content at that time, as it would have without `share` -------------
+
+_pipes: dict[int, tuple[int, int]] = {}  # by thread: of the fork under way; its child closes both ends when it is done
+
+
+def _before_fork() -> None:
+    if any(shared.nbytes for shared in list(_open)):
+        _pipes[get_ident()] = os.pipe()
+
+
+def _after_fork_in_child() -> None:
+    try:
+        for shared in list(_open):
+            shared._undo()
+    finally:
+        for ends in _pipes.values():  # those of other threads, too
+            for fd in ends:
+                os.close(fd)
+        _pipes.clear()
+
+
+def _after_fork_in_parent() -> None:
+    reader, writer = _pipes.pop(get_ident(), (-1, -1))
+    if reader >= 0:
+        os.close(writer)
+        os.read(reader, 1)  # returns when the child has closed its end, or is dead
+        os.close(reader)
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
