@@ -23,7 +23,7 @@ WORKER = Path(__file__).with_name("worker")
 PROBE_PATIENCE_S = 600.0  # building an operator takes a minute, or several on a loaded machine
 
 CEILING = "ceiling"
-OURS = ("shmring", "shared", "plan", "torch-shmring")
+OURS = ("shmring", "shared", "share", "plan", "torch-shmring")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def ceiling() -> Competitor:
 def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor]:
     if not label or facts["shmring"]:
         title = f"shmring {shmring.__version__}" if not label else "shmring"
-        for name, kind in (("shmring", "private"), ("shared", "shared"), ("plan", "plan")):
+        for name, kind in (("shmring", "private"), ("shared", "shared"), ("share", "share"), ("plan", "plan")):
             yield Competitor(name, title, python, _by_shmring, {"backend": "ours", "kind": kind})
     if mpi := facts["mpi"]:
         flavour = next((_MPI[name] for name in _MPI if mpi["title"].startswith(name)), None)

@@ -3,7 +3,7 @@
   shmring bench                                        all_reduce, 2 ranks, 8 B to 64 MiB
   shmring bench --op broadcast,barrier -n 4 --sizes 8..1Mi
   shmring bench --python mpich=~/mpich/bin/python      with an environment that has mpi4py and MPICH
-  shmring bench --shared --plan --rewrite --json result.json --plot result.png
+  shmring bench --shared --share --plan --rewrite --json result.json --plot result.png
 
 Every implementation found in this Python, or in those named, takes part: MPI through mpi4py (MPICH, Open MPI, Intel
 MPI), gloo of torch.distributed, the operator of DeepSpeed, and pipes of the standard library. docs/benchmarks.md
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--rewrite", action="store_true", help="every rank rewrites its input before each call; the time includes it")
     add("--shared", action="store_true", help="time shared arrays, too")
+    add("--share", action="store_true", help="time private arrays that comm.share has made shared, too")
     add("--plan", action="store_true", help="time persistent plans, too")
     add("--peers", type=_names, metavar="NAMES", help="only these competitors (none: only shmring)")
     add(
@@ -170,7 +171,7 @@ def _chosen(found: list[Competitor], args: argparse.Namespace) -> list[Competito
     for name in wanted:
         if name not in [*names, *(each.partition("@")[0] for each in names)]:
             raise ValueError(f"--peers: no {name!r} here; found: {', '.join(names)}")
-    ways = ["shmring", "torch-shmring", *(["shared"] if args.shared else []), *(["plan"] if args.plan else [])]
+    ways = ["shmring", "torch-shmring", *(way for way in ("shared", "share", "plan") if getattr(args, way))]
     return [one for one in found if {one.name, one.name.partition("@")[0]} & {*wanted, *ways}]
 
 

@@ -1,10 +1,11 @@
-"""shmring itself: private arrays, shared arrays, persistent plans."""
+"""shmring itself: private arrays, shared arrays, private arrays that are shared where they lie, persistent plans."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import shmring
+from shmring.collective.share import Shared
 
 from .backend import Backend as Base
 from .backend import Unsupported
@@ -35,17 +36,22 @@ class Backend(Base):
         self.comm = shmring.init()
         self.version = f"shmring {shmring.__version__}"
         self.names = {"comm": self.comm}
+        self._moved: Shared | None = None
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
         return self.comm.empty(count, dtype) if self._kind == "shared" else super().empty(count, dtype)
 
     def statement(self, problem) -> str:
         op = problem.op
-        if op in ("ping_pong", "barrier") and self._kind == "shared":
+        if op in ("ping_pong", "barrier") and self._kind in ("shared", "share"):
             raise Unsupported(f"shared arrays make no difference to {op}")
         if op == "ping_pong" and self._kind == "plan":
             raise Unsupported("there are no plans of messages")
         statement = super().statement(problem)
+        if self._kind == "share":
+            if self._moved is not None:
+                self._moved.close()
+            self._moved = self.comm.share(problem.x, problem.y)
         for name in BY_RANK.get(op, ""):  # arrays with data of all ranks have one row per rank
             self.names[name] = self.names[name].reshape(self.size, -1)
         if problem.number.name == "bfloat16":
@@ -60,4 +66,6 @@ class Backend(Base):
         return "plan()"
 
     def close(self) -> None:
+        if self._moved is not None:
+            self._moved.close()
         self.comm.close()
