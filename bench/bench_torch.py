@@ -1,4 +1,4 @@
-"""PyTorch over shmring beside gloo (and DeepSpeed's operator): calls, a training step, a decoding step.
+"""PyTorch over shmring beside gloo (and DeepSpeed's operator): calls, training steps, a decoding step.
 
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py --deepspeed ~/DeepSpeed      its sources; needs ninja
@@ -25,6 +25,7 @@ import pytest
 import shmring
 
 GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
+SHARED = "shared gradients"
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 TURN_S, WARMING = 0.01, 0.3
 
@@ -143,25 +144,52 @@ def training_step(arena):
         layers = [torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(6)]
         return torch.nn.Sequential(*layers, torch.nn.Linear(256, 10))
 
-    def step_of(model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        x = torch.randn(16, 256)
-
-        def step():
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        return step
-
+    x = torch.randn(16, 256)
     arena.row(
         "training step",
         {
-            GROUP: step_of(DistributedDataParallel(network(), process_group=arena.shmring)),
-            GLOO: step_of(DistributedDataParallel(network(), process_group=arena.gloo)),
-            "alone": step_of(network()),
+            GROUP: step_of(DistributedDataParallel(network(), process_group=arena.shmring), x),
+            GLOO: step_of(DistributedDataParallel(network(), process_group=arena.gloo), x),
+            "alone": step_of(network(), x),
         },
     )
+
+
+def large_step(arena):
+    """The same for 64 MiB of gradients and one row of input, so that moving the gradients takes most of the time."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    import shmring.torch
+
+    def parallel(group):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)])
+        return DistributedDataParallel(network, process_group=group, gradient_as_bucket_view=True)
+
+    x = torch.randn(1, 2048)
+    model = parallel(arena.shmring)
+    others = {GROUP: parallel(arena.shmring), GLOO: parallel(arena.gloo)}
+    calls = {name: step_of(each, x) for name, each in {SHARED: model, **others}.items()}
+    with shmring.torch.share_gradients(model) as shared:
+        for _ in range(3):
+            calls[SHARED]()
+        assert shared.nbytes > 60 << 20, "the gradients are not shared"
+        arena.row("step, 64 MiB of gradients", calls)
+
+
+def step_of(model, x):
+    """A training step of ``model`` on input ``x``: forward, backward and SGD."""
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
 
 
 def decoding_step(arena):
@@ -199,7 +227,7 @@ def decoding_step(arena):
 def main():
     """Run the rows asked for, on every rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="*", default=["all_reduce", "training_step", "decoding_step"])
+    parser.add_argument("--rows", nargs="*", default=["all_reduce", "training_step", "large_step", "decoding_step"])
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes of the all_reduce")
     parser.add_argument("--seconds", type=float, default=4, help="for each row")
     parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")

@@ -24,6 +24,8 @@ _MODULES = {
     "plan": "tensor_calls",
     "reduce_scatter": "tensor_calls",
     "set_communicator": "tensor_calls",
+    "share_gradients": "shared_storage",
+    "share_parameters": "shared_storage",
 }
 
 __all__ = ["register", *_MODULES]

