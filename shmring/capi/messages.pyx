@@ -1,6 +1,6 @@
-"""Messages without the GIL: what can be sent or received at once, or while spinning.
+"""Messages without the GIL: what fits the pair queue, and a message that is awaited alone.
 
-What needs a request (a full pair queue, a message that is not there yet, other requests that are pending) takes the
+What needs a request (a full pair queue, `irecv` of what is not there yet, other requests that are pending) takes the
 GIL in the same turn and is done as in `shmring.p2p.point_to_point`.
 
 Functions of this room without the GIL have no Python variables, those of ``except ... as`` included: Cython would take
@@ -20,7 +20,7 @@ from shmring.capi.last_error cimport fail, fail_with
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, check_apart, check_tag,
                                    message_of, request_of)
-from shmring.p2p.without_gil cimport enter_free, leave_free, recv_free, send_free, visit
+from shmring.p2p.without_gil cimport await_free, enter_free, leave_free, recv_free, send_free, visit
 from shmring.sync.group cimport READY
 
 
@@ -89,12 +89,21 @@ cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmri
     cdef bint has_spun = False
     if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         return refuse_entry(h)
-    if recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
+    if receive(h, a, src, tag, &timeout_ns, &found, &has_spun) == READY:
         leave_free(<PointToPoint> h.messages)
         describe(m, &found)
         return 0
     with gil:
         return recv_with_gil(<PointToPoint> h.messages, None, a, src, tag, &found, timeout_ns, has_spun, m)
+
+
+cdef int receive(comm_t *h, array_t *a, int src, int tag, int64_t *timeout_ns, arrival_t *found,
+                 bint *has_spun) noexcept nogil:
+    """READY: received without a request; else UNREADY, as `recv_free`."""
+    cdef int outcome = recv_free(<PointToPoint> h.messages, a, src, tag, found, has_spun)
+    if outcome != READY and found.source == ANY and has_spun[0]:
+        outcome = await_free(<PointToPoint> h.messages, a, src, tag, timeout_ns, found)
+    return outcome
 
 
 cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
@@ -125,7 +134,7 @@ cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, 
         return refuse_entry(h)
     found.source = ANY
     is_sent = send_free(<PointToPoint> h.messages, a, dst, tag)
-    if is_sent and recv_free(<PointToPoint> h.messages, b, src, out_tag, &found, &has_spun) == READY:
+    if is_sent and receive(h, b, src, out_tag, &timeout_ns, &found, &has_spun) == READY:
         leave_free(<PointToPoint> h.messages)
         describe(m, &found)
         return 0

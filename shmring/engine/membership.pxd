@@ -26,6 +26,7 @@ cdef class Membership:
     # Threads that use the mapped memory without `turn`, which `close` waits for. They run no Python code meanwhile,
     # unless they have the `message_turn`.
     cdef int nvisitors
+    cdef int nsleepers                   # threads without the GIL that sleep for messages; stored with `message_turn`
 
     cdef object diagnose(self)
     cdef int break_down(self) except -1

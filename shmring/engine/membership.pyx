@@ -287,7 +287,9 @@ cdef class Membership:
         if self.nvisitors or not try_turn(&self.turn):
             return False
         if try_turn(&self.message_turn):
-            return True
+            if not self.nsleepers:
+                return True
+            give_turn(&self.message_turn, self.message_turn_queue)
         give_turn(&self.turn, self.turn_queue)
         return False
 

@@ -29,6 +29,7 @@ cdef class Matching(Waiter):
     cdef Unexpected find_unexpected(self, Request r)
     cdef int deliver(self, Unexpected unexpected, Request r) except -1
     cdef int offer(self, Unexpected unexpected) except -1
+    cdef int add_unexpected(self, Unexpected unexpected) except -1
     cdef int put_back(self, Request r) except -1
     cdef void post(self, Request r)
     cdef void unpost(self, Request r)

@@ -84,7 +84,7 @@ cdef class Matching(Waiter):
             unexpected = unexpected_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
             memcpy(unexpected.content, r.a.data, r.a.nbytes)
             unexpected.is_whole = True
-            self.unexpected.append(unexpected)
+            self.add_unexpected(unexpected)
             self.offer(unexpected)
             return self.finish(r, None)
         self.outgoing[r.peer].append(r)
@@ -145,6 +145,12 @@ cdef class Matching(Waiter):
                 self.deliver(unexpected, r)
                 if r.kind == RECV and r.error is None:
                     break
+        return 0
+
+    cdef int add_unexpected(self, Unexpected unexpected) except -1:
+        self.unexpected.append(unexpected)
+        if self.has_sleeper:
+            wake_self(&self.queues)     # a thread without the GIL sleeps without a request (await_free)
         return 0
 
     cdef int put_back(self, Request r) except -1:
@@ -240,7 +246,7 @@ cdef class Matching(Waiter):
         if not (self.queues.recv[peer].nposted or self.queues.nposted):
             return False
         unexpected = unexpected_of(message)
-        self.unexpected.append(unexpected)
+        self.add_unexpected(unexpected)
         self.begin(peer, message, unexpected, unexpected.content)
         return True
 

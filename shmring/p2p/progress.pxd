@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 from shmring.engine.engine cimport Engine
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
+from shmring.p2p.pair_queue cimport pair_queues_t
 
 
 cdef inline bint take_message_turn(Engine e) except -1:
@@ -16,6 +17,10 @@ cdef inline bint take_message_turn(Engine e) except -1:
 cdef inline void give_message_turn(Engine e) noexcept:
     e.nvisitors -= 1
     give_turn(&e.message_turn, e.message_turn_queue)
+
+
+# Whether an awaited peer has died or left, which is reported then. The caller has the turn.
+cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil
 
 
 cdef class Progress(Matching):

@@ -51,6 +51,17 @@ def call_while_the_gil_is_held(comm, path):
     table.call("barrier", handle, keep_gil=True)
     table.call(RECV, handle, out=out, count=1000, peer=before, tag=1, keep_gil=True)
     assert same_bits(out, values("float32", 1000, 1, before))
+    for what in (RECV, SENDRECV):  # the message comes long after the rank has gone to sleep
+        table.call("barrier", handle, keep_gil=True)
+        out[:] = 0
+        if comm.rank == 1:
+            time.sleep(0.3)
+        fields = {"x": x, "count": 1000, "peer": after, "tag": 4, "source": before, "out_tag": 4, "out_count": 1000}
+        if what == RECV:
+            table.call(SEND, handle, **fields, keep_gil=True)
+            fields |= {"peer": before, "x": None}
+        table.call(what, handle, **fields | {"dtype": 1, "out_dtype": 1}, out=out, keep_gil=True)
+        assert same_bits(out, values("float32", 1000, 1, before))
     sending = table.call(ISEND, handle, x=x, count=1000, peer=after, tag=2, keep_gil=True)
     table.call("barrier", handle, keep_gil=True)
     out[:] = 0
