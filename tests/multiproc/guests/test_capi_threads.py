@@ -191,6 +191,45 @@ def test_threads_of_the_table_and_of_python_take_turns(library):
     run_ranks(2, on_one_communicator, library)
 
 
+def sleep_for_messages(comm, path):
+    """Threads of the table and of Python sleep for messages, which come in any order, with pauses."""
+    table = Table(path)
+    handle = table.open(comm)
+    times, ntags = 30, 6
+    if comm.rank == 0:
+        rng = np.random.default_rng(11)
+        for tag in rng.permutation(np.repeat(np.arange(ntags), times)):
+            if rng.random() < 0.3:
+                time.sleep(rng.random() * 0.01)
+            comm.send(np.array([tag], np.int64), 1, tag=int(tag))
+        comm.barrier()
+        return
+    places = [np.zeros(1, np.int64) for _ in range(ntags)]
+    fields = [{"out": places[tag], "count": 1, "peer": tag % 2 - 1, "tag": tag, "times": times} for tag in range(3)]
+    jobs = [table.job(RECV, handle, **each) for each in fields]
+    found = []
+
+    def receive(tag):
+        found.extend(comm.recv(places[tag], tag % 2 - 1, tag).tag for _ in range(times))
+
+    threads = [threading.Thread(target=receive, args=(tag,)) for tag in range(3, ntags)]
+    threads += [threading.Thread(target=table.run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(job.code for job in jobs), [job.text for job in jobs]
+    assert sorted(found) == [tag for tag in range(3, ntags) for _ in range(times)]
+    assert [int(place[0]) for place in places] == list(range(ntags))
+    comm.barrier()
+    assert comm.iprobe() is None
+    table.release(handle)
+
+
+def test_threads_of_the_table_and_of_python_sleep_for_messages(library):
+    run_ranks(2, sleep_for_messages, library)
+
+
 def open_while_threads_wait(comm, path):
     """The turn begins to be shared while one thread has it and another one waits for it."""
     table = Table(path)
