@@ -17,7 +17,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 cdef bytes caller():
-    frame = sys._getframe()
+    try:
+        frame = sys._getframe()
+    except ValueError:     # a thread that was not started in Python, which called through the C table
+        return b"a call from C"
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     if frame is None:      # a thread of this package, which does asynchronous work

@@ -30,7 +30,8 @@ ARGUMENTS = {
     "irecv": (X, 1), "isend": (X, 1), "plan": ("all_reduce", X), "probe": (), "recv": (X, 1), "recv_object": (1,),
     "reduce": (X,), "reduce_scatter": (BLOCKS,), "scan": (X,), "scatter": (BLOCKS, np.ones(4)),
     "scatter_object": ([1, 2],), "send": (X, 1), "send_object": (1, 1), "sendrecv": (X, 1, np.ones(4), 1),
-    "shared_result": (5,), "shared_view": (X, 0), "split": (0,), "subgroup": ([0, 1],), "zeros": (5,),
+    "shared_result": (5,), "shared_view": (X, 0), "split": (0,), "subgroup": ([0, 1],),
+    "trace": ("/dev/null/none",), "zeros": (5,),
 }  # fmt: skip
 ANSWERS = {"close", "explain", "plan", "stats"}  # of private memory: answered as before
 REFUSED_BY_VALUE = {"shared_view"}  # this array is in no shared array, closed or not
