@@ -37,7 +37,7 @@ cdef class MessageReader(RingReceiver):
     cdef bint leaves_pickled           # objects are returned as `PickledContent`
 
     cdef void resume(self) noexcept
-    cdef int look(self, frame_t *f) except -1
+    cdef int look(self, frame_t *f, int64_t deadline_ns) except -1
     cdef int find(self, frame_t *f, int64_t timeout_ns) except -1
     cdef object next_message(self, int64_t timeout_ns, bint *found)
     cdef tuple meta_of(self, frame_t *f, uint64_t nbytes)

@@ -16,7 +16,7 @@ from shmring.ring.blocking cimport GONE, LATE, await_counter
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_payload, is_long, kind_of, next_frame)
 from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport RING_CORRUPT, ring_resume_consumer
-from shmring.sync.backoff cimport be_patient
+from shmring.sync.backoff cimport be_patient, now_ns
 from shmring.sync.group cimport READY, UNREADY
 
 from shmring.errors import MessageTooLongError
@@ -46,19 +46,22 @@ cdef class MessageReader(RingReceiver):
         if self.kept is not None or self.failure is not None:
             return True
         try:
-            is_there = self.look(&f) != NOTHING
+            is_there = self.look(&f, 0) != NOTHING
         except TypeError as error:         # of a message that was received
             self.failure, is_there = error, True
         self.give_up_claim()
         return is_there
 
-    cdef int look(self, frame_t *f) except -1:
-        """The next message, without waiting; of a stream under way, the pieces that have come are taken."""
+    cdef int look(self, frame_t *f, int64_t deadline_ns) except -1:
+        """The next message, without waiting; of a stream under way, the pieces that come until the deadline are taken.
+
+        Without a deadline (0) all that are there: the message can end if its sender is as fast.
+        """
         cdef int found
         while True:
             if self.target is not None:
-                found = self.pull(NULL, 0)
-                if found == UNREADY:
+                found = self.pull(NULL, deadline_ns)
+                if found == UNREADY or found == LATE:
                     return NOTHING
                 if self.finish_stream(found):
                     return ASSEMBLED
@@ -84,12 +87,12 @@ cdef class MessageReader(RingReceiver):
             failure, self.failure = self.failure, None
             raise failure
         while self.kept is None:
-            outcome = self.look(f)
+            outcome = self.look(f, deadline_ns)
             if outcome:
                 return outcome
             left_ns = left_until(deadline_ns, timeout_ns)
             if self.target is not None and timeout_ns != 0:
-                outcome = self.await_pieces(left_ns)
+                outcome = self.await_pieces(left_ns) if left_ns else LATE
             else:
                 outcome = self.wait_for_tail(left_ns)
             if outcome == LATE:
@@ -232,7 +235,10 @@ cdef class MessageReader(RingReceiver):
         return 0
 
     cdef int pull(self, patience_t *patience, int64_t deadline_ns) noexcept nogil:
-        """Take the pieces that are there, and wait for more if there is patience. READY: no more pieces will come."""
+        """Take the pieces that are there, and wait for more if there is patience. READY: no more pieces will come.
+
+        LATE after the deadline (0: none), also if there was nothing to wait for.
+        """
         cdef frame_t f
         cdef int found, outcome
         while self.missing:
@@ -253,6 +259,8 @@ cdef class MessageReader(RingReceiver):
             self.to += f.nbytes
             self.missing -= f.nbytes
             release_frame(self, &f)
+            if deadline_ns and self.missing and now_ns() >= deadline_ns:
+                return LATE
         return READY
 
     cdef bint finish_stream(self, int outcome) except -1:

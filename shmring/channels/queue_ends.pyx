@@ -156,7 +156,7 @@ cdef class QueueEnds:
             return True
         if load_acquire_u64(&self.q.item_state) != NO_ITEM:
             return True
-        self.receiver.look(&f)
+        self.receiver.look(&f, 0)
         return self.receiver.kept is None
 
     cdef bint is_no_producer(self) except -1:
