@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 import shmring
-from shmring.collective.share import Shared
 
 from .backend import Backend as Base
 from .backend import Unsupported
+
+if TYPE_CHECKING:  # an older shmring, which another interpreter may have, has no such module
+    from shmring.collective.share import Shared
 
 CALLS: dict[str, str | tuple[str, str]] = {
     "all_reduce": "comm.all_reduce(x)",
@@ -45,6 +49,8 @@ class Backend(Base):
         op = problem.op
         if op in ("ping_pong", "barrier") and self._kind in ("shared", "share"):
             raise Unsupported(f"shared arrays make no difference to {op}")
+        if self._kind == "share" and not hasattr(self.comm, "share"):
+            raise Unsupported("this version has no comm.share")
         if op == "ping_pong" and self._kind == "plan":
             raise Unsupported("there are no plans of messages")
         statement = super().statement(problem)
