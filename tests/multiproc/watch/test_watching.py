@@ -410,11 +410,12 @@ def test_dump_explains_a_job_by_pid_and_by_session(capsys):
     [
         ("none-such", "no job of this user has such a session"),
         ("999999999", "no such process"),
-        (str(os.getpid()), "no communicator"),
+        (os.getpid(), "no communicator"),
     ],
+    ids=["session", "process", "this process"],
 )
 def test_dump_of_what_is_no_job_fails_with_the_reason(job, expected, capsys):
-    assert status_of_command("dump", job) == 2
+    assert status_of_command("dump", str(job)) == 2
     assert expected in capsys.readouterr().err
 
 
