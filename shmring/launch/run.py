@@ -1,7 +1,7 @@
 """`run`: start a command several times, each with its rank, and return when all their processes have ended.
 
 The engine of ``shmring run``. Signals are blocked and taken one at a time by the loop that takes the ends of children,
-so nothing here runs inside a signal handler and no signal is missed.
+so nothing here runs inside a signal handler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import IO
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.signature import check_size
 from shmring.launch.processes import (
-    LONGEST_WAIT_S,
     adopting_orphans,
     children,
     describe_status,
@@ -42,6 +41,9 @@ _FORWARDED = {
     signal.SIGUSR2,
 }
 _TERMINATING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+# Seconds. A thread that does not block SIGCHLD may take it just before the loop waits; the loop finds the end of the
+# child after this time.
+_MISSED_SIGNAL_S = 0.5
 _SI_KERNEL = 0x80  # si_code of what the terminal sends, to the whole foreground group
 
 
@@ -213,8 +215,8 @@ class _Gang:
         steps: list[tuple[float, signal.Signals]] | None = None
         interrupted_at: float | None = None
         while self._running:
-            left = max(0.0, steps[0][0] - time.monotonic()) if steps else LONGEST_WAIT_S
-            info = signal.sigtimedwait(waited, min(left, LONGEST_WAIT_S))
+            left = max(0.0, steps[0][0] - time.monotonic()) if steps else _MISSED_SIGNAL_S
+            info = signal.sigtimedwait(waited, min(left, _MISSED_SIGNAL_S))
             now = time.monotonic()
             self._reap()
             if info is not None and info.si_signo != signal.SIGCHLD:

@@ -143,6 +143,7 @@ def run(kind: str, seed: int, cases, folder: Path, jobs: int = 2) -> list[Failur
             os.environ["SHMRING_FILE_PREFIX"] = f"hostile{os.getpid()}_{kind}{case}_"[:32]
             pid = os.fork()
             if pid == 0:
+                os.chdir(folder)  # for files that a case makes
                 sys.exit(live(kind, seed, case, log))
             running[pid] = case, log, time.monotonic() + LIMIT_S * harness.PATIENCE
         if not running:

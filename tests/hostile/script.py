@@ -34,6 +34,8 @@ DOCUMENTED = (
     queue.Empty, queue.Full, StopIteration, EOFError, KeyboardInterrupt, pickle.PicklingError, asyncio.CancelledError,
     asyncio.TimeoutError,  # another class on CPython 3.10
 )  # fmt: skip
+# The one call that takes a path, which may be anything.
+TAKES_PATH = re.compile(r"\.trace\(")
 # Texts that were not written for users: the code took something for what it was not.
 INTERNAL = re.compile(r"'NoneType' object|has no attribute|referenced before assignment|not associated with a value")
 UNSETTABLE = re.compile(r"not writable|read-?only|no setter|can't set|cannot set")
@@ -142,6 +144,7 @@ class Script:
         if self.interrupts and is_of_multiprocessing(error):  # its sharing thread, interrupted as it starts
             return
         is_documented = isinstance(error, DOCUMENTED) or (isinstance(error, RuntimeError) and text)
+        is_documented = is_documented or (isinstance(error, OSError) and TAKES_PATH.search(line))
         if not is_documented or (INTERNAL.search(text) and "None" not in line):
             self.defect(f"{type(error).__name__}: {text[:300]}", error)
 

@@ -486,6 +486,17 @@ def test_limits_of_time_without_end_are_kept(value):
     assert run(["false"], 2, grace=value) == 1
 
 
+def test_a_run_ends_though_another_thread_has_taken_the_signal_of_it(monkeypatch):
+    def take_nothing(numbers, timeout):
+        time.sleep(timeout)
+        while real(numbers, 0) is not None:  # as another thread would
+            pass
+
+    real = signal.sigtimedwait
+    monkeypatch.setattr(signal, "sigtimedwait", take_nothing)
+    assert run(["true"], 2) == 0
+
+
 @pytest.mark.parametrize(("value", "error"), [(math.nan, ValueError), (-1, ValueError), ("1", TypeError)])
 def test_init_refuses_a_timeout_that_is_none_before_the_rendezvous(value, error):
     with pytest.raises(error, match=f"rendezvous_timeout={re.escape(repr(value))}"):
