@@ -6,6 +6,8 @@ of its result. In compiled code it cannot.
 
 import os
 
+from posix.unistd cimport close
+
 
 cdef class Descriptor:
     """Owner of the descriptor that ``opening(*args)`` returns, itself or as ``.fd``.
@@ -34,7 +36,8 @@ cdef class Descriptor:
             os.close(self.number)
 
     def __dealloc__(self):
-        self.close()
+        if self.is_open:      # in C: the modules of Python may be gone
+            close(self.number)
 
 
 interrupted = []    # what `close_or_keep` has kept

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import subprocess
 import sys
 
 import pytest
@@ -101,3 +102,9 @@ def test_an_interrupt_at_any_instruction_leaves_no_descriptor_and_no_name(call, 
     assert number > 100
     if kept is not None:
         kept.close()
+
+
+def test_a_descriptor_that_lives_until_the_interpreter_ends_is_closed_without_a_word():
+    code = "import os, sys; from shmring.memory.descriptor import Descriptor; sys.kept = Descriptor(os.dup, 1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
