@@ -3,6 +3,7 @@
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int64_t, uintptr_t
 
+from shmring._runtime cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport *
 from shmring.capi cimport messages
@@ -19,10 +20,6 @@ from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_AL
 
 cdef extern from "Python.h" nogil:
     bint Py_IsInitialized()
-
-cdef enum:
-    NO_TIMEOUT = -1
-
 
 # ---- communicators ---------------------------------------------------------------------------------------------------
 
@@ -58,10 +55,9 @@ cdef int comm_size(const shmring_comm *comm) noexcept nogil:
 
 
 cdef int comm_abort(shmring_comm *comm, const char *reason) noexcept nogil:
-    if comm == NULL:
-        return refuse_handle()
-    if is_inherited(<comm_t *> comm):
-        return refuse_entry(<comm_t *> comm)
+    cdef int code = check_handle(comm)
+    if code:
+        return code
     with gil:
         try:
             text = "" if reason == NULL else reason.decode("utf-8", "replace")
@@ -72,10 +68,9 @@ cdef int comm_abort(shmring_comm *comm, const char *reason) noexcept nogil:
 
 
 cdef int comm_close(shmring_comm *comm) noexcept nogil:
-    if comm == NULL:
-        return refuse_handle()
-    if is_inherited(<comm_t *> comm):
-        return refuse_entry(<comm_t *> comm)
+    cdef int code = check_handle(comm)
+    if code:
+        return code
     with gil:
         try:
             owner_of(comm).close()
@@ -85,10 +80,9 @@ cdef int comm_close(shmring_comm *comm) noexcept nogil:
 
 
 cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
-    if comm == NULL:
-        return refuse_handle()
-    if is_inherited(<comm_t *> comm):
-        return refuse_entry(<comm_t *> comm)
+    cdef int code = check_handle(comm)
+    if code:
+        return code
     with gil:
         try:
             group = owner_of(comm).dup()
@@ -98,10 +92,9 @@ cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
 
 
 cdef int comm_split(shmring_comm *comm, int64_t color, int64_t key, shmring_comm **made) noexcept nogil:
-    if comm == NULL:
-        return refuse_handle()
-    if is_inherited(<comm_t *> comm):
-        return refuse_entry(<comm_t *> comm)
+    cdef int code = check_handle(comm)
+    if code:
+        return code
     with gil:
         try:
             group = owner_of(comm).split(None if color == SHMRING_NO_COLOR else color, key)
@@ -111,6 +104,13 @@ cdef int comm_split(shmring_comm *comm, int64_t color, int64_t key, shmring_comm
         except BaseException as error:
             return fail_with(error)
         return hand_over(group, made)
+
+
+cdef int check_handle(shmring_comm *comm) noexcept nogil:
+    """0, or the code of the error: there is none, or a parent process has it."""
+    if comm == NULL:
+        return refuse_handle()
+    return refuse_entry(<comm_t *> comm) if is_inherited(<comm_t *> comm) else 0
 
 
 cdef object owner_of(shmring_comm *comm):
@@ -209,10 +209,9 @@ cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **
                           "enum shmring_collective")
     code = check(<comm_t *> comm, call.kind, call.x, call.x if call.kind == KIND_BROADCAST else call.out, call.count,
                  call.dtype, call.op, call.root, call.timeout_ns, &c)
+    code = code or check_handle(comm)
     if code:
         return code
-    if is_inherited(<comm_t *> comm):
-        return refuse_entry(<comm_t *> comm)
     with gil:
         try:
             plan[0] = <shmring_plan *> make_plan(<comm_t *> comm, &c)
@@ -261,7 +260,7 @@ cdef int sendrecv(shmring_comm *comm, const void *x, int64_t count, int dtype, i
 cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int dst, int tag,
                shmring_request **request) noexcept nogil:
     cdef array_t a
-    cdef int64_t no_timeout = NO_TIMEOUT
+    cdef int64_t no_timeout = NO_LIMIT
     cdef int code = check_message(comm, x, count, dtype, dst, tag, 0, 0, &no_timeout, &a)
     code = code or check_place(request)
     return code or messages.isend(<comm_t *> comm, &a, dst, tag, <pending_t **> request)
@@ -270,7 +269,7 @@ cdef int isend(shmring_comm *comm, const void *x, int64_t count, int dtype, int 
 cdef int irecv(shmring_comm *comm, void *x, int64_t count, int dtype, int src, int tag,
                shmring_request **request) noexcept nogil:
     cdef array_t a
-    cdef int64_t no_timeout = NO_TIMEOUT
+    cdef int64_t no_timeout = NO_LIMIT
     cdef int code = check_message(comm, x, count, dtype, 0, 0, src, tag, &no_timeout, &a)
     code = code or check_place(request)
     return code or messages.irecv(<comm_t *> comm, &a, src, tag, <pending_t **> request)
@@ -284,8 +283,8 @@ cdef int test(shmring_request **request, int *is_over, shmring_message *message)
 
 
 cdef int wait(shmring_request **request, int64_t timeout_ns, shmring_message *message) noexcept nogil:
-    cdef int64_t limit_ns = checked_timeout(timeout_ns, NO_TIMEOUT)
-    if limit_ns < NO_TIMEOUT:
+    cdef int64_t limit_ns = checked_timeout(timeout_ns, NO_LIMIT)
+    if limit_ns < NO_LIMIT:
         return refuse_timeout(timeout_ns)
     return check_place(request) or messages.wait(<pending_t **> request, limit_ns, message)
 
@@ -297,7 +296,7 @@ cdef int check_message(shmring_comm *comm, const void *x, int64_t count, int dty
     if comm == NULL:
         return refuse_handle()
     timeout_ns[0] = checked_timeout(given_ns, (<comm_t *> comm).timeout_ns)
-    if timeout_ns[0] < NO_TIMEOUT:
+    if timeout_ns[0] < NO_LIMIT:
         return refuse_timeout(given_ns)
     return check_peers(<comm_t *> comm, dst, tag, src, out_tag) or check_memory(x, count, dtype, a)
 
