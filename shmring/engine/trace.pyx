@@ -17,6 +17,8 @@ from libc.string cimport memcpy, memset
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.backoff cimport now_ns
 
+from shmring.memory.mapping import allocate
+
 HEADER_NBYTES = 4096
 RECORD_NBYTES = sizeof(record_t)
 COUNT_OFFSET = HEADER_NBYTES - 8
@@ -52,7 +54,7 @@ cdef class Trace:
         unfinished = self.path + ".new"      # `shmring trace` may read the directory at any time
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.posix_fallocate(fd, 0, nbytes)      # a disk that is full is an error here, not a SIGBUS later
+            allocate(fd, 0, nbytes)      # a disk that is full is an error here, not a SIGBUS later
             self.memory = mmap.mmap(fd, nbytes)
             text = json.dumps(facts).encode()
             self.memory[:len(text)] = text
