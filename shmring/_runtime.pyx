@@ -78,7 +78,7 @@ def deadline_after(seconds, name="timeout"):
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
 cdef int64_t checked_count(object count, int64_t most) except -1:
-    """How many things a caller wants at most, 1 or more; None, and whatever is more than that, is ``most``."""
+    """How many things a caller asks for at most, 1 or more; None, and whatever is more than that, is ``most``."""
     cdef int overflow
     cdef int64_t n
     if count is None:

@@ -71,7 +71,7 @@ class MismatchError(BrokenError):
     Attributes
     ----------
     ranks : tuple of int
-        Two ranks whose signatures differ.
+        Two ranks with different signatures.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:

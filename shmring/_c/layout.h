@@ -123,7 +123,7 @@ typedef struct {
     int32_t size;
     uint64_t params[SHMRING_NPARAMS]; /* meaning depends on kind */
     SHMRING_APART uint32_t ready;
-    SHMRING_APART uint64_t attached; /* creator only: peers whose segments it has mapped (bootstrap/rendezvous.py) */
+    SHMRING_APART uint64_t attached; /* creator only: peers with mapped segments (bootstrap/rendezvous.py) */
     SHMRING_APART shmring_liveness liveness;
 } shmring_header;
 

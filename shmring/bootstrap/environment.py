@@ -87,7 +87,7 @@ def discover(
 
 
 def detected(environ: Mapping[str, str]) -> str | None:
-    """The launcher whose variables are set, or None. They may be incomplete."""
+    """The launcher of the variables that are set, or None. They may be incomplete."""
     try:
         return _recognise(environ)[0]
     except ValueError:

@@ -7,7 +7,7 @@ from shmring.arrays.reduce cimport reduce_kernel
 from shmring.capi.handles cimport comm_t
 from shmring.collective.schedule cimport request_t
 
-# A collective whose arguments are checked.
+# A collective with checked arguments.
 ctypedef struct checked_t:
     int kind
     int root

@@ -1,4 +1,4 @@
-"""Queues whose items are reported done: the interface of ``multiprocessing.JoinableQueue``."""
+"""Queues with items that are reported done: the interface of ``multiprocessing.JoinableQueue``."""
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
@@ -15,7 +15,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 
 cdef class JoinableQueue(Queue):
-    """A `Queue` whose items are reported done, to be used like `multiprocessing.JoinableQueue`."""
+    """A `Queue` with items that are reported done, to be used like `multiprocessing.JoinableQueue`."""
 
     def task_done(self):
         """Report that an item that was got has been processed.

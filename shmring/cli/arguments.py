@@ -16,7 +16,7 @@ PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """An argument whose ``ValueError`` is shown as it is."""
+    """An argument; its ``ValueError`` is shown as it is."""
 
     def argument(text: str) -> T:
         try:

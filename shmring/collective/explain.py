@@ -11,7 +11,7 @@ from shmring.plan.cost import cost, dependent_syncs
 from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
 from shmring.plan.limits import LINE, Limits
 
-# Methods whose x holds a block for each rank; their plans count blocks.
+# Methods in which x holds a block for each rank; their plans count blocks.
 OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
 
 # The threshold between the algorithms.

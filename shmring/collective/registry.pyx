@@ -216,7 +216,7 @@ cdef class Allocation:
 
 @cython.no_gc_clear     # what keeps the memory of the array is not released before the pages are private
 cdef class MovedArray:
-    """A private array of this rank whose whole pages are those of its segment (`shmring.collective.share`).
+    """A private array of this rank; its whole pages are those of its segment (`shmring.collective.share`).
 
     Peers find the whole array in the segment, contiguous; the two *ends*, which share a page with other memory, stay
     where they are, and their bytes are copied into the segment before a call and back after it.
@@ -302,7 +302,7 @@ cdef class MovedArray:
 def make_private(arrays):
     """Make arrays private with their present content; those that a call is using, when the last such call has ended.
 
-    Not collective. Raises `SegmentError` for an array whose memory its owner has freed meanwhile, after the others, and
+    Not collective. Raises `SegmentError` for an array that its owner has freed meanwhile, after the others, and
     `OutOfSharedMemoryError` if the kernel refuses the private memory: that array and those after it stay shared.
     """
     cdef MovedArray array

@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 class Shared:
-    """Arrays whose memory is shared until `close`. Made by `shmring.Communicator.share`; a context manager.
+    """Arrays in memory that is shared until `close`. Made by `shmring.Communicator.share`; a context manager.
 
     Keeps the arrays alive. Without a reference to it they become private again, with a `ResourceWarning`. Not tied to
     the life of the communicator.

@@ -237,7 +237,7 @@ cdef inline int unpin_all(Sharing s) except -1:
     return 0
 
 
-# ---- private arrays whose pages were moved into a segment (`shmring.collective.share`) -------------------------------
+# ---- private arrays with pages that were moved into a segment (`shmring.collective.share`) --------------------------
 
 cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
     """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array."""

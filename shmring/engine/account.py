@@ -72,7 +72,7 @@ def _in_calls(looks: Looks, rank: int, look: OutboxLook) -> Standing:
 
 
 def _awaited(looks: Looks, rank: int) -> tuple[int, ...]:
-    """The ranks whose counter has not reached what a rank's last long wait is for; none once it is over."""
+    """The ranks with a counter below what a rank's last long wait is for; none once it is over."""
     look = looks[rank]
     if look is None or look.wait is None:
         return ()
@@ -92,7 +92,7 @@ def culprits(edges: Mapping[Node, Collection[Node]]) -> tuple[set[Node], set[Nod
     keepers = {node for node in awaited if not edges.get(node)}
     left = {node for node, targets in edges.items() if targets}
     freed = set(keepers)
-    while freed:  # nodes whose wait leads to a keeper are in no cycle that matters
+    while freed:  # nodes with a wait that leads to a keeper are in no cycle that matters
         freed = {node for node in left if freed & set(edges[node])}
         left -= freed
     while True:  # nodes that no other one waits for only wait for the cycle

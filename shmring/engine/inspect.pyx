@@ -99,7 +99,7 @@ cdef str text_of(const char *text, Py_ssize_t nbytes):
 
 
 cdef tuple last_calls_of(shmring_outbox *box, uint64_t nslots):
-    """The calls whose signatures the control area still has; each once, as all its rounds have the same history."""
+    """The calls with signatures that the control area still has; each once, as all its rounds have the same history."""
     cdef uint64_t round = box.published, looks = 0, slot, signature, last = 0
     cdef list found = []
     if nslots == 0 or nslots > SHMRING_NSLOTS_MAX or nslots & (nslots - 1):

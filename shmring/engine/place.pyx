@@ -1,4 +1,4 @@
-"""The line of Python that made a call, stored for observers by a rank whose call has waited for a tick.
+"""The line of Python that made a call, stored for observers by a rank that has waited in it for a tick.
 
 It costs a microsecond, once in a call that has slept for a millisecond; other calls never come here.
 """

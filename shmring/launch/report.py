@@ -85,12 +85,12 @@ class ReportReader:
 
 
 def report_of_result(result: object) -> Report:
-    """The report of a rank whose ``fn`` returned; raises what pickling raises."""
+    """The report of a rank on which ``fn`` returned; raises what pickling raises."""
     return Report(Kind.RETURNED, 0, "", pickle.dumps(result))
 
 
 def report_of_failure(error: BaseException) -> Report:
-    """The report of a rank whose ``fn`` raised."""
+    """The report of a rank on which ``fn`` raised."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if isinstance(error, SystemExit):
         status = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)

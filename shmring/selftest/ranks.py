@@ -1,4 +1,4 @@
-"""What the ranks of a check do: calls whose results NumPy computes as well."""
+"""What the ranks of a check do: calls with results that NumPy computes as well."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WrongResultError(Exception):
 
 
 def draw(seed: int, rank: int, count: int, dtype: str) -> np.ndarray:
-    """The input of one rank: whole numbers from -8 to 7 (unsigned: 0 to 7), whose sums every dtype holds exactly."""
+    """The input of one rank: whole numbers from -8 to 7 (unsigned: 0 to 7); every dtype holds their sums."""
     low = 0 if np.dtype(dtype).kind == "u" else -8
     return np.random.default_rng((seed, rank, count)).integers(low, 8, count).astype(dtype)
 

@@ -50,7 +50,7 @@ def share_parameters(model: torch.nn.Module, *, comm=None) -> Shared:
     storages: dict[int, torch.UntypedStorage] = {}
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
-            raise TypeError(f"{name} is a DTensor, whose shards FSDP copies: let FSDP allocate from the group instead")
+            raise TypeError(f"{name} is a DTensor; FSDP copies its shards: let FSDP allocate from the group instead")
         if parameter.device.type != "cpu":
             raise TypeError(f"{name} is on {parameter.device}: only memory of the CPU can be shared")
         storage = parameter.untyped_storage()

@@ -67,7 +67,7 @@ def read(directory: str) -> list[Timeline]:
         raise ValueError(f"{directory!r} is no directory")
     names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
     if not names:
-        raise ValueError(f"{directory!r} has no timeline: no file whose name ends in {SUFFIX}")
+        raise ValueError(f"{directory!r} has no timeline: no file with a name that ends in {SUFFIX}")
     found = [_read_one(os.path.join(directory, name)) for name in names]
     if len({one.facts["boot_id"] for one in found}) > 1:
         raise ValueError(f"{directory!r} has timelines of several boots or machines; their clocks cannot be compared")

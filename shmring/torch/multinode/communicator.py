@@ -1,4 +1,4 @@
-"""A communicator whose ranks are on several nodes: shared memory within each node, gloo between nodes."""
+"""A communicator with ranks on several nodes: shared memory within each node, gloo between nodes."""
 
 from __future__ import annotations
 
