@@ -11,8 +11,8 @@ import shmring
 
 # Each costs milliseconds to load; none is needed to start.
 HEAVY = {
-    "asyncio", "concurrent.futures", "ctypes", "hashlib", "inspect", "json", "logging", "multiprocessing", "secrets",
-    "socket", "ssl", "subprocess", "tempfile", "torch", "uuid",
+    "asyncio", "concurrent.futures", "ctypes", "hashlib", "inspect", "jax", "json", "logging", "multiprocessing",
+    "secrets", "socket", "ssl", "subprocess", "tempfile", "torch", "uuid",
 }  # fmt: skip
 
 
