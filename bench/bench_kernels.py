@@ -86,22 +86,22 @@ def test_memcpy(benchmark, level, nsrc):
     benchmark.pedantic(copy, rounds=50, iterations=max(1, (1 << 20) // nbytes), warmup_rounds=2)
 
 
-@pytest.mark.parametrize("streaming", [False, True, "out", "also"])
-def test_two_destinations(benchmark, streaming):
-    """Sum of two into two destinations, each ordinary or past the cache."""
-    reduction, _ = prepared("sum", "float32", 2, SIZES["L3"], None, also=True, streaming=streaming)
+@pytest.mark.parametrize("stores", [*reduce.STORES, ("streaming", "ordinary"), ("ordinary", "streaming")])
+def test_two_destinations(benchmark, stores):
+    """Sum of two into two destinations, by each kind of stores."""
+    reduction, _ = prepared("sum", "float32", 2, SIZES["L3"], None, also=True, stores=stores)
     benchmark.group = "sum of two float32 arrays of 2 MiB into out and also"
     benchmark.pedantic(reduction, rounds=50, warmup_rounds=2)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("stores", reduce.STORES)
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 24])
-def test_copy(benchmark, nbytes, streaming):
-    """Ordinary against streaming stores, to a destination that no process reads."""
+def test_copy(benchmark, nbytes, stores):
+    """Each kind of stores, to a destination that no process reads."""
     src, dst = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     benchmark.group = f"copy of {nbytes} bytes"
     benchmark.pedantic(
-        copy_array, (dst, src), {"streaming": streaming}, rounds=20, iterations=max(1, (1 << 18) // nbytes)
+        copy_array, (dst, src), {"stores": stores}, rounds=20, iterations=max(1, (1 << 18) // nbytes)
     )
 
 

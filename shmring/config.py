@@ -59,9 +59,9 @@ class Config:
     """Microseconds that a waiting rank spins before it yields and sleeps; -1: derived from ranks and processors."""
     tick_ms: float = 20.0
     """Internal. Longest sleep between two checks of the peers' liveness."""
-    streaming: int = -1
-    """Internal. Non-temporal stores into the outbox: 1 yes (pays between cores that share no cache), 0 no; -1: learned,
-    if all ranks have -1."""
+    stores: int = -1
+    """Internal. How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
+    ones whose lines are prefetched; -1: learned, if all ranks have -1."""
     past_cache_nbytes: int = -1
     """Internal. Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
     if each has); -1: the size of the last-level cache."""
@@ -110,7 +110,9 @@ class Config:
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
         if not re.fullmatch(POLICY, self.placement):
             raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
-        for name in ("streaming", "huge_pages", "nearness"):
+        if self.stores not in (-1, 0, 1, 2):
+            raise ValueError(f"stores={self.stores}: must be 0, 1, 2, or -1 for automatic")
+        for name in ("huge_pages", "nearness"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
 

@@ -1,7 +1,13 @@
-/* Copies past the cache.
+/* Stores to lines that another core holds.
+ *
+ * An ordinary store to such a line waits until the core owns it. Two remedies, each of which pays on some machines and
+ * costs on others (docs/kernels.md):
  *
  * A streaming (non-temporal) store fills a whole line without reading it first and leaves it in no cache. That pays
- * where the reader's core is far, or the destination larger than the last-level cache (docs/kernels.md).
+ * where the reader's core is far, or the destination larger than the last-level cache.
+ *
+ * A line that is asked for some lines ahead of its stores is owned when they come: more lines change owner at a time
+ * than stores can wait for.
  */
 #ifndef SHMRING_COPY_H
 #define SHMRING_COPY_H
@@ -11,8 +17,38 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
+
+/* How far ahead of its stores a line is asked for. */
+enum { SHMRING_AHEAD_NBYTES = 16 * 64 };
+
+/* Whether the processor can ask for lines to store to. */
+static inline int can_ask_for_lines(void) {
+#if defined(__x86_64__)
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(0x80000001u, &eax, &ebx, &ecx, &edx) && (ecx >> 8 & 1);
+#else
+    return 1;
+#endif
+}
+
+/* Ask for the line at p, to store to it soon. */
+static inline void ask_for_line(void *p) {
+#if defined(__x86_64__)
+    /* The built-in makes it a prefetch for loads unless the target region names the instruction. */
+    __asm__ volatile("prefetchw %0" : : "m"(*(char *)p));
+#else
+    __builtin_prefetch(p, 1, 3);
+#endif
+}
+
+/* Ask for the first of nbytes to be stored at p, before a loop that asks for the rest. */
+static inline void ask_for_first_lines(void *p, size_t nbytes) {
+    size_t end = nbytes < SHMRING_AHEAD_NBYTES ? nbytes : SHMRING_AHEAD_NBYTES;
+    for (size_t at = 0; at < end; at += 64) ask_for_line((char *)p + at);
+}
 
 /* Copy with streaming stores; the store that announces the data must follow stream_fence. Only whole lines stream:
  * what is left at either end goes the ordinary way. Where the compiler offers no such stores it is a memcpy. */

@@ -35,7 +35,8 @@ enum { SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, LAND, LOR, NOPS };
 #define SHMRING_KERNELS_OF(SET)                                                                                        \
     extern const reduce_kernel kernels_##SET[NOPS][NDTYPES];                                                           \
     extern const carrier_t carriers_##SET[NOPS][NDTYPES];                                                              \
-    void copy_##SET(void *dst, const void *src, size_t nbytes);
+    void copy_##SET(void *dst, const void *src, size_t nbytes);                                                        \
+    void copy_ahead_##SET(void *dst, const void *src, size_t nbytes);
 
 SHMRING_KERNELS_OF(baseline)
 #if defined(__x86_64__)
@@ -66,14 +67,15 @@ typedef struct {
     kernel_table kernels;
     carrier_table carriers;
     copy_kernel copy;
+    copy_kernel copy_ahead;
     int (*runs)(void);
 } kernel_set;
 
 static const kernel_set kernel_sets[] = {
-    {"baseline", kernels_baseline, carriers_baseline, copy_baseline, runs_baseline},
+    {"baseline", kernels_baseline, carriers_baseline, copy_baseline, copy_ahead_baseline, runs_baseline},
 #if defined(__x86_64__)
-    {"avx2", kernels_avx2, carriers_avx2, copy_avx2, runs_avx2},
-    {"avx512", kernels_avx512, carriers_avx512, copy_avx512, runs_avx512},
+    {"avx2", kernels_avx2, carriers_avx2, copy_avx2, copy_ahead_avx2, runs_avx2},
+    {"avx512", kernels_avx512, carriers_avx512, copy_avx512, copy_ahead_avx512, runs_avx512},
 #endif
 };
 

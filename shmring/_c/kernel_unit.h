@@ -3,6 +3,7 @@
 #define SHMRING_KERNEL_UNIT_H
 
 #define SHMRING_KERNEL_UNIT
+#include "copy.h"
 #include "dispatch.h"
 
 #if defined(__x86_64__)

@@ -27,6 +27,22 @@ void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     memcpy(to, from, nbytes); /* less than four vectors */
 }
 
+/* The same, each line of the destination asked for ahead; none past its end, which may be another rank's to read. */
+void ISA(copy_ahead)(void *dst, const void *src, size_t nbytes) {
+    char *to = (char *)dst;
+    const char *from = (const char *)src;
+    ask_for_first_lines(to, nbytes);
+    for (; nbytes >= SHMRING_AHEAD_NBYTES + 4 * VB; to += 4 * VB, from += 4 * VB, nbytes -= 4 * VB) {
+        for (size_t at = 0; at < 4 * VB; at += 64) ask_for_line(to + SHMRING_AHEAD_NBYTES + at);
+        VU8 a = ISA(load)(from), b = ISA(load)(from + VB), c = ISA(load)(from + 2 * VB), d = ISA(load)(from + 3 * VB);
+        ISA(store)(to, a);
+        ISA(store)(to + VB, b);
+        ISA(store)(to + 2 * VB, c);
+        ISA(store)(to + 3 * VB, d);
+    }
+    ISA(copy)(to, from, nbytes);
+}
+
 /* Four accumulators per tile hide the latency of OP. With a constant nsrc (2, 3, 4: the usual ones) the inner loop over
  * tiles disappears; otherwise a step of it costs one pointer load per tile. What is left after the tiles is short. */
 #define FOLD(NAME, ITEM, ACC, WIDEN, OP, NARROW)                                                                       \

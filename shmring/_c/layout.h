@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 6u
+#define SHMRING_LAYOUT_VERSION 7u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -167,12 +167,19 @@ enum shmring_cause {
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
 };
 
-/* The time that trials of the two kinds of stores took this rank: through the cache, and streaming past it
- * (arrays/store_tuning.pyx). */
+/* How a rank stores what another core will read (_c/copy.h). */
+enum shmring_stores {
+    SHMRING_ORDINARY = 0,
+    SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
+    SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
+    SHMRING_NSTORES = 3
+};
+
+/* The time that trials of each kind of stores took this rank (arrays/store_tuning.pyx). */
 #define SHMRING_NCOSTS 8u
 typedef struct {
     uint64_t posted_at; /* the round in which the last trial began, plus one (release) */
-    uint64_t ns[2];
+    uint64_t ns[SHMRING_NSTORES];
 } shmring_costs;
 
 /* Where a call of this rank is in the program, stored once it has waited for a tick; for observers. `number` is the

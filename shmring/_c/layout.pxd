@@ -120,11 +120,17 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
     enum:
+        SHMRING_ORDINARY
+        SHMRING_STREAMING
+        SHMRING_PREFETCHED
+        SHMRING_NSTORES
+
+    enum:
         SHMRING_NCOSTS
 
     ctypedef struct shmring_costs:
         uint64_t posted_at
-        uint64_t ns[2]
+        uint64_t ns[SHMRING_NSTORES]
 
     enum:
         SHMRING_PLACE_NBYTES

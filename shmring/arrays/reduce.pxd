@@ -19,8 +19,8 @@ cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil
 # NULL where a prefix is a value of the same dtype, so that the kernel itself makes the parts.
 cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil
 
-# streaming: with non-temporal stores, fenced on return.
-cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil
+# By stores of that kind (enum shmring_stores in _c/layout.h); fenced on return if they are streaming ones.
+cdef void copy_bytes(void *dst, const void *src, size_t nbytes, int stores) noexcept nogil
 
 # A whole fold, or a part of one. The first source and the result of a part may be prefixes with another element size.
 ctypedef struct fold_t:
@@ -40,5 +40,5 @@ cdef inline fold_t whole_fold(reduce_kernel kernel, size_t itemsize) noexcept no
 # Reduce into dst and copy each block to also (NULL: no copy) while it is in the cache. Either may be a source.
 cdef void reduce_into(
     const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
-    bint dst_streaming, bint also_streaming,
+    int dst_stores, int also_stores,
 ) noexcept nogil

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from numpy.typing import NDArray
 
@@ -8,6 +8,9 @@ class _Kernels(TypedDict):
     runnable: tuple[str, ...]
     chosen: str
 
+STORES: tuple[str, ...]
+
+def stores_named(name: str) -> int: ...
 def kernels() -> _Kernels: ...
 def use_kernel(name: str) -> None: ...
 def reduce_arrays(
@@ -17,5 +20,5 @@ def reduce_arrays(
     *,
     also: NDArray[Any] | None = None,
     kernel: str | None = None,
-    streaming: bool | Literal["out", "also"] = False,
+    stores: str | tuple[str, str] = "ordinary",
 ) -> NDArray[Any]: ...

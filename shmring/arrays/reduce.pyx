@@ -10,6 +10,8 @@ import os
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
 
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING
+
 from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
 
 __all__ = ["kernels", "reduce_arrays", "use_kernel"]
@@ -18,6 +20,8 @@ __all__ = ["kernels", "reduce_arrays", "use_kernel"]
 cdef extern from "copy.h" nogil:
     void copy_streaming(void *dst, const void *src, size_t nbytes)
     void stream_fence()
+    bint can_ask_for_lines()
+    void ask_for_first_lines(void *p, size_t nbytes)
 
 
 cdef extern from "dispatch.h" nogil:
@@ -26,6 +30,7 @@ cdef extern from "dispatch.h" nogil:
     ctypedef struct kernel_set:
         const char *name
         void copy(void *dst, const void *src, size_t nbytes) noexcept nogil
+        void copy_ahead(void *dst, const void *src, size_t nbytes) noexcept nogil
         bint runs() noexcept
 
     const kernel_set kernel_sets[]
@@ -40,6 +45,7 @@ cdef enum:
     MAX_BLOCK_SOURCES = 512
 
 cdef int chosen_set = 0
+cdef bint asks = can_ask_for_lines()      # else prefetched stores are ordinary ones
 
 
 cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil:
@@ -50,12 +56,19 @@ cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil:
     return carrier_of(chosen_set, op, dtype)
 
 
-cdef void copy_bytes(void *dst, const void *src, size_t nbytes, bint streaming) noexcept nogil:
-    if streaming:
+cdef inline void copy_unfenced(void *dst, const void *src, size_t nbytes, int stores) noexcept nogil:
+    if stores == SHMRING_STREAMING:
         copy_streaming(dst, src, nbytes)
-        stream_fence()
+    elif stores == SHMRING_PREFETCHED and asks:
+        kernel_sets[chosen_set].copy_ahead(dst, src, nbytes)
     else:
         kernel_sets[chosen_set].copy(dst, src, nbytes)
+
+
+cdef void copy_bytes(void *dst, const void *src, size_t nbytes, int stores) noexcept nogil:
+    copy_unfenced(dst, src, nbytes, stores)
+    if stores == SHMRING_STREAMING:
+        stream_fence()
 
 
 cdef inline void apply(
@@ -69,50 +82,64 @@ cdef inline void apply(
 
 cdef void reduce_into(
     const fold_t *f, void *dst, void *also, const void *const *src, int nsrc, size_t count,
-    bint dst_streaming, bint also_streaming,
+    int dst_stores, int also_stores,
 ) noexcept nogil:
     cdef const void *block_src[MAX_BLOCK_SOURCES]
     cdef uint8_t room[BLOCK_NBYTES + LINE_NBYTES]
     cdef uint8_t *scratch = room + (-<uintptr_t> room & (LINE_NBYTES - 1))
-    cdef uint8_t *streamed = <uint8_t *> dst if dst_streaming else <uint8_t *> also if also_streaming else NULL
+    # By other stores than ordinary ones a block goes there from a copy in the first-level cache.
+    cdef bint by_scratch = dst_stores != SHMRING_ORDINARY
+    cdef uint8_t *aligned = <uint8_t *> dst if by_scratch else <uint8_t *> also
+    cdef uint8_t *asked = NULL      # its first lines come while the block is folded
     cdef uint8_t *block
     cdef size_t at = 0, n, begins, nbytes
     cdef int j
 
-    if also == NULL and not dst_streaming:
+    if also == NULL and not by_scratch:
         apply(f, dst, src, nsrc, count)
         return
     if nsrc > MAX_BLOCK_SOURCES:
         # With so many sources no block stays in the first-level cache: two plain passes.
         apply(f, dst, src, nsrc, count)
         if also != NULL:
-            copy_bytes(also, dst, count * f.dst_itemsize, also_streaming)
+            copy_bytes(also, dst, count * f.dst_itemsize, also_stores)
         return
 
-    # The first block is shorter, so that all later ones start on a cache line of the streamed destination.
-    n = (BLOCK_NBYTES - (<uintptr_t> streamed & (LINE_NBYTES - 1))) // f.dst_itemsize
+    if asks and SHMRING_PREFETCHED in (dst_stores, also_stores):
+        asked = <uint8_t *> dst if dst_stores == SHMRING_PREFETCHED else <uint8_t *> also
+    # The first block is shorter, so that all later ones start on a cache line of the destination.
+    n = (BLOCK_NBYTES - (<uintptr_t> aligned & (LINE_NBYTES - 1))) // f.dst_itemsize
     while at < count:
         n = min(n, count - at)
         block_src[0] = <const uint8_t *> src[0] + at * f.first_itemsize
         for j in range(1, nsrc):
             block_src[j] = <const uint8_t *> src[j] + at * f.itemsize
         begins, nbytes = at * f.dst_itemsize, n * f.dst_itemsize
-        block = scratch if dst_streaming else <uint8_t *> dst + begins
+        block = scratch if by_scratch else <uint8_t *> dst + begins
+        if asked != NULL:
+            ask_for_first_lines(asked + begins, nbytes)
         apply(f, block, block_src, nsrc, n)
-        if dst_streaming:
-            copy_streaming(<uint8_t *> dst + begins, block, nbytes)
+        if by_scratch:
+            copy_unfenced(<uint8_t *> dst + begins, block, nbytes, dst_stores)
         if also != NULL:
-            if also_streaming:
-                copy_streaming(<uint8_t *> also + begins, block, nbytes)
-            else:
-                kernel_sets[chosen_set].copy(<uint8_t *> also + begins, block, nbytes)
+            copy_unfenced(<uint8_t *> also + begins, block, nbytes, also_stores)
         at += n
         n = BLOCK_NBYTES // f.dst_itemsize
-    if dst_streaming or also_streaming:
+    if dst_stores == SHMRING_STREAMING or also_stores == SHMRING_STREAMING:
         stream_fence()
 
 
 # ---- the Python interface -------------------------------------------------------------------------------------------
+
+STORES = "ordinary", "streaming", "prefetched"      # in the order of enum shmring_stores
+
+
+cpdef int stores_named(name) except -1:
+    """The number of a kind of stores."""
+    if name not in STORES:
+        raise ValueError(f"stores={name!r}: must be one of {', '.join(STORES)}")
+    return STORES.index(name)
+
 
 def _runnable():
     return [kernel_sets[k].name.decode() for k in range(NKERNEL_SETS) if kernel_sets[k].runs()]
@@ -218,17 +245,16 @@ cdef class _Reduction:
     cdef reduce_kernel kernel
     cdef const void **src
     cdef size_t count, itemsize
-    cdef bint dst_streaming, also_streaming
+    cdef int dst_stores, also_stores
 
-    def __cinit__(self, sources, op, out=None, also=None, kernel=None, streaming=False):
+    def __cinit__(self, sources, op, out=None, also=None, kernel=None, stores="ordinary"):
         import numpy
 
         sources = list(sources)
         self.spans = [_Span(array, f"sources[{k}]", False) for k, array in enumerate(sources)]
         if not sources:
             raise ValueError("sources must hold at least one array")
-        if streaming not in (False, True, "out", "also"):
-            raise ValueError(f"streaming must be a bool, 'out' or 'also', not {streaming!r}")
+        self.dst_stores, self.also_stores = map(stores_named, [stores] * 2 if isinstance(stores, str) else stores)
         first = sources[0]
         self.out = numpy.empty(first.shape, first.dtype) if out is None else out
         self.dst = _Span(self.out, "out", True)
@@ -251,7 +277,6 @@ cdef class _Reduction:
             raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
 
         self.count, self.itemsize = first.size, first.itemsize
-        self.dst_streaming, self.also_streaming = streaming in (True, "out"), streaming in (True, "also")
         self.src = <const void **> PyMem_Malloc(len(sources) * sizeof(void *))
         if self.src == NULL:
             raise MemoryError
@@ -266,11 +291,11 @@ cdef class _Reduction:
         cdef int nsrc = len(self.spans)
         cdef fold_t f = whole_fold(self.kernel, self.itemsize)
         with nogil:
-            reduce_into(&f, self.dst.start, also, self.src, nsrc, self.count, self.dst_streaming, self.also_streaming)
+            reduce_into(&f, self.dst.start, also, self.src, nsrc, self.count, self.dst_stores, self.also_stores)
         return self.out
 
 
-def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=False):
+def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordinary"):
     """Reduce arrays of this process element by element, in the order given.
 
     Parameters
@@ -286,8 +311,9 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
         A second destination of the same result; may be one of the sources, not ``out``.
     kernel : str, optional
         Instruction set for this call, see `kernels`. None: the chosen one.
-    streaming : bool or {"out", "also"}, optional
-        Destinations written with non-temporal stores (True: both).
+    stores : str or (str, str), optional
+        How the destinations are written, one of `STORES`: one for both, or one for ``out`` and one for ``also``.
+        ``streaming`` stores go past the cache; lines for ``prefetched`` ones are asked for ahead.
 
     Returns
     -------
@@ -299,7 +325,7 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, streaming=Fa
     TypeError, ValueError
         Bad argument; nothing was written.
     """
-    return _Reduction(sources, op, out, also, kernel, streaming)()
+    return _Reduction(sources, op, out, also, kernel, stores)()
 
 
 def _choose():

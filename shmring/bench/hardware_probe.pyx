@@ -6,6 +6,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING
 from shmring.arrays.reduce cimport copy_bytes
 
 cdef extern from "sched.h" nogil:
@@ -24,7 +25,8 @@ def copy(y, x, Py_ssize_t times, str way="memcpy"):
     """Copy the bytes of ``x`` into ``y``, ``times`` times, by one of `WAYS`."""
     cdef Py_ssize_t _i
     cdef Py_buffer target, source
-    cdef bint by_loop = way != "memcpy", past_cache = way == "past the cache"
+    cdef bint by_loop = way != "memcpy"
+    cdef int stores = SHMRING_STREAMING if way == "past the cache" else SHMRING_ORDINARY
     if way not in WAYS:
         raise ValueError(f"way={way!r}: must be one of {', '.join(WAYS)}")
     PyObject_GetBuffer(y, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -36,7 +38,7 @@ def copy(y, x, Py_ssize_t times, str way="memcpy"):
             with nogil:
                 for _i in range(times):
                     if by_loop:
-                        copy_bytes(<char *> target.buf, <char *> source.buf, target.len, past_cache)
+                        copy_bytes(<char *> target.buf, <char *> source.buf, target.len, stores)
                     else:
                         memcpy(target.buf, source.buf, target.len)
         finally:

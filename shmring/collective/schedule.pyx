@@ -9,6 +9,7 @@ The caller has checked the arguments.
 """
 
 from shmring.collective.zero_copy cimport refuse_result, execute_shared
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING
 from shmring.arrays.reduce cimport find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
@@ -176,7 +177,7 @@ cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out
     j.out_base = <char *> out.data
     j.kernel = kernel
     j.itemsize = x.itemsize
-    j.out_streaming = outgrows_cache(e, x, out, is_blind)
+    j.out_stores = SHMRING_STREAMING if outgrows_cache(e, x, out, is_blind) else SHMRING_ORDINARY
 
 
 cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept nogil:

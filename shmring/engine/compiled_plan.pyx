@@ -4,6 +4,9 @@ A plan is a few loops of steps with affine offsets, so a program is some hundred
 message. Compiled once for each (collective, size), kept by the engine.
 """
 
+from shmring.arrays.store_tuning cimport trials_us
+
+from shmring.arrays.reduce import STORES
 from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
 
@@ -49,9 +52,8 @@ cdef class Program:
             s.operands[i].round, s.operands[i].round_step = operand.round
         return 0
 
-    def stats(self, nbytes, nthreads, learns_stores, outbox_streaming):
+    def stats(self, nbytes, nthreads, learns_stores, outbox_stores):
         """What was chosen for the calls of ``nbytes`` bytes that execute it; see `Communicator.stats`."""
-        streams = self.stores.streams if self.learns and learns_stores else outbox_streaming
         return {
             "kind": self.plan.kind,
             "algorithm": self.plan.algorithm,
@@ -59,8 +61,8 @@ cdef class Program:
             "rounds": self.code.rounds,
             "threads": 1 if self.last is None else nthreads,
             "calls": self.stores.calls if self.learns else None,
-            "stores": "past the cache" if streams else "through the cache",
-            "trial_us": tuple([ns / 1e3 for ns in self.stores.cost_ns[:2]]) if self.learns else None,
+            "stores": STORES[self.stores.kind if self.learns and learns_stores else outbox_stores],
+            "trial_us": trials_us(&self.stores) if self.learns else None,
         }
 
 

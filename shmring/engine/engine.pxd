@@ -18,7 +18,7 @@ cdef class Engine(Membership):
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
-    cdef bint learns_stores              # config.streaming leaves the way of storing to trials
+    cdef bint learns_stores              # config.stores leaves the kind of stores to trials
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
     cdef public Trace trace              # where calls are recorded; None: nowhere
     cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first

@@ -78,8 +78,8 @@ cdef class Engine(Membership):
         c.free_until = c.nslots
         c.group.tick_ns = <int64_t> (config.tick_ms * 1e6)
         self.spin_among(usable_processors())
-        self.learns_stores = config.streaming < 0
-        c.outbox_streaming = config.streaming == 1
+        self.learns_stores = config.stores < 0
+        c.outbox_stores = max(config.stores, 0)
         c.output_streaming_nbytes = UINT64_MAX
         track(self, Stage.ENGINE)
 
@@ -215,13 +215,13 @@ cdef class Engine(Membership):
         x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
         x.loop = x.step = 0
         x.iteration = 0
-        x.outbox_streaming = self.c.outbox_streaming
+        x.outbox_stores = self.c.outbox_stores
         x.on_trial = False
         x.busy_ns = 0
         if self.learns_stores and program.learns:
             if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
-                self.c.outbox_streaming = program.stores.streams      # for the calls that do not learn by themselves
-            x.on_trial = next_call(&program.stores, &x.outbox_streaming) == ON_TRIAL
+                self.c.outbox_stores = program.stores.kind      # for the calls that do not learn by themselves
+            x.on_trial = next_call(&program.stores, &x.outbox_stores) == ON_TRIAL
         count_call(&self.c, x.passed_nbytes)
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
@@ -321,7 +321,7 @@ cdef class Engine(Membership):
 
     cdef object remember(self, tuple key, Program program):
         program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
-        program.stores.streams = self.c.outbox_streaming          # until its own trials decide
+        program.stores.kind = self.c.outbox_stores          # until its own trials decide
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program
@@ -344,7 +344,7 @@ cdef class Engine(Membership):
             "split_calls": 0 if self.team is None else self.team.ncalls,
             "zero_copy_calls": 0 if self.sharing is None else self.sharing.nzero_copy,
             "shared_nbytes": 0 if self.sharing is None else self.sharing.moved_nbytes,
-            "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_streaming)
+            "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_stores)
                          for key, program in self.programs.items() if program.plan.size > 1],
             **self.thresholds.report(),
         }

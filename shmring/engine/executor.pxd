@@ -26,8 +26,8 @@ ctypedef struct execution_t:
     reduce_kernel kernel
     const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
-    bint out_streaming
-    bint outbox_streaming
+    int out_stores                 # kinds of stores: enum shmring_stores in _c/layout.h
+    int outbox_stores
     bint on_trial                  # then the time in copies and reductions is added up
     int64_t busy_ns
 

@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
-                                SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
+                                SHMRING_NSTORES, SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
                                 shmring_header, shmring_outbox)
 from shmring.engine.signature cimport short_signature
 from shmring.sync.liveness cimport DEAD, liveness_state
@@ -64,7 +64,7 @@ class OutboxLook(NamedTuple):
     last_calls : tuple of str
         The last collectives that it has published rounds of, the newest first.
     store_us : tuple of float
-        Time of its last trials of stores through the cache, and past it; 0 where none was made.
+        Time of its last trials of each kind of stores (`shmring.arrays.reduce.STORES`); empty before.
     failure : Record or None
         The abort record (without a pid); only that of rank 0 counts.
     """
@@ -119,12 +119,12 @@ cdef tuple last_calls_of(shmring_outbox *box, uint64_t nslots):
 
 cdef tuple store_us_of(shmring_outbox *box):
     cdef uint64_t best = 0
-    cdef int i
+    cdef int i, kind
     cdef tuple found = ()
     for i in range(<int> SHMRING_NCOSTS):
         if box.costs[i].posted_at > best:
             best = box.costs[i].posted_at
-            found = (box.costs[i].ns[0] / 1e3, box.costs[i].ns[1] / 1e3)
+            found = tuple([box.costs[i].ns[kind] / 1e3 for kind in range(<int> SHMRING_NSTORES)])
     return found
 
 

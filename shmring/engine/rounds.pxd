@@ -24,7 +24,7 @@ ctypedef struct engine_t:
     char *scratch                  # by rank: room for one eager message, to gather payloads
     const void **sources           # room for one pointer per rank
     int brief_looks                # polls before the GIL is let go
-    bint outbox_streaming          # non-temporal stores into the own outbox: pays between far cores
+    int outbox_stores              # kind of stores into the own outbox, of calls that do not learn it
     size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/schedule.pyx
 
 

@@ -64,7 +64,7 @@ cdef class Matching(Waiter):
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
             o.stores.tries = LAPS_TO_TRY
-            o.streams = engine.config.streaming == 1
+            o.kind = max(engine.config.stores, 0)
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))

@@ -28,9 +28,9 @@ ctypedef struct send_queue_t:
     uint64_t filled                # bytes ever stored in the byte ring, in whole lines
     uint64_t drained               # of these, known to be taken
     uint64_t *filled_by            # by cell: `filled` after it
-    stores_t stores                # tuning of the two kinds of stores; a lap round the byte ring is a call
+    stores_t stores                # tuning of the kind of stores; a lap round the byte ring is a call
     uint64_t next_lap              # value of `filled` at which it begins
-    bint streams                   # this lap is stored past the cache
+    int kind                       # the kind of stores of this lap: enum shmring_stores in _c/layout.h
     uint64_t trial                 # this lap's number from 1 on if it is to be timed, else 0
     int64_t spent_ns[4]            # writing the pieces of trial t: in [t % 4]
     int nqueued                    # messages queued for it, including the one under way (p2p/matching.pyx)
@@ -57,7 +57,7 @@ ctypedef struct recv_queue_t:
     uint64_t nbytes
     uint64_t piece_nbytes
     uint64_t done
-    bint streams                   # stores to `target` go past the cache
+    int kind                       # the kind of stores to `target`
     uint64_t trial                 # the last that was timed
 
 ctypedef struct pair_queues_t:

@@ -13,8 +13,9 @@ from libc.string cimport memcpy
 from shmring._c.atomics cimport (cpu_pause, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS,
-                                SHMRING_LINE, shmring_outbox)
+from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_NSTORES, SHMRING_ORDINARY,
+                                SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_STREAMING,
+                                shmring_outbox)
 from shmring.arrays.reduce cimport copy_bytes
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, is_trial, least, next_call, note
 from shmring.sync.abort cimport in_trouble
@@ -26,7 +27,7 @@ from shmring.sync.group cimport READY, TROUBLE, UNREADY
 cdef enum:
     LEAST_PIECE_NBYTES = 8192     # a piece costs a cell and a poll: a fifth of a microsecond
     MOST_PIECE_NBYTES = 32768     # longer pieces gain nothing and delay the start of the receiver's copy
-    STREAMING_NBYTES = 256        # shorter pieces do not fill the lines stored past the cache
+    LEARNED_NBYTES = 256          # shorter pieces do not fill the lines stored past the cache, and gain nothing ahead
 
 
 cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
@@ -124,14 +125,14 @@ cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t 
     return fits(l, o, ncells, nbytes)
 
 
-# Stores through the cache or past it: tuned as in arrays/store_tuning.pyx, with one lap round the byte ring as a call,
-# since the kind of store determines where the next lap finds its lines. What a kind saves the writer it may cost the
-# reader, so in a trial lap both measure their copying. The cells carry the trial's number; the reader keeps its sums
-# beside `taken`.
+# The kind of stores: tuned as in arrays/store_tuning.pyx, with one lap round the byte ring as a call, since it
+# determines where the next lap finds its lines. What a kind saves the writer it may cost the reader, so in a trial lap
+# both measure their copying. The cells carry the trial's number; the reader keeps its sums beside `taken`.
 
 cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     cdef uint64_t lap = o.stores.calls, before = lap - 2
-    cdef bint streams = False
+    cdef int kind
+    cdef int64_t cost_ns[SHMRING_NSTORES]
     o.next_lap += l.ring_nbytes
     if not l.learns_stores:
         return
@@ -140,27 +141,28 @@ cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     if (lap >= 2 and is_trial(&o.stores, before)
             and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]
                      + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]))):
-        decide(&o.stores, least(&o.stores, False), least(&o.stores, True))
+        for kind in range(<int> SHMRING_NSTORES):
+            cost_ns[kind] = least(&o.stores, kind)
+        decide(&o.stores, cost_ns)
     o.trial = 0
-    if next_call(&o.stores, &streams) == ON_TRIAL:
+    if next_call(&o.stores, &o.kind) == ON_TRIAL:
         o.trial = lap + 1
         o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] = 0
-    o.streams = streams
 
 
 cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) noexcept nogil:
     cdef uint64_t index = o.filled & (l.ring_nbytes - 1)
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
-    cdef bint streaming
+    cdef int kind
     cdef int64_t started = 0
     if o.filled >= o.next_lap:
         begin_lap(l, o)
     if o.trial:
         started = now_ns()
-    streaming = o.streams and nbytes >= STREAMING_NBYTES
-    copy_bytes(o.bytes + index, o.source + o.done, first, streaming)
+    kind = o.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
+    copy_bytes(o.bytes + index, o.source + o.done, first, kind)
     if nbytes > first:
-        copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, streaming)
+        copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, kind)
     if o.trial:
         o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] += now_ns() - started
     o.filled += whole_lines(nbytes)
@@ -228,7 +230,7 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
     i.target = <char *> target
     i.nbytes = nbytes
     i.piece_nbytes = piece_for(l, nbytes)
-    i.streams = nbytes >= l.past_cache_nbytes
+    i.kind = SHMRING_STREAMING if nbytes >= l.past_cache_nbytes else SHMRING_ORDINARY
     i.done = 0
 
 
@@ -237,9 +239,9 @@ cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t nbytes, u
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index), spent_ns = 0
     cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_PAIR_QUEUE_NTRIALS]
     cdef int64_t started = now_ns() if trial else 0
-    copy_bytes(i.target + i.done, i.bytes + index, first, i.streams)
+    copy_bytes(i.target + i.done, i.bytes + index, first, i.kind)
     if nbytes > first:
-        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, i.streams)
+        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, i.kind)
     i.drained += whole_lines(nbytes)
     if trial:
         if trial == i.trial:

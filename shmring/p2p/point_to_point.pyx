@@ -13,6 +13,7 @@ from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
+from shmring.arrays.store_tuning cimport trials_us
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
@@ -26,6 +27,7 @@ from shmring.sync.backoff cimport now_ns
 from shmring.sync.group cimport UNREADY
 
 from shmring._runtime import report_unraisable
+from shmring.arrays.reduce import STORES
 
 cdef enum:
     BRIEF_NBYTES = 16384         # shorter messages are copied with the GIL held: releasing it takes as long
@@ -53,9 +55,8 @@ cdef class PointToPoint(Progress):
                     "dst": j,
                     "nbytes": self.queues.ring_nbytes,
                     "laps": (queue.filled + self.queues.ring_nbytes - 1) // self.queues.ring_nbytes,
-                    "stores": "past the cache" if queue.streams else "through the cache",
-                    "trial_us": (tuple([ns / 1e3 for ns in queue.stores.cost_ns[:2]])
-                                 if self.queues.learns_stores else None),
+                    "stores": STORES[queue.kind],
+                    "trial_us": trials_us(&queue.stores) if self.queues.learns_stores else None,
                 })
         return found
 

@@ -7,6 +7,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays.reduce cimport copy_bytes
 from shmring.ring.spsc cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
 
@@ -101,7 +102,7 @@ cdef inline void copy_payload(void *to, const void *source, uint64_t nbytes) noe
     if nbytes < ALIGNED_NBYTES:
         memcpy(to, source, nbytes)
     else:
-        copy_bytes(to, source, nbytes, False)
+        copy_bytes(to, source, nbytes, SHMRING_ORDINARY)
 
 
 # Copy the next `nbytes` of what is in hand.

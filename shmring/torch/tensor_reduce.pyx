@@ -2,6 +2,7 @@
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 
+from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays.array_view cimport array_t, source_array, target_array
 from shmring.arrays.reduce cimport carrier_t, find_carrier, find_kernel, fold_t, reduce_into
 
@@ -75,6 +76,6 @@ def fold(sources, str op, out, prefix=None, int total=0):
             if operand.count != result.count or operand.itemsize != f.itemsize:
                 raise ValueError(f"a source has {operand.count} elements, out has {result.count}")
         with nogil:
-            reduce_into(&f, result.data, NULL, src, n, result.count, False, False)
+            reduce_into(&f, result.data, NULL, src, n, result.count, SHMRING_ORDINARY, SHMRING_ORDINARY)
     finally:
         PyMem_Free(src)

@@ -6,6 +6,7 @@ import os
 import time
 from typing import Any
 
+from shmring.arrays.reduce import STORES
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
 from shmring.engine.account import ranks_text
 from shmring.placement.topology import discover
@@ -134,8 +135,8 @@ def _waited(member: Member, at_ns: int) -> int:
 
 
 def _stores(store_us: tuple) -> dict[str, float] | None:
-    """What the rank has measured of its two ways to store into its outbox, in microseconds."""
-    return {"through_cache_us": store_us[0], "past_cache_us": store_us[1]} if store_us else None
+    """What the rank has measured of each kind of stores into its outbox, in microseconds."""
+    return {f"{kind}_us": us for kind, us in zip(STORES, store_us, strict=True)} if store_us else None
 
 
 def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:

@@ -6,16 +6,17 @@ import time
 import numpy as np
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
+from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_ORDINARY
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.arrays.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
                                     whole_fold)
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, stores_t
 
-from shmring.arrays.reduce import kernels, use_kernel
+from shmring.arrays.reduce import kernels, stores_named, use_kernel
 from shmring.dtypes import DTYPE_CODES, DTYPES, op_code, widening
 
 
@@ -81,23 +82,27 @@ def nanoseconds(x, Py_ssize_t loops=100_000, writable=True):
 # ---- store_tuning ----------------------------------------------------------------------------------------------------
 
 def replay(costs, uint64_t tries=2):
-    """Simulate calls that cost ``(cached, streaming)`` nanoseconds each.
+    """Simulate calls that cost so many nanoseconds by the kind of their stores.
 
     Returns
     -------
     list of tuple
-        For each call whether it used streaming stores and whether it was a trial.
+        For each call the kind of its stores (the index in its cost) and whether it was a trial.
     """
     cdef stores_t s
-    cdef bint streams = False, timed
+    cdef int kind = 0, each
+    cdef bint timed
+    cdef int64_t least_ns[SHMRING_NSTORES]
     memset(&s, 0, sizeof(s))
     s.tries = tries
     made = []
     for cost in costs:
-        timed = next_call(&s, &streams) == ON_TRIAL
-        if timed and note(&s, s.calls - 1, cost[streams]):
-            decide(&s, least(&s, False), least(&s, True))
-        made.append((streams, timed))
+        timed = next_call(&s, &kind) == ON_TRIAL
+        if timed and note(&s, s.calls - 1, cost[kind]):
+            for each in range(<int> SHMRING_NSTORES):
+                least_ns[each] = least(&s, each)
+            decide(&s, least_ns)
+        made.append((kind, timed))
     return made
 
 
@@ -107,7 +112,7 @@ cdef enum:
     MAX_SOURCES = 512
 
 
-def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=False):
+def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, stores="ordinary"):
     """Make one part of a reduction, as the engine does where it goes from domain to domain.
 
     Parameters
@@ -118,8 +123,8 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=
         The result of the part before. None: this is the first.
     total : int, optional
         How many operands all parts have; this is the last. None: it is not.
-    streaming : bool, optional
-        Use streaming stores.
+    stores : str, optional
+        The kind of stores.
 
     Returns
     -------
@@ -129,7 +134,7 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=
     cdef array_t a
     cdef const void *src[MAX_SOURCES]
     cdef int nsrc = 0
-    cdef bint past_cache = streaming
+    cdef int kind = stores_named(stores)
     cdef const carrier_t *carrier
     cdef reduce_kernel found
     cdef fold_t f
@@ -161,14 +166,14 @@ def reduce_part(sources, op, *, prefix=None, total=None, kernel=None, streaming=
     result = np.empty(first.shape, form if total is None else first.dtype)
     assert target_array(result, &a) is result
     with nogil:
-        reduce_into(&f, a.data, NULL, src, nsrc, a.count, past_cache, False)
+        reduce_into(&f, a.data, NULL, src, nsrc, a.count, kind, SHMRING_ORDINARY)
     return result
 
 
-def copy_array(dst, src, *, streaming=False):
+def copy_array(dst, src, *, stores="ordinary"):
     """Copy ``src`` to ``dst``, of the same size and not overlapping, as the engine does."""
     cdef array_t to, source
-    cdef bint past_cache = streaming
+    cdef int kind = stores_named(stores)
     assert fast_array(dst, &to, True) and fast_array(src, &source, False) and to.nbytes == source.nbytes
     with nogil:
-        copy_bytes(to.data, source.data, to.nbytes, past_cache)
+        copy_bytes(to.data, source.data, to.nbytes, kind)

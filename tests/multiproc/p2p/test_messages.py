@@ -17,6 +17,7 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 
 import shmring
 from shmring import ANY_SOURCE, ANY_TAG
+from shmring.arrays.reduce import STORES
 from shmring.errors import (
     AbortedError,
     BrokenError,
@@ -58,7 +59,11 @@ def every_pair_every_size(comm):
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("init", [{}, TINY, SHORT, {"streaming": 1}], ids=["default", "tiny", "short", "streaming"])
+@pytest.mark.parametrize(
+    "init",
+    [{}, TINY, SHORT, {"stores": 1}, {"stores": 2}],
+    ids=["default", "tiny", "short", "streaming", "prefetched"],
+)
 @pytest.mark.parametrize("n", RANKS)
 def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
     run_ranks(n, every_pair_every_size, init=init)
@@ -113,7 +118,7 @@ def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites():
     run_ranks(2, same_values_in_order, 5000, init=TINY)
 
 
-def stays_exact_while_trying(comm, streaming):
+def stays_exact_while_trying(comm, stores):
     """A thousand laps round the pair queue: more than two periods of trials, in messages that lie across their ends."""
     lengths = random.Random(5).choices(range(1, 3000), k=2800)
     for i, nbytes in enumerate(lengths):
@@ -131,17 +136,17 @@ def stays_exact_while_trying(comm, streaming):
     (queue,) = queues
     assert (queue["dst"], queue["nbytes"]) == (1, 4096)
     assert queue["laps"] > 800
-    if streaming < 0:
+    if stores < 0:
         assert all(us > 0 for us in queue["trial_us"])
     else:
-        assert queue["stores"] == ("past the cache" if streaming else "through the cache")
+        assert queue["stores"] == STORES[stores]
         assert queue["trial_us"] is None
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("streaming", [-1, 0, 1])
-def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(streaming):
-    run_ranks(2, stays_exact_while_trying, streaming, init=TINY | {"streaming": streaming})
+@pytest.mark.parametrize("stores", [-1, 0, 1, 2])
+def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(stores):
+    run_ranks(2, stays_exact_while_trying, stores, init=TINY | {"stores": stores})
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------

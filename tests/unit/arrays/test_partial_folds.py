@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support import compiled
 
-from shmring.arrays.reduce import kernels, reduce_arrays
+from shmring.arrays.reduce import STORES, kernels, reduce_arrays
 from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, OPS, is_defined, widening
 
 reduce_part = compiled.load("array_hooks").reduce_part
@@ -43,16 +43,16 @@ def test_a_fold_made_in_parts_has_the_bits_of_one_that_was_not(op, name, seed):
         wholes = {kernel: reduce_arrays(x, op, kernel=kernel).tobytes() for kernel in kernels()["runnable"]}
         assert len(set(wholes.values())) == 1
         for splits in ((1, 7), (3, 7), (6, 7), (2, 3, 7), (1, 2, 3, 4, 5, 6, 7)):
-            for streaming in (False, True):
+            for stores in STORES:
                 prefix, begin = None, 0
                 for end in splits:
                     # Ranks may have chosen different kernels: prefixes are the same for all.
                     kernel = str(rng.choice(list(wholes)))
                     form = {"prefix": prefix, "total": 7 if end == 7 else None}
-                    prefix = reduce_part(x[begin:end], op, kernel=kernel, streaming=streaming, **form)
+                    prefix = reduce_part(x[begin:end], op, kernel=kernel, stores=stores, **form)
                     begin = end
                 assert prefix.dtype == x[0].dtype
-                assert {prefix.tobytes()} == set(wholes.values()), (count, splits, streaming)
+                assert {prefix.tobytes()} == set(wholes.values()), (count, splits, stores)
 
 
 @pytest.mark.parametrize(("op", "name"), DEFINED)

@@ -11,6 +11,7 @@ from support import compiled
 from support.numpy_model import reduce_model
 
 from shmring.arrays import reduce
+from shmring.arrays.reduce import STORES
 from shmring.dtypes import DTYPES, OPS, is_defined
 
 SEED = int(os.environ.get("SHMRING_SEED", "20240229"))
@@ -123,9 +124,9 @@ def test_unaligned_starts_and_in_place_results_make_no_difference(op, dtype, ker
 
 
 @each_kernel
-@pytest.mark.parametrize("streaming", [False, True, "out", "also"])
+@pytest.mark.parametrize("stores", [*STORES, ("streaming", "prefetched"), ("prefetched", "ordinary")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "complex128"])
-def test_a_second_destination_and_streaming_stores_get_the_same_bits(dtype, streaming, kernel):
+def test_a_second_destination_and_all_stores_get_the_same_bits(dtype, stores, kernel):
     rng = np.random.default_rng(SEED + 2)
     for count in (0, 1, 13, 64, 4099, 20011):
         for nsrc in (1, 2, 5):
@@ -141,9 +142,9 @@ def test_a_second_destination_and_streaming_stores_get_the_same_bits(dtype, stre
                 offset = int(rng.integers(0, 64))
                 out = unaligned_like(original[0], offset) if out_place is None else sources[out_place]
                 also = unaligned_like(original[0], 63 - offset) if also_place is None else sources[also_place]
-                reduce.reduce_arrays(sources, "sum", out, also=also, kernel=kernel, streaming=streaming)
-                assert_same_bits(out, expected, dtype, kernel, count, nsrc, streaming, out_place, also_place)
-                assert_same_bits(also, expected, dtype, kernel, count, nsrc, streaming, out_place, also_place)
+                reduce.reduce_arrays(sources, "sum", out, also=also, kernel=kernel, stores=stores)
+                assert_same_bits(out, expected, dtype, kernel, count, nsrc, stores, out_place, also_place)
+                assert_same_bits(also, expected, dtype, kernel, count, nsrc, stores, out_place, also_place)
                 if out_place is None:
                     continue
                 for j in set(range(nsrc)) - {out_place, also_place}:
@@ -151,14 +152,14 @@ def test_a_second_destination_and_streaming_stores_get_the_same_bits(dtype, stre
 
 
 @each_kernel
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_thousand_sources_are_folded_in_order(kernel, streaming):
+@pytest.mark.parametrize("stores", STORES)
+def test_a_thousand_sources_are_folded_in_order(kernel, stores):
     rng = np.random.default_rng(SEED + 3)
     for nsrc in (512, 513, 1000):  # either side of the most that reduce_into takes block by block
         sources = [random_array(rng, np.dtype(np.float32), 37, specials=0) for _ in range(nsrc)]
         expected = reduce_model(sources, "sum")
         also = np.empty_like(expected)
-        got = reduce.reduce_arrays(sources, "sum", also=also, kernel=kernel, streaming=streaming)
+        got = reduce.reduce_arrays(sources, "sum", also=also, kernel=kernel, stores=stores)
         assert_same_bits(got, expected, kernel, nsrc)
         assert_same_bits(also, expected, kernel, nsrc)
 
@@ -279,9 +280,9 @@ def chosen(request):
 
 
 @pytest.mark.parametrize("chosen", KERNELS, indirect=True)
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("stores", STORES)
 @pytest.mark.usefixtures("chosen")
-def test_copies_are_exact_at_every_size_and_alignment(streaming):
+def test_copies_are_exact_at_every_size_and_alignment(stores):
     hooks = compiled.load("array_hooks")
     rng = np.random.default_rng(SEED + 7)
     for nbytes in (0, 1, 7, 63, 64, 65, 127, 128, 129, 1000, 4096, 65536 + 5, 1 << 20):
@@ -289,7 +290,7 @@ def test_copies_are_exact_at_every_size_and_alignment(streaming):
             src = unaligned_like(rng.integers(0, 256, nbytes, np.uint8), int(rng.integers(0, 64)))
             before = rng.integers(0, 256, nbytes + 128, np.uint8)
             room = unaligned_like(before, int(rng.integers(0, 64)))
-            hooks.copy_array(room[64 : 64 + nbytes], src, streaming=streaming)
+            hooks.copy_array(room[64 : 64 + nbytes], src, stores=stores)
             assert bits(room) == bits(before[:64]) + bits(src) + bits(before[64 + nbytes :])
 
 
@@ -318,7 +319,7 @@ def test_bad_arguments_are_refused_and_nothing_is_written():
         (ValueError, "read-only", lambda: reduce.reduce_arrays([x, y], "sum", read_only)),
         (ValueError, "out overlaps", lambda: reduce.reduce_arrays([x[:6], y[:6]], "sum", x[1:7])),
         (ValueError, "also must not be out", lambda: reduce.reduce_arrays([x, y], "sum", x, also=x)),
-        (ValueError, "streaming", lambda: reduce.reduce_arrays([x, y], "sum", streaming="both")),
+        (ValueError, "stores", lambda: reduce.reduce_arrays([x, y], "sum", stores="both")),
         (ValueError, "can run here: baseline", lambda: reduce.reduce_arrays([x, y], "sum", kernel="mmx")),
     ]
     for error, message, call in refusals:
