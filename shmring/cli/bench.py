@@ -4,6 +4,7 @@
   shmring bench --op broadcast,barrier -n 4 --sizes 8..1Mi
   shmring bench --python mpich=~/mpich/bin/python      with an environment that has mpi4py and MPICH
   shmring bench --shared --share --plan --rewrite --json result.json --plot result.png
+  shmring bench --op all --report machine.md           tables like those of docs/benchmarks.md
 
 Every implementation found in this Python, or in those named, takes part: MPI through mpi4py (MPICH, Open MPI, Intel
 MPI), gloo of torch.distributed, the operator of DeepSpeed, and pipes of the standard library. docs/benchmarks.md
@@ -20,11 +21,13 @@ import sys
 
 from shmring.bench import metrics
 from shmring.bench.competitors import Competitor, RankLayout, find
+from shmring.bench.markdown import as_markdown
 from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
 from shmring.placement.cpus import allowed_processors
+from shmring.placement.topology import discover
 
 from .arguments import checked, count, duration, output_file, plot_file, whole_number
 
@@ -91,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="two lines for a size if the placement of the processors changed: near, and far",
     )
     add("--json", type=_json_file, metavar="FILE", help="write all results as JSON (-: standard output, no table)")
+    add("--report", type=output_file, metavar="FILE", help="write the tables of docs/benchmarks.md as Markdown")
     add("--plot", type=plot_file, metavar="FILE", help="draw into FILE (.png, .svg, .pdf); needs matplotlib")
     add("--trace", metavar="DIR", help="have shmring record timelines for `shmring trace` (some 0.1 us a call)")
     add("--list", action="store_true", help="only list the competitors")
@@ -135,6 +139,8 @@ def main(args: argparse.Namespace) -> int:
         progress.clear()
         if args.json and rows:
             _write(args.json, json.dumps(as_json(rows, chosen, problems, layout, settings), indent=1))
+        if args.report and rows:
+            _write(args.report, as_markdown(rows, chosen, layout, settings, discover()))
         if args.plot and rows:
             from shmring.bench.plot import draw
 

@@ -57,6 +57,18 @@ def test_every_way_of_ours_and_pipes_are_timed_with_and_without_rewriting_and_ve
             assert row["results"][name]["statement"] == "comm.all_reduce(x)"
 
 
+def test_the_report_is_a_page_of_tables(tmp_path):
+    file = tmp_path / "machine.md"
+    options = ("--cycles", "3", "--slice", "1", "--peers", "pipes", "--share")
+    bench("--op", "broadcast,barrier", "--sizes", "8,4Ki", *options, "--report", str(file))
+    text = file.read_text()
+    assert text.startswith("### ")
+    assert "| | 8 B | 4 KiB |" in text
+    for name in ("broadcast", "broadcast, share", "barrier"):
+        assert f"| {name} | " in text
+    assert " p, **" in text
+
+
 def test_every_collective_is_verified_for_an_odd_number_of_ranks():
     report = bench(
         "-n", "3", "--op", "all", "--sizes", "8,192Ki", "--cycles", "1", "--slice", "1", "--share", "--peers", "pipes"

@@ -1,17 +1,20 @@
 """What the benchmark prints: sizes, spreads, bandwidths, ratios, tables."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout
+from shmring.bench.markdown import as_markdown
 from shmring.bench.report import Standing, as_json
 from shmring.bench.runner import Result, Row, Settings
 from shmring.bench.table import Table
 from shmring.bench.worker.probe import title_of_mpi
 from shmring.cli.bench import _layout, _pythons
 from shmring.placement.cpus import allowed_processors
+from shmring.placement.topology import Cache, discover
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,62 @@ def test_json_keeps_every_time_of_every_cycle():
     assert row["results"]["shmring"]["median_us"] == 21.0
     assert row["results"]["wrong"] == {"statement": "", "problem": "WRONG answer on rank 1"}
     assert [one["is_ours"] for one in report["competitors"]] == [True, False, False, False, False]
+
+
+MACHINE = replace(
+    discover(),
+    model="Some Processor",
+    processors=(0, 1),
+    nodes=(),
+    caches=(Cache(1, 1 << 15, 64, (0,)), Cache(2, 1 << 20, 64, (0,)), Cache(3, 1 << 25, 64, (0, 1))),
+)
+
+
+def markdown(rows, size=2, competitors=FIELD):
+    layout = RankLayout(size, None if size > 2 else ((0,), (1,)), 2)
+    settings = Settings(["all_reduce"], [1 << 20], "float32", 1.0, None, 0.01, True, 30.0)
+    return as_markdown(rows, competitors, layout, settings, MACHINE).splitlines()
+
+
+def test_the_tables_for_a_machine_have_the_form_of_the_page():
+    row, small = a_row(), a_row(8)
+    row.trip_ns = small.trip_ns = [100.0] * 3
+    row.results["quick"].version = "Quick MPI 3"
+    small.results["slow"].us = [39.0] * 3
+    alone = Row("barrier", "float32", 2, 0, [100.0] * 3, results={one.name: Result() for one in FIELD})
+    alone.results["shmring"].us = [0.2] * 3
+    lines = markdown([row, small, alone])
+    assert lines[0] == "### Some Processor, 2 processors, 1 MiB and 32 MiB of cache"
+    assert "slow (s)" in lines[2]
+    assert "Quick MPI 3 (q)" in lines[2]
+    assert "wrong (wr)" in lines[2]
+    assert "one on each of the processors 0, 1" in lines[2]
+    assert lines[-6:] == [
+        "Round trips of 0.10 us:",
+        "",
+        "| | 8 B | 1 MiB |",
+        "| --- | --- | --- |",
+        "| all_reduce | 21.0, 39.0 s, **0.54** | 21.0, 42.0 q, **0.50** |",
+        "| barrier | 0.20 |  |",
+    ]
+
+
+def test_the_tables_keep_near_and_far_apart():
+    row, far = a_row(8), a_row(16)
+    row.trip_ns = [100.0] * 6 + [400.0] * 6
+    row.copy_us = [18.0] * 12
+    far.trip_ns = [410.0] * 3
+    row.results = {one.name: Result() for one in FIELD} | {"shmring": Result(us=[20.0] * 6 + [50.0] * 6)}
+    lines = markdown([row, far])
+    assert [line for line in lines if line.endswith(" us:")] == [
+        "Near, round trips of 0.10 us:",
+        "Far, round trips of 0.40-0.41 us:",
+    ]
+    assert [line for line in lines if line.startswith("| all_reduce")] == [
+        "| all_reduce | 20.0 |",
+        "| all_reduce | 50.0 | 21.0, 42.0 q, **0.50** |",
+    ]
+    assert not any(line.startswith("Near") for line in markdown([row, far], size=4))  # that is the scheduler's
 
 
 @pytest.mark.leaks  # matplotlib keeps the files of fonts open
