@@ -60,23 +60,26 @@ class Shared:
 
     Keeps the arrays alive. Without a reference to it they become private again, with a `ResourceWarning`. Not tied to
     the life of the communicator.
-
-    Attributes
-    ----------
-    arrays : tuple
-        The arrays as they were passed; empty after `close`.
-    closed : bool
-        Whether `close` was called, here or, by a fork, for this child.
     """
 
-    closed = True  # until it is made
+    _closed = True  # until it is made
 
     def __init__(self, engine, arrays: tuple, moved: list[MovedArray]) -> None:
-        self.arrays = arrays
+        self._arrays = arrays
         self._engine = weakref.ref(engine)
         self._moved = moved
-        self.closed = False
+        self._closed = False
         _open.add(self)
+
+    @property
+    def arrays(self) -> tuple:
+        """The arrays as they were passed; empty after `close`."""
+        return self._arrays
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, here or, by a fork, for this child."""
+        return self._closed
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +105,7 @@ class Shared:
         Takes the time of a copy. The shared memory is freed once all ranks have closed.
         """
         engine = self._engine()
-        if self.closed:
+        if self._closed:
             return
         if engine is None or not self._moved:
             self._make_private()
@@ -120,8 +123,8 @@ class Shared:
 
     def _release(self) -> None:
         self._moved = []
-        self.arrays = ()
-        self.closed = True
+        self._arrays = ()
+        self._closed = True
         _open.discard(self)
 
     def _undo(self) -> None:
@@ -137,7 +140,7 @@ class Shared:
         self.close()
 
     def __del__(self) -> None:
-        if self.closed:
+        if self._closed:
             return
         if self._moved:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)

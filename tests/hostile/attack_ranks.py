@@ -22,6 +22,7 @@ def attack(script, case):
     script.step(f"comm.irecv(np.ones(8), {1 - rank}, 9)", "request")
     script.step("comm.all_reduce(np.ones(8), async_op=True)", "work")
     script.step("comm.plan('all_reduce', np.ones(8))", "plan")
+    script.step("comm.share(np.ones(1 << 15))", "held", limit_s=5)
     common = script.rng
     for _ in range(40):
         seed = common.random()

@@ -14,8 +14,12 @@ import shmring
 import shmring.ring
 
 GUESTS = ("shmring.torch", "shmring.cli", "shmring.bench", "shmring.__main__")
-# Public though not exported by `shmring` or `shmring.ring`: what `Communicator.plan` returns, and what a page mentions.
-DOCUMENTED = ("shmring.collective.persistent.Prepared", "shmring.dtypes.is_defined")
+# Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
+DOCUMENTED = (
+    "shmring.collective.persistent.Prepared",
+    "shmring.collective.share.Shared",
+    "shmring.dtypes.is_defined",
+)
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C
 
 # Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
@@ -26,6 +30,7 @@ PROTOCOLS = {
     "__call__": "{0}()",
     "__copy__": "copy.copy({0})",
     "__deepcopy__": "copy.deepcopy({0})",
+    "__del__": "{0}.__del__()",
     "__delitem__": "operator.delitem({0}, key)",
     "__dir__": "dir({0})",
     "__enter__": "{0}.__enter__()",

@@ -545,6 +545,9 @@ def dropped(comm):
     assert shared.closed
     assert not shared.arrays
     assert "closed" in repr(shared)
+    for name in ("arrays", "closed", "nbytes"):
+        with pytest.raises(AttributeError):  # or the arrays could be freed while they are shared
+            setattr(shared, name, ())
     with pytest.raises(TypeError, match="pickle the arrays"):
         __import__("pickle").dumps(shared)
     assert same_bits(x, summed(comm))
