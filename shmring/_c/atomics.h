@@ -8,6 +8,7 @@
  *   load_acquire / store_release    the two ends of a sync point: docs/memory-model.md lists every pair
  *   full_fence                      between a store and a load of another word: "I published" and "is a waiter asleep?"
  *   compare_swap                    one of several writers wins: the abort record, roles, waking, heads of lossy rings
+ *   add_one                         threads of one rank take numbers (engine/trace.pyx); returns the old count; relaxed
  *   subtract_one                    the threads of one rank count down the threads still at work (team.h); returns the
  *                                   new count
  *   cpu_pause                       inside a spin: lets the sibling thread run and keeps the exit cheap
@@ -44,6 +45,10 @@ SHMRING_WORD(uint32_t, u32)
 SHMRING_WORD(uint64_t, u64)
 
 #undef SHMRING_WORD
+
+static inline uint64_t add_one_u64(uint64_t *p) {
+    return atomic_fetch_add_explicit((_Atomic uint64_t *)p, 1, memory_order_relaxed);
+}
 
 static inline uint32_t subtract_one_u32(uint32_t *p) {
     return atomic_fetch_sub_explicit((_Atomic uint32_t *)p, 1, memory_order_acq_rel) - 1;

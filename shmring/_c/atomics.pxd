@@ -13,6 +13,7 @@ cdef extern from "atomics.h" nogil:
     void store_relaxed_u64(uint64_t *p, uint64_t value)
     void store_release_u64(uint64_t *p, uint64_t value)
     bint compare_swap_u64(uint64_t *p, uint64_t expected, uint64_t desired)
+    uint64_t add_one_u64(uint64_t *p)
     uint32_t subtract_one_u32(uint32_t *p)
     void full_fence()
     void cpu_pause()

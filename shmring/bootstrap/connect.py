@@ -67,7 +67,7 @@ def connect(
         engine.apply_tuning(calibrate(engine, config, rendezvous_timeout, seat))
         form_team(engine, rendezvous_timeout)
         if directory := os.environ.get("SHMRING_TRACE"):
-            engine.trace = Trace(directory, engine.facts(), TRACED_CALLS)
+            engine.record_in(Trace(directory, engine.facts(), TRACED_CALLS))
     except BaseException as error:
         # An abort for errors of this rank only; all ranks find disagreements and deaths by themselves.
         if not isinstance(error, (BrokenError, RendezvousError)) and not engine.is_broken:

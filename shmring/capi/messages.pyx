@@ -17,6 +17,8 @@ from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
 from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
 from shmring.capi.last_error cimport fail, fail_with
+from shmring.engine.engine cimport timeline_of
+from shmring.engine.trace cimport message_started
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, check_apart, check_tag,
                                    message_of, request_of)
@@ -100,9 +102,12 @@ cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmri
 cdef int receive(comm_t *h, array_t *a, int src, int tag, int64_t *timeout_ns, arrival_t *found,
                  bint *has_spun) noexcept nogil:
     """READY: received without a request; else UNREADY, as `recv_free`."""
+    cdef int64_t started_ns = message_started(timeline_of((<PointToPoint> h.messages).engine))
     cdef int outcome = recv_free(<PointToPoint> h.messages, a, src, tag, found, has_spun)
     if outcome != READY and found.source == ANY and has_spun[0]:
         outcome = await_free(<PointToPoint> h.messages, a, src, tag, timeout_ns, found)
+    if outcome == READY:
+        (<PointToPoint> h.messages).note_received(found, started_ns)
     return outcome
 
 
@@ -180,12 +185,15 @@ cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexce
     cdef pending_t *pending = new_pending()
     cdef arrival_t found
     cdef bint has_spun = True      # looks only
+    cdef int64_t started_ns
     cdef int code = 0
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
+    started_ns = message_started(timeline_of((<PointToPoint> h.messages).engine))
     if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
         code = refuse_entry(h)
     elif recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
+        (<PointToPoint> h.messages).note_received(&found, started_ns)
         leave_free(<PointToPoint> h.messages)
         describe(&pending.message, &found)
     else:

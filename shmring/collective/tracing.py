@@ -29,7 +29,7 @@ class Timeline:
     def stop(self) -> None:
         """Record no further call. May be called again."""
         if self._trace is not None and self._engine.trace is self._trace:
-            self._engine.trace = None
+            self._engine.record_in(None)
         self._trace = None
 
     def __enter__(self) -> Timeline:
@@ -82,5 +82,5 @@ class TraceCalls(CommunicatorMixin):
         self.engine.check_usable()
         engine = self.engine
         trace = Trace(os.fspath(directory), engine.facts(), calls)
-        engine.trace = trace
+        engine.record_in(trace)
         return Timeline(engine, trace)

@@ -58,6 +58,8 @@ cdef class Program:
 
     cdef program_t code
     cdef readonly object plan
+    cdef bytes algorithm_name
+    cdef const char *algorithm           # the characters of the name
     cdef stores_t stores
     cdef bint gathers_all                # a rank that has ended it knows that all ranks have begun it
     cdef bint learns                     # how to store into outboxes: it writes to them

@@ -17,6 +17,8 @@ cdef class Program:
     def __cinit__(self, plan, limits):
         cdef Py_ssize_t i, k
         self.plan = plan
+        self.algorithm_name = plan.algorithm.encode()
+        self.algorithm = self.algorithm_name
         self.heap = Heap()
         self.code.rounds = plan.rounds
         self.code.places, self.code.place_nbytes = places_in_slot(plan.used_nbytes, limits.slot_nbytes, plan.size)

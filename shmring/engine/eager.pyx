@@ -173,7 +173,7 @@ cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
     store_relaxed_u64(&e.own.current, 0)                 # before the count: is_elsewhere in sync/wait.pyx
     fault_point("concluding")
     store_release_u64(&e.own.consumed, t.round + 1)      # SYNC consumed (meets: has_reached in sync/wait.pyx)
-    e.next_round = t.round + 1
+    store_relaxed_u64(&e.next_round, t.round + 1)
     remember_call(e, t.signature)
     fault_point("concluded")
 

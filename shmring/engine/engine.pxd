@@ -1,12 +1,13 @@
 # The engine of one communicator in one process.
 from libc.stdint cimport int64_t, uint64_t
 
+from shmring._c.atomics cimport load_acquire_u64
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.membership cimport Membership
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.eager cimport eager_t
-from shmring.engine.trace cimport Trace
+from shmring.engine.trace cimport Trace, timeline_t
 
 
 cdef class Engine(Membership):
@@ -20,7 +21,9 @@ cdef class Engine(Membership):
     cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
     cdef bint learns_stores              # config.stores leaves the kind of stores to trials
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
-    cdef public Trace trace              # where calls are recorded; None: nowhere
+    cdef readonly Trace trace            # where calls are recorded; None: nowhere
+    cdef uint64_t timeline               # its address, or 0: `timeline_of`
+    cdef list retired                    # earlier traces, in which calls may still be recorded
     cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first
     cdef object __weakref__
 
@@ -43,5 +46,13 @@ cdef class Engine(Membership):
     cdef void leave_free(self) noexcept nogil
     cdef bint is_usable(self) noexcept nogil
     cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
+    cdef int exchange_alone_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
     cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
     cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef int execute_alone_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+
+
+cdef inline timeline_t *timeline_of(Engine e) noexcept nogil:
+    """Where calls are recorded; NULL: nowhere. Loaded once in a call, with the turn, by threads without the GIL."""
+    # SYNC timeline (meets: record_in in engine/engine.pyx)
+    return <timeline_t *> load_acquire_u64(&e.timeline)

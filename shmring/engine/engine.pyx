@@ -8,7 +8,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport UINT64_MAX
 
-from shmring._c.atomics cimport store_release_u64
+from shmring._c.atomics cimport load_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES, shmring_eager_line
 from shmring.arrays.store_tuning cimport ON_TRIAL, sum_costs, next_call, note, publish_costs, tries_for
@@ -18,11 +18,11 @@ from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.rounds cimport count_call
-from shmring.engine.trace cimport Trace, record_t
+from shmring.engine.trace cimport Trace, begin_call, end_call, record_t, timeline_t
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
                                 take_shared_turn, take_turn)
 from shmring.memory.mapping cimport Mapping
-from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.engine.lifecycle import Stage, track
@@ -34,6 +34,8 @@ cdef enum:
     BRIEF_LOOKS_CROWDED = 2
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
+
+cdef const char *EAGER = b"eager"      # in timelines, as the algorithm
 
 
 @cython.no_gc_clear
@@ -57,6 +59,7 @@ cdef class Engine(Membership):
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
         self.programs = {}
+        self.retired = []
         c.group.seen[PUBLISHED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.group.seen[CONSUMED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.eager = <shmring_eager_line **> self.heap.allocate(size, sizeof(void *))
@@ -143,7 +146,7 @@ cdef class Engine(Membership):
 
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
         """Run an eager exchange. The caller has entered."""
-        if self.trace is not None:
+        if timeline_of(self) != NULL:
             return self.traced(t, None, NULL, timeout_ns)
         if start_eager(&self.c, t) == READY:
             return 0
@@ -151,32 +154,40 @@ cdef class Engine(Membership):
 
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``x`` holds the buffers and the signature."""
-        if self.trace is not None:
+        if timeline_of(self) != NULL:
             return self.traced(NULL, program, x, timeout_ns)
         return self.execute_alone(program, x, timeout_ns)
 
     cdef int traced(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
         """The one or the other, recorded."""
-        cdef Trace trace = self.trace
         cdef record_t *record
-        cdef uint64_t waited_ns = self.c.own.waited_ns
-        self.c.group.first_wait_ns = 0
         if t != NULL:
-            record = trace.begin(t.signature, t.nbytes, self.c.own.calls + 1, b"eager")
+            record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
         else:
-            record = trace.begin(x.signature, x.passed_nbytes, self.c.own.calls + 1, program.plan.algorithm.encode())
-        record.failed = True
+            record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
+        cdef bint failed = True
         try:
             if t == NULL:
                 self.execute_alone(program, x, timeout_ns)
             elif start_eager(&self.c, t) != READY:
                 self.advance(t, None, NULL, timeout_ns)
-            record.failed = False
+            failed = False
         finally:
-            record.wait_ns = <uint64_t> self.c.group.first_wait_ns
-            record.waited_ns = self.c.own.waited_ns - waited_ns
-            record.end_ns = <uint64_t> now_ns()
+            end_call(&self.c, record, failed)
         return 0
+
+    def record_in(self, Trace trace):
+        """Record further calls there; None: nowhere. Does not block.
+
+        Threads without the GIL may still record in the trace before it, so that is kept until no thread is in a call.
+        """
+        self.retired.append(self.trace)
+        self.trace = trace
+        # SYNC timeline (meets: timeline_of in engine/engine.pxd)
+        store_release_u64(&self.timeline, 0 if trace is None else <uint64_t> &trace.timeline)
+        if self.take_turns():
+            self.retired.clear()
+            self.give_turns()
 
     cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1:
         """Execute a program that is not recorded."""
@@ -280,12 +291,34 @@ cdef class Engine(Membership):
 
     cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
         """As `exchange_eager`, but signals are not handled. READY or TROUBLE."""
+        cdef timeline_t *timeline = timeline_of(self)
+        cdef record_t *record
+        cdef int outcome
+        if timeline == NULL:
+            return self.exchange_alone_free(t, timeout_ns)
+        record = begin_call(timeline, &self.c, t.signature, t.nbytes, EAGER)
+        outcome = self.exchange_alone_free(t, timeout_ns)
+        end_call(&self.c, record, outcome != READY)
+        return outcome
+
+    cdef int exchange_alone_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
         if start_eager(&self.c, t) == READY:
             return READY
         return self.advance_free(t, None, NULL, timeout_ns)
 
     cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
         """As `execute`, but signals are not handled. READY or TROUBLE."""
+        cdef timeline_t *timeline = timeline_of(self)
+        cdef record_t *record
+        cdef int outcome
+        if timeline == NULL:
+            return self.execute_alone_free(program, x, timeout_ns)
+        record = begin_call(timeline, &self.c, x.signature, x.passed_nbytes, program.algorithm)
+        outcome = self.execute_alone_free(program, x, timeout_ns)
+        end_call(&self.c, record, outcome != READY)
+        return outcome
+
+    cdef int execute_alone_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
         cdef int outcome
         self.begin_execution(program, x)
         if program.last is None:
@@ -353,9 +386,10 @@ cdef class Engine(Membership):
         """Calls, bytes and time waited so far; None once closed."""
         if self.c.own == NULL:
             return dict.fromkeys(("calls", "bytes", "waited_s"))
-        return {"calls": self.c.own.calls, "bytes": self.c.own.nbytes, "waited_s": self.c.own.waited_ns * 1e-9}
+        return {"calls": load_relaxed_u64(&self.c.own.calls), "bytes": load_relaxed_u64(&self.c.own.nbytes),
+                "waited_s": load_relaxed_u64(&self.c.own.waited_ns) * 1e-9}
 
     @property
     def rounds(self):
         """How many rounds of collectives there have been."""
-        return self.c.next_round
+        return load_relaxed_u64(&self.c.next_round)

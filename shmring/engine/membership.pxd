@@ -37,6 +37,7 @@ cdef class Membership:
     cdef int check_open(self) except -1
     cdef void look_at_ranks(self, char *states) noexcept
     cdef bint take_turns(self) noexcept
+    cdef void give_turns(self) noexcept
     cdef int end_calls(self) except -1
     cdef object last_disagreement(self)
     cdef void mark_left(self) noexcept

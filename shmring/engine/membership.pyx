@@ -250,8 +250,7 @@ cdef class Membership:
             return
         self.is_closed = True      # no other thread has run since the loop has found no thread in a call
         if has_turns:
-            give_turn(&self.message_turn, self.message_turn_queue)
-            give_turn(&self.turn, self.turn_queue)
+            self.give_turns()
         segments, self.segments = self.segments, []
         mappings, self.mappings = self.mappings, ()
         dead, error, team = [], None, self.team
@@ -292,6 +291,10 @@ cdef class Membership:
             give_turn(&self.message_turn, self.message_turn_queue)
         give_turn(&self.turn, self.turn_queue)
         return False
+
+    cdef void give_turns(self) noexcept:
+        give_turn(&self.message_turn, self.message_turn_queue)
+        give_turn(&self.turn, self.turn_queue)
 
     cdef int end_calls(self) except -1:
         """Abort, and wait until the thread in a call has left it."""

@@ -15,7 +15,7 @@ ctypedef struct engine_t:
     int nslots                     # a power of two
     int nslots_bits                # of which one
     size_t slot_nbytes
-    uint64_t next_round
+    uint64_t next_round            # other threads load it in `Engine.rounds`
     uint64_t history               # of all collectives before this one, mixed into each signature (`remember_call`)
     uint64_t *ended                # by slot: the round with which a collective ended, plus one, ...
     uint64_t *did                  # ... and what it was; only to explain a mismatch

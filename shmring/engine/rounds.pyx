@@ -74,7 +74,7 @@ cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
     if end == e.next_round:      # without rounds: nothing went to another rank
         mix_history(e, signature)
         return
-    e.next_round = end
+    store_relaxed_u64(&e.next_round, end)
     remember_call(e, signature)
 
 

@@ -1,5 +1,8 @@
 # A timeline of one rank: the record of each call in a file of bounded size.
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from shmring.engine.rounds cimport engine_t
+from shmring.sync.backoff cimport now_ns
 
 cdef enum:
     ALGORITHM_NBYTES = 24
@@ -12,19 +15,31 @@ ctypedef struct record_t:
     uint64_t waited_ns     # in all of them
     uint64_t signature
     uint64_t nbytes
-    uint64_t number        # the same on all ranks: of the collective; of the message from one rank to one other
+    uint64_t number        # the same on all ranks: of the collective; of the message among those to that peer
     int32_t peer           # of a message; -1: a collective
     uint32_t failed
     char algorithm[ALGORITHM_NBYTES]
 
 
+# The records, as threads without the GIL use them.
+ctypedef struct timeline_t:
+    record_t *records
+    uint64_t *count                # records ever begun
+    uint64_t capacity
+
+
 cdef class Trace:
     cdef readonly str path
     cdef object memory             # the mapped file
-    cdef record_t *records
-    cdef uint64_t *count           # records ever begun
-    cdef uint64_t capacity
-    cdef dict numbers              # of the last message, by (peer, whether it was sent)
+    cdef timeline_t timeline
 
-    cdef record_t *begin(self, uint64_t signature, uint64_t nbytes, uint64_t number, bytes algorithm) noexcept
-    cdef void note_message(self, int kind, int peer, int tag, uint64_t nbytes, uint64_t start_ns) noexcept
+
+cdef record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
+                          const char *algorithm) noexcept nogil
+cdef void end_call(engine_t *c, record_t *record, bint failed) noexcept nogil
+cdef void note_message(timeline_t *t, int kind, int peer, int tag, uint64_t nbytes, uint64_t number,
+                       int64_t started_ns) noexcept nogil
+
+
+cdef inline int64_t message_started(const timeline_t *t) noexcept nogil:
+    return 0 if t == NULL else now_ns()

@@ -1,7 +1,8 @@
 """Timelines: each rank records its calls in a file of its own, a ring of records, which ``shmring trace`` merges.
 
-The file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. All
-fields are stored with the GIL held.
+The file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. A
+collective and a message of one rank may be recorded at the same time, by threads without the GIL: each thread takes a
+record of its own.
 """
 
 import json
@@ -12,8 +13,9 @@ import sys
 import time
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.string cimport memcpy, memset
+from libc.string cimport memset, strncpy
 
+from shmring._c.atomics cimport add_one_u64
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.backoff cimport now_ns
 
@@ -66,35 +68,53 @@ cdef class Trace:
             os.close(fd)
         # The mapping is private to this object and never closed, so its address stays valid.
         PyObject_GetBuffer(self.memory, &view, PyBUF_WRITABLE)
-        self.count = <uint64_t *> (<char *> view.buf + <size_t> COUNT_OFFSET)
-        self.records = <record_t *> (<char *> view.buf + <size_t> HEADER_NBYTES)
+        self.timeline.count = <uint64_t *> (<char *> view.buf + <size_t> COUNT_OFFSET)
+        self.timeline.records = <record_t *> (<char *> view.buf + <size_t> HEADER_NBYTES)
+        self.timeline.capacity = calls
         PyBuffer_Release(&view)
-        self.capacity = calls
-        self.numbers = {}
 
-    cdef record_t *begin(self, uint64_t signature, uint64_t nbytes, uint64_t number, bytes algorithm) noexcept:
-        """A new record of a call that begins now."""
-        cdef record_t *record = self.records + self.count[0] % self.capacity
-        memset(record, 0, sizeof(record_t))
-        record.signature = signature
-        record.nbytes = nbytes
-        record.number = number
-        record.peer = -1
-        memcpy(record.algorithm, <const char *> algorithm, min(len(algorithm), ALGORITHM_NBYTES - 1))
-        record.start_ns = <uint64_t> now_ns()
-        self.count[0] += 1
-        return record
 
-    cdef void note_message(self, int kind, int peer, int tag, uint64_t nbytes, uint64_t start_ns) noexcept:
-        """Record a message call that ends now: ``kind`` is that of its signature."""
-        cdef record_t *record
-        key = (kind, peer, tag)
-        number = self.numbers.get(key, 0) + 1
-        self.numbers[key] = number
-        record = self.begin(pack_signature(kind, 0, 0, peer, <uint64_t> (tag + 1)), nbytes, number, b"")
-        record.peer = peer
-        record.end_ns = record.start_ns
-        record.start_ns = start_ns
+cdef record_t *begin_record(timeline_t *t, uint64_t signature, uint64_t nbytes, uint64_t number) noexcept nogil:
+    """A new record of a call that begins now."""
+    cdef record_t *record = t.records + add_one_u64(t.count) % t.capacity
+    memset(record, 0, sizeof(record_t))
+    record.signature = signature
+    record.nbytes = nbytes
+    record.number = number
+    record.start_ns = <uint64_t> now_ns()
+    return record
+
+
+cdef record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
+                          const char *algorithm) noexcept nogil:
+    """The record of a collective that begins now; `end_call` completes it."""
+    cdef record_t *record = begin_record(t, signature, nbytes, c.own.calls + 1)
+    strncpy(record.algorithm, algorithm, ALGORITHM_NBYTES - 1)
+    record.peer = -1
+    record.failed = True
+    record.waited_ns = c.own.waited_ns      # so far
+    c.group.first_wait_ns = 0
+    return record
+
+
+cdef void end_call(engine_t *c, record_t *record, bint failed) noexcept nogil:
+    record.wait_ns = <uint64_t> c.group.first_wait_ns
+    record.waited_ns = c.own.waited_ns - record.waited_ns
+    record.failed = failed
+    record.end_ns = <uint64_t> now_ns()
+
+
+cdef void note_message(timeline_t *t, int kind, int peer, int tag, uint64_t nbytes, uint64_t number,
+                       int64_t started_ns) noexcept nogil:
+    """Record a message call that ends now: ``kind`` is that of its signature. No effect if it began unrecorded, or the
+    recording has ended."""
+    cdef record_t *record
+    if t == NULL or started_ns == 0:
+        return
+    record = begin_record(t, pack_signature(kind, 0, 0, peer, <uint64_t> (tag + 1)), nbytes, number)
+    record.peer = peer
+    record.end_ns = record.start_ns
+    record.start_ns = <uint64_t> started_ns
 
 
 def boot_id():

@@ -11,10 +11,9 @@ Callers have the turn (p2p/progress.pyx).
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport copy_back
-from shmring.engine.engine cimport Engine
+from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport Trace
-from shmring.sync.backoff cimport now_ns
+from shmring.engine.trace cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
                                      take_message, wake_self)
@@ -77,11 +76,12 @@ cdef class Matching(Waiter):
     cdef int start_send(self, Request r) except -1:
         cdef send_queue_t *o = &self.queues.send[r.peer]
         cdef Unexpected unexpected
-        if self.engine.trace is not None:
-            r.started_ns = now_ns()
+        r.started_ns = message_started(timeline_of(self.engine))
         if r.peer == self.rank:
             # A message to this rank itself goes through private memory and never blocks.
             unexpected = unexpected_of(message_of(self.rank, r.tag, r.a.nbytes, r.a.dtype))
+            o.number += 1
+            unexpected.message.number = o.number
             memcpy(unexpected.content, r.a.data, r.a.nbytes)
             unexpected.is_whole = True
             self.add_unexpected(unexpected)
@@ -97,10 +97,10 @@ cdef class Matching(Waiter):
 
     cdef int continue_receive(self, Request r, Message message) except -1:
         """Make a request for what ``recv_spinning`` did not finish; ``message`` is what it began, if anything."""
-        if self.engine.trace is not None:
-            r.started_ns = now_ns()
         if message is None:
             return self.start_recv(r)
+        r.started_ns = message_started(timeline_of(self.engine))
+        message.number = self.queues.recv[message.source].number
         r.message = message
         self.incoming[message.source] = r
         self.nunderway += 1
@@ -108,8 +108,7 @@ cdef class Matching(Waiter):
 
     cdef int start_recv(self, Request r) except -1:
         cdef Unexpected unexpected = self.find_unexpected(r)
-        if self.engine.trace is not None:
-            r.started_ns = now_ns()
+        r.started_ns = message_started(timeline_of(self.engine))
         if unexpected is not None:
             return self.deliver(unexpected, r)
         self.post(r)
@@ -254,6 +253,7 @@ cdef class Matching(Waiter):
         self.incoming[peer] = receiver
         self.nunderway += 1
         take_message(&self.queues, peer, message.nbytes, target)
+        message.number = self.queues.recv[peer].number
         return self.move(peer, True)
 
     cdef int move(self, int peer, bint inwards) except -1:
@@ -267,8 +267,7 @@ cdef class Matching(Waiter):
     cdef int finish(self, Request r, Message message) except -1:
         r.message = message
         r.is_over = True
-        if r.started_ns:
-            self.record(r)
+        self.record(r)
         if r.kind == RECV:
             copy_back(r.keeper)
         self.settled(r)
@@ -276,13 +275,12 @@ cdef class Matching(Waiter):
 
     cdef void record(self, Request r) noexcept:
         """In the timeline of this rank."""
-        cdef Trace trace = self.engine.trace
-        if trace is None or r.kind == PROBE:
-            return
+        cdef timeline_t *t = timeline_of(self.engine)
+        cdef Message m = r.message
         if r.kind == SEND:
-            trace.note_message(KIND_SEND, r.peer, r.tag, r.a.nbytes, <uint64_t> r.started_ns)
-        else:
-            trace.note_message(KIND_RECV, r.message.source, r.message.tag, r.message.nbytes, <uint64_t> r.started_ns)
+            note_message(t, KIND_SEND, r.peer, r.tag, r.a.nbytes, self.queues.send[r.peer].number, r.started_ns)
+        elif r.kind == RECV:
+            note_message(t, KIND_RECV, m.source, m.tag, m.nbytes, m.number, r.started_ns)
 
     cdef void fail(self, Request r, object error):
         r.error = error

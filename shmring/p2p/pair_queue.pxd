@@ -24,6 +24,7 @@ ctypedef struct send_queue_t:
     shmring_pair_queue_end *own          # holds `opened`
     shmring_pair_queue_end *peers        # holds `taken`
     uint64_t sent                  # cells ever published
+    uint64_t number                # of the last message: cells published before it, plus one
     uint64_t taken                 # of these, known to be taken by the peer
     uint64_t filled                # bytes ever stored in the byte ring, in whole lines
     uint64_t drained               # of these, known to be taken
@@ -50,6 +51,7 @@ ctypedef struct recv_queue_t:
     shmring_pair_queue_end *own          # holds `taken`
     shmring_pair_queue_end *peers        # holds `opened`
     uint64_t taken                 # cells ever taken
+    uint64_t number                # of the last message: cells taken before it, plus one
     uint64_t drained               # bytes ever taken out of the byte ring, in whole lines
     int nposted                    # requests posted for this peer
     bint is_busy                   # a message is under way: `done` of its bytes are in `target`

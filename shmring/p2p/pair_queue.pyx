@@ -99,6 +99,7 @@ cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t
                         int dtype) noexcept nogil:
     cdef send_queue_t *o = &l.send[peer]
     o.is_busy = True
+    o.number = o.sent + 1
     o.source = <const char *> source
     o.nbytes = nbytes
     o.piece_nbytes = piece_for(l, nbytes)
@@ -227,6 +228,7 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
     """
     cdef recv_queue_t *i = &l.recv[peer]
     i.is_busy = True
+    i.number = i.taken + 1
     i.target = <char *> target
     i.nbytes = nbytes
     i.piece_nbytes = piece_for(l, nbytes)

@@ -35,5 +35,6 @@ cdef class PointToPoint(Progress):
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1
     cdef bint start_whole(self, array_t *a, int peer, int tag) noexcept nogil
     cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun)
+    cdef void note_received(self, arrival_t *found, int64_t started_ns) noexcept nogil
     cdef bint take_at_once(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil
     cdef bint take_next(self, array_t *a, int peer, int tag, shmring_cell *cell, arrival_t *found) noexcept nogil

@@ -14,16 +14,15 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.arrays.store_tuning cimport trials_us
-from shmring.engine.engine cimport Engine
+from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport Trace
+from shmring.engine.trace cimport message_started, note_message
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
                                      takes_whole)
 from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
                                    check_apart, check_tag, is_for, known_code, message_of, request_of)
-from shmring.sync.backoff cimport now_ns
 from shmring.sync.group cimport UNREADY
 
 from shmring._runtime import report_unraisable
@@ -287,8 +286,7 @@ cdef class PointToPoint(Progress):
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
         """Send if all of the message fits the pair queue now; else False, and nothing is sent."""
         cdef send_queue_t *queue = &self.queues.send[peer]
-        cdef Trace trace = self.engine.trace
-        cdef int64_t started = 0 if trace is None else now_ns()
+        cdef int64_t started = message_started(timeline_of(self.engine))
         if peer == self.rank:
             return False
         if not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
@@ -300,8 +298,7 @@ cdef class PointToPoint(Progress):
         else:
             with nogil:
                 push(&self.queues, peer)
-        if trace is not None:
-            trace.note_message(KIND_SEND, peer, tag, a.nbytes, <uint64_t> started)
+        note_message(timeline_of(self.engine), KIND_SEND, peer, tag, a.nbytes, queue.number, started)
         return True
 
     cdef bint start_whole(self, array_t *a, int peer, int tag) noexcept nogil:
@@ -319,8 +316,7 @@ cdef class PointToPoint(Progress):
         It is complete unless the pair queue is still busy with it; then the caller continues.
         """
         cdef arrival_t found
-        cdef Trace trace = self.engine.trace
-        cdef int64_t started = 0 if trace is None else now_ns()
+        cdef int64_t started = message_started(timeline_of(self.engine))
         if self.posted or self.unexpected or self.nunderway:
             return None
         if not self.take_at_once(a, peer, tag, self.engine.c.brief_looks, &found):
@@ -338,9 +334,14 @@ cdef class PointToPoint(Progress):
         if self.queues.recv[found.source].is_busy:
             with nogil:
                 has_spun[0] = spin(&self.queues) == UNREADY
-        if trace is not None and not self.queues.recv[found.source].is_busy:
-            trace.note_message(KIND_RECV, found.source, found.tag, found.nbytes, <uint64_t> started)
+        if not self.queues.recv[found.source].is_busy:
+            self.note_received(&found, started)
         return message_of(found.source, found.tag, found.nbytes, found.code)
+
+    cdef void note_received(self, arrival_t *found, int64_t started_ns) noexcept nogil:
+        """Record a message that came without a request."""
+        note_message(timeline_of(self.engine), KIND_RECV, found.source, found.tag, found.nbytes,
+                     self.queues.recv[found.source].number, started_ns)
 
     cdef bint take_at_once(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil:
         """Take the message if its first cell is there within ``looks`` polls and it fits; the caller pulls it."""

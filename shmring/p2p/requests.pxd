@@ -21,6 +21,7 @@ cdef class Message:
     cdef readonly int tag
     cdef readonly uint64_t nbytes
     cdef int32_t code              # of the dtype
+    cdef uint64_t number           # for timelines, equal at both ends (p2p/pair_queue.pxd)
 
 
 cdef class Waiter:

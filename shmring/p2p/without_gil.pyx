@@ -11,7 +11,9 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring._c.atomics cimport store_relaxed_u64
 
 from shmring.arrays.array_view cimport array_t
-from shmring.engine.signature cimport KIND_RECV, pack_signature
+from shmring.engine.engine cimport timeline_of
+from shmring.engine.signature cimport KIND_RECV, KIND_SEND, pack_signature
+from shmring.engine.trace cimport message_started, note_message
 from shmring.p2p.pair_queue cimport pull, push, sleep_until_news, spin
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.progress cimport report_lost_peers
@@ -52,9 +54,11 @@ cdef void leave_free(PointToPoint p) noexcept nogil:
 
 cdef bint send_free(PointToPoint p, array_t *a, int peer, int tag) noexcept nogil:
     """Send what fits the pair queue as it is; else False, and nothing is sent."""
+    cdef int64_t started_ns = message_started(timeline_of(p.engine))
     if not p.start_whole(a, peer, tag):
         return False
     push(&p.queues, peer)
+    note_message(timeline_of(p.engine), KIND_SEND, peer, tag, a.nbytes, p.queues.send[peer].number, started_ns)
     return True
 
 

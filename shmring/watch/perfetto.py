@@ -109,16 +109,16 @@ def _collective_flows(group: list[Timeline]) -> Iterator[Flow]:
 
 
 def _message_flows(group: list[Timeline]) -> Iterator[Flow]:
-    """From each send to the receive of the same number, between the same ranks, with the same tag."""
+    """From each send to the receive of the same number between the same ranks."""
     sends, receives = {}, {}
     for one in group:
         rank = one.facts["rank"]
         for call in one.calls[one.calls["peer"] >= 0]:
             signature, peer = int(call["signature"]), int(call["peer"])
-            tag, number = signature & (1 << 36) - 1, int(call["number"])
+            number = int(call["number"])
             if kind_of(signature) == "send":
-                sends[rank, peer, tag, number] = int(call["start_ns"])
+                sends[rank, peer, number] = int(call["start_ns"])
             else:
-                receives[peer, rank, tag, number] = int(call["end_ns"])
+                receives[peer, rank, number] = int(call["end_ns"])
     for key in sends.keys() & receives.keys():
         yield key[0], key[1], sends[key], receives[key]

@@ -3,15 +3,18 @@
 import json
 import os
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
+from support.capi import IRECV, KINDS, PLAN, SEND, SENDRECV, WAIT, Table, build
 from support.command import status_of_command
 from support.harness import report, run_ranks, start_ranks
 
 import shmring
-from shmring.watch import skew
+from shmring.dtypes import DTYPE_CODES
+from shmring.watch import perfetto, skew
 from shmring.watch.timeline import RECORD, name_of, read
 
 
@@ -64,7 +67,8 @@ def test_ranks_record_their_calls(tmp_path):
     assert [name_of(call["signature"]) for call in sent] == [f"send(dst=1, tag={tag})" for tag in (5, 5, 6, 6)]
     assert [name_of(call["signature"]) for call in received] == [f"recv(src=0, tag={tag})" for tag in (5, 5, 6, 6)]
     assert list(sent["nbytes"]) == list(received["nbytes"]) == [32, 1 << 20] * 2
-    assert list(sent["number"]) == list(received["number"]) == [1, 2, 1, 2]
+    assert list(sent["number"]) == list(received["number"])
+    assert (np.diff(sent["number"].astype(int)) > 0).all()
 
 
 def test_the_summary_names_the_late_rank_and_the_merged_file_has_every_call(tmp_path, capsys):
@@ -169,6 +173,76 @@ def read_if_any(path):
         return read(str(path))
     except ValueError:
         return []
+
+
+# ---- calls through the C table ---------------------------------------------------------------------------------------
+
+
+def play_by_the_table(comm, directory, path):
+    """The calls of threads without the GIL, of each kind, some of them at the same time."""
+    table = Table(path)
+    handle = table.open(comm)
+    x, large, out = np.ones(4), np.ones(1 << 17), np.zeros(4)
+    peer = 1 - comm.rank
+    with comm.trace(directory):
+        table.call("barrier", handle)
+        table.call("all_reduce", handle, x=x, out=x, count=4, op="sum")
+        table.call("all_reduce", handle, x=large, out=large, count=len(large), op="sum")
+        table.call(PLAN, handle, key=KINDS["all_reduce"], times=3, x=large, out=large, count=len(large), op="sum")
+        receiving = table.call(IRECV, handle, out=out, count=4, peer=peer, tag=4)
+        table.call(SEND, handle, x=x, count=4, peer=peer, tag=4)
+        table.call(WAIT, request=receiving.request)
+        fields = {"out_count": 4, "out_dtype": DTYPE_CODES["float64"], "source": peer, "out_tag": 5}
+        sendrecv = table.job(SENDRECV, handle, x=x, count=4, peer=peer, tag=5, out=out, **fields)
+        table.run(sendrecv, table.job("all_reduce", handle, x=large, out=large, count=len(large), op="sum", times=50))
+    table.call("barrier", handle)  # not recorded
+    table.release(handle)
+
+
+def test_calls_through_the_c_table_are_recorded(tmp_path):
+    library = build(tmp_path)
+    run_ranks(2, play_by_the_table, str(tmp_path), library)
+    timelines = read(str(tmp_path))
+    for one in timelines:
+        calls = one.collectives()
+        called = [name_of(call["signature"]) for call in calls]
+        large = "all_reduce(sum, float64 x 131072)"
+        assert called == ["barrier()", "all_reduce(sum, float64 x 4)", large, *[large] * 3, *[large] * 50]
+        assert not one.calls["failed"].any()
+        assert list(np.diff(calls["number"].astype(int))) == [1] * (len(calls) - 1)
+        assert calls["algorithm"][1] == b"eager"
+        assert not (calls["algorithm"][2:] == b"eager").any()
+        assert (one.calls["end_ns"] >= one.calls["start_ns"]).all()
+        peer = 1 - one.facts["rank"]
+        messages = sorted(name_of(call["signature"]) for call in one.calls[one.calls["peer"] >= 0])
+        assert messages == sorted(f"{way}={peer}, tag={tag})" for way in ("send(dst", "recv(src") for tag in (4, 5))
+    with (tmp_path / "merged.json").open("w") as file:
+        perfetto.write(timelines, file)
+    events = json.loads((tmp_path / "merged.json").read_text())["traceEvents"]
+    assert sum(event["ph"] == "s" for event in events) == 56 + 4  # each collective, and each message
+
+
+def stop_while_the_table_calls(comm, directory, path):
+    """Timelines are started and stopped while a thread without the GIL makes calls."""
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.ones(1 << 10)
+    job = table.job("all_reduce", handle, x=x, out=x, count=len(x), op="avg", times=1000)
+    calling = threading.Thread(target=table.run, args=(job,))
+    calling.start()
+    ntraces = 0
+    while calling.is_alive():
+        comm.trace(directory, calls=8).stop()
+        ntraces += 1
+    calling.join()
+    comm.trace(directory, calls=8).stop()
+    table.release(handle)
+    assert (x == 1).all()
+    return ntraces
+
+
+def test_timelines_start_and_stop_while_a_thread_without_the_gil_makes_calls(tmp_path):
+    assert min(run_ranks(2, stop_while_the_table_calls, str(tmp_path), build(tmp_path))) > 1
 
 
 def start_and_stop(comm, directory):
