@@ -26,10 +26,12 @@ from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
+from shmring.engine.trace import SUFFIX
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 
 from .arguments import checked, count, duration, output_file, plot_file, whole_number
+from .trace import merge, place_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
 DEEPSPEED = "SHMRING_BENCH_DEEPSPEED"
@@ -96,16 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=_json_file, metavar="FILE", help="write all results as JSON (-: standard output, no table)")
     add("--report", type=output_file, metavar="FILE", help="write the tables of docs/benchmarks.md as Markdown")
     add("--plot", type=plot_file, metavar="FILE", help="draw into FILE (.png, .svg, .pdf); needs matplotlib")
-    add("--trace", metavar="DIR", help="have shmring record timelines for `shmring trace` (some 0.1 us a call)")
+    add("--trace", metavar="DIR", help="record timelines of shmring's calls, and merge them into DIR/trace.json")
     add("--list", action="store_true", help="only list the competitors")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
     progress = Progress()
-    if args.trace:
-        os.environ["SHMRING_TRACE"] = args.trace  # of the processes that are started
     try:
+        _prepare_trace(args.trace)
         pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
         layout = _layout(args.ranks, args.bind)
         _check_plot(args)
@@ -145,8 +146,18 @@ def main(args: argparse.Namespace) -> int:
             from shmring.bench.plot import draw
 
             draw(rows, chosen, args.plot)
+        if args.trace and rows:
+            print(place_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
     ours = [one.name for one in chosen if one.is_ours]
     return int(any(row.results[name].failed for row in rows for name in ours))
+
+
+def _prepare_trace(directory: str | None) -> None:
+    if directory is None:
+        return
+    if os.path.isdir(directory) and any(name.endswith(SUFFIX) for name in os.listdir(directory)):
+        raise ValueError(f"--trace {directory}: it has timelines already; name a directory without")
+    os.environ["SHMRING_TRACE"] = directory  # of the processes that are started
 
 
 def _check_plot(args: argparse.Namespace) -> None:

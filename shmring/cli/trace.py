@@ -12,7 +12,7 @@ import sys
 
 from shmring.watch import perfetto, skew
 from shmring.watch.picture import timeline_drawing
-from shmring.watch.timeline import read
+from shmring.watch.timeline import Timeline, read
 
 from .arguments import output_file
 
@@ -29,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Read, merge, summarize."""
-    timelines = read(args.directory)
-    path = args.output or os.path.join(args.directory, "trace.json")
-    with open(path, "w") as file:
-        count = perfetto.write(timelines, file)
+    timelines, path, count = merge(args.directory, args.output)
     if args.svg:
         with open(args.svg, "w", encoding="utf-8") as file:
             file.write(timeline_drawing(timelines))
@@ -42,5 +39,18 @@ def main(args: argparse.Namespace) -> int:
         print()
     else:
         print(skew.text(found))
-        print(f"{count} events of {len(timelines)} timelines are in {path}: open it in https://ui.perfetto.dev")
+        print(place_text(timelines, path, count))
     return 0
+
+
+def merge(directory: str, output: str | None = None) -> tuple[list[Timeline], str, int]:
+    """Write the merged file; the timelines, the path of that file, and how many events it has."""
+    timelines = read(directory)
+    path = output or os.path.join(directory, "trace.json")
+    with open(path, "w") as file:
+        return timelines, path, perfetto.write(timelines, file)
+
+
+def place_text(timelines: list[Timeline], path: str, count: int) -> str:
+    """Where the merged file is, for people."""
+    return f"{count} events of {len(timelines)} timelines are in {path}: open it in https://ui.perfetto.dev"

@@ -69,6 +69,18 @@ def test_the_report_is_a_page_of_tables(tmp_path):
     assert " p, **" in text
 
 
+def test_timelines_of_a_run_are_recorded_and_merged(tmp_path):
+    report = bench("--sizes", "8,256Ki", "--cycles", "2", "--slice", "1", "--peers", "none", "--trace", str(tmp_path))
+    assert len(report["rows"]) == 2  # standard output has the report only
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    called = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"all_reduce(sum, float32 x 2)", "all_reduce(sum, float32 x 65536)"} <= called
+    assert len({event["pid"] for event in events}) == 2 * sum(one["is_ours"] for one in report["competitors"])
+    again = subprocess.run([*command("--trace", str(tmp_path))], capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "has timelines already" in again.stderr
+
+
 def test_every_collective_is_verified_for_an_odd_number_of_ranks():
     report = bench(
         "-n", "3", "--op", "all", "--sizes", "8,192Ki", "--cycles", "1", "--slice", "1", "--share", "--peers", "pipes"
