@@ -203,7 +203,7 @@ typedef struct {
     SHMRING_APART sem_t pair_queues_wake;
     /* One line: what this rank does now. It stores `current`, `calls` and `nbytes` in every collective. */
     SHMRING_APART uint32_t left; /* 1 once this rank has closed */
-    uint32_t unused;
+    uint32_t barrier_ns; /* of a barrier right after the rendezvous; 0 where ranks take turns on processors */
     uint64_t current;   /* signature of the call this rank is in, 0 outside; cleared before `consumed` passes the call's
                          * last round */
     uint64_t calls;     /* collectives begun, and the bytes of the arrays in them; for observers, as are the times, in */

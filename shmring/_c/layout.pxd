@@ -148,6 +148,7 @@ cdef extern from "layout.h" nogil:
         uint64_t pair_queues_asleep
         sem_t pair_queues_wake
         uint32_t left
+        uint32_t barrier_ns
         uint64_t current
         uint64_t calls
         uint64_t nbytes

@@ -4,6 +4,7 @@
 #define SHMRING_ROBUST_H
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <time.h>
@@ -36,6 +37,16 @@ static inline int lock_try(pthread_mutex_t *lock) { return lock_outcome(lock, pt
 static inline int lock_within(pthread_mutex_t *lock, int64_t ns) {
     struct timespec until = moment_in(ns);
     return lock_outcome(lock, pthread_mutex_clocklock(lock, WAITING_CLOCK, &until));
+}
+
+/* The number of the thread that has the lock, 0 if none, from a copy of the lock: for observers, which do not take it.
+ * That of a dead holder stays until another process takes the lock. */
+static inline uint32_t lock_holder(const pthread_mutex_t *copy) {
+#ifdef __GLIBC__
+    return (uint32_t)copy->__data.__lock & FUTEX_TID_MASK;
+#else
+    return (uint32_t)((const int *)copy)[1] & FUTEX_TID_MASK; /* musl */
+#endif
 }
 
 static inline void lock_release(pthread_mutex_t *lock) { pthread_mutex_unlock(lock); }

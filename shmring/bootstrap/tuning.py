@@ -252,7 +252,7 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
         hierarchical_nbytes=None if config.hierarchical_nbytes < 0 else config.hierarchical_nbytes,
     )
-    eager, is_far = config.eager_limit(size), 1e-6 * barrier_us > NEAR_S * (size - 1)
+    eager, is_far = config.eager_limit(size), not are_near(barrier_us, size)
     if config.eager_nbytes < 0:
         why["eager_nbytes"] = f"derived: every rank reads the messages of all {size} ranks"
         if is_far and size <= processors:  # else the barrier was slow because ranks take turns on processors
@@ -267,6 +267,11 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
         "derived: the last-level cache" if cache_nbytes else "default: the last-level cache is not known",
     )
     return Thresholds(limits, costs, processors, barrier_us, past_cache, eager, why)
+
+
+def are_near(barrier_us: float, size: int) -> bool:
+    """Whether ranks with a processor each share a cache, by the time of a barrier of ``size`` ranks."""
+    return 1e-6 * barrier_us <= NEAR_S * (size - 1)
 
 
 def _costs(config: Config, size: int, processors: float, barrier_us: float, why: dict[str, str]) -> Costs:

@@ -2,8 +2,8 @@
 locks."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint64_t
-from libc.string cimport memset
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from shmring._c.layout cimport (SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_queue, shmring_ring,
                                 shmring_waiter)
@@ -15,6 +15,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 cdef extern from "robust.h" nogil:
     int lock_init(pthread_mutex_t *lock)
+    uint32_t lock_holder(const pthread_mutex_t *copy)
 
 WHEN_FULL = {"wait": WAITS, "drop_newest": DROPS_NEWEST, "drop_oldest": DROPS_OLDEST}
 WHEN_SLOW = {"wait": SLOW_WAITS, "drop_oldest": SLOW_DROPS_OLDEST, "disconnect": SLOW_DISCONNECTS}
@@ -55,6 +56,16 @@ def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_n
         ring_format(<char *>view.buf + at, nslots, slot_nbytes, 0, drops and i > 0,
                     (count + 1) * sizeof(shmring_ring) - at)
     PyBuffer_Release(&view)
+
+
+def lock_holders(bytes copy not None):
+    """The numbers of the threads that have the locks of a queue, for sending and for receiving; 0: none. ``copy``: of
+    `QUEUE_NBYTES` bytes of its memory."""
+    cdef shmring_queue q
+    if len(copy) < <Py_ssize_t>sizeof(q):
+        return 0, 0
+    memcpy(&q, <const char *>copy, sizeof(q))
+    return lock_holder(&q.sending), lock_holder(&q.receiving)
 
 
 def format_queue(buffer):

@@ -6,14 +6,18 @@ are listed in /proc and can be opened from there.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from shmring.channels.format import CONTROL_NBYTES
+from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, lock_holders
 from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
 from shmring.channels.multi_ring import ring_offsets
 from shmring.errors import ShmringError
 from shmring.memory.header import CHANNEL, HEADER_NBYTES, unpack
+from shmring.memory.names import inode_of
 from shmring.memory.open_files import OpenFile, open_files
 from shmring.memory.spelling import user_prefix
 from shmring.ring.inspect import RingLook, look
@@ -29,6 +33,8 @@ class ChannelLook(NamedTuple):
     messages_per_s: float
     nbytes_per_s: float
     """Of the ring, headers included."""
+    holders: tuple[int | None, int | None] = (None, None)
+    """Of a queue: the processes that have the locks for sending and for receiving, now."""
 
     @property
     def waiting(self) -> str:
@@ -70,27 +76,29 @@ def list_channels(interval: float = 0.0) -> list[ChannelLook]:
     return with_rates(before, look_at_rings() if interval > 0 else before, time.monotonic() - started)
 
 
-# The rings that were found: file and index of each -> its name, whether that stands, and its state.
-RingLooks = dict[tuple[tuple[int, int], int], tuple[str, bool, RingLook]]
+Holders = tuple[int | None, int | None]
+
+# The rings that were found: file and index of each -> its name, whether that stands, its state, and its holders.
+RingLooks = dict[tuple[tuple[int, int], int], tuple[str, bool, RingLook, Holders]]
 
 
 def with_rates(before: RingLooks, now: RingLooks, elapsed: float) -> list[ChannelLook]:
     """What is open now, with the rates since an earlier look; 0 for a ring that was not there then."""
     looks = []
-    for key, (name, is_named, ring) in now.items():
-        then = before.get(key, (name, is_named, ring))[2]
+    for key, (name, is_named, ring, holders) in now.items():
+        then = before[key][2] if key in before else ring
         messages = max(0, ring.producer.messages - then.producer.messages)
         nbytes = max(0, ring.producer.position - then.producer.position) * ring.slot_nbytes
-        rates = (messages / elapsed, nbytes / elapsed) if elapsed > 0 else (0.0, 0.0)
-        looks.append(ChannelLook(name, is_named, ring, *rates))
-    return sorted(looks)
+        per_s = 1 / elapsed if elapsed > 0 else 0.0
+        looks.append(ChannelLook(name, is_named, ring, messages * per_s, nbytes * per_s, holders))
+    return sorted(looks, key=lambda one: one[:2])
 
 
-def look_at_rings() -> RingLooks:
-    """Each ring of each channel that a process of this user has a descriptor of."""
+def look_at_rings(files: Iterable[OpenFile] | None = None) -> RingLooks:
+    """Each ring of each channel among these files; by default, all that processes of this user have open."""
     found: RingLooks = {}
     seen = set()
-    for file in open_files():
+    for file in open_files() if files is None else files:
         try:
             inode = file.inode()
             if inode not in seen:
@@ -101,7 +109,7 @@ def look_at_rings() -> RingLooks:
     return found
 
 
-def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook]]:
+def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook, Holders]]:
     page = file.read((0, HEADER_NBYTES))[0]
     header = unpack(page)
     if header is None or header.kind != CHANNEL:
@@ -115,4 +123,25 @@ def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook]]:
     offsets = [offset for offset in ring_offsets(header) if offset <= end]
     looks = [look(bytearray(copy)) for copy in file.read(*((offset, CONTROL_NBYTES) for offset in offsets))]
     is_one = len(looks) == 1 and not header.params[2] & 0x7F
-    return [(name if is_one else f"{name}, ring {i}", is_named, one) for i, one in enumerate(looks)]
+    holders = _holders(file, header.params[2]) if is_one else (None, None)
+    return [(name if is_one else f"{name}, ring {i}", is_named, one, holders) for i, one in enumerate(looks)]
+
+
+def _holders(file: OpenFile, queue_offset: int) -> Holders:
+    """The processes that have the locks of a queue, if it is one."""
+    if not 0 < queue_offset < 1 << 62:
+        return None, None
+    sending, receiving = lock_holders(file.read((queue_offset, QUEUE_NBYTES))[0])
+    return _process_of(sending, file), _process_of(receiving, file)
+
+
+def _process_of(thread: int, file: OpenFile) -> int | None:
+    """The process of a thread that has a lock in this file; None for 0, and for one that cannot be seen from here."""
+    with suppress(OSError, ValueError, StopIteration):
+        with open(f"/proc/{thread}/status") as status:
+            pid = int(next(line for line in status if line.startswith("Tgid:")).split()[1])
+        # The number is of the PID namespace of the holder. Here it may be that of a process without the queue.
+        folder = f"/proc/{pid}/fd"
+        if file.inode() in {inode_of(os.stat(f"{folder}/{fd}")) for fd in os.listdir(folder)}:
+            return pid
+    return None

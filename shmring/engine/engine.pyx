@@ -6,9 +6,9 @@ It admits one thread at a time to a call, and runs eager exchanges and compiled 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport UINT64_MAX
+from libc.stdint cimport UINT32_MAX, UINT64_MAX
 
-from shmring._c.atomics cimport load_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u32, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES, shmring_eager_line
 from shmring.arrays.store_tuning cimport ON_TRIAL, sum_costs, next_call, note, publish_costs, tries_for
@@ -103,6 +103,8 @@ cdef class Engine(Membership):
             self.hierarchy is not None and use_hierarchical_barrier(self.hierarchy, self.limits)
         )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
+        if self.c.group.size <= thresholds.processors:
+            store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
 
     # ---- turns: one thread at a time ----
 

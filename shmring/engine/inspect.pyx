@@ -65,6 +65,8 @@ class OutboxLook(NamedTuple):
         The last collectives that it has published rounds of, the newest first.
     store_us : tuple of float
         Time of its last trials of each kind of stores (`shmring.arrays.reduce.STORES`); empty before.
+    barrier_us : float
+        Of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.
     failure : Record or None
         The abort record (without a pid); only that of rank 0 counts.
     """
@@ -89,6 +91,7 @@ class OutboxLook(NamedTuple):
     message_place: str
     last_calls: tuple
     store_us: tuple
+    barrier_us: float
     failure: Record | None
 
 
@@ -159,7 +162,7 @@ def look(bytes pages not None):
         text_of(box.place.text, SHMRING_PLACE_NBYTES) if box.current and box.place.number == box.calls else "",
         (text_of(box.message_place.text, SHMRING_PLACE_NBYTES)
          if box.awaiting and box.message_place.number == box.awaiting_since else ""),
-        last_calls_of(&box, facts.params[0]), store_us_of(&box),
+        last_calls_of(&box, facts.params[0]), store_us_of(&box), box.barrier_ns / 1e3,
         failure_of(&box.abort) if box.abort.state == WRITTEN else None,
     )
 

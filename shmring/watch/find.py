@@ -10,6 +10,7 @@ memory alive.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -113,12 +114,16 @@ class Machine(NamedTuple):
     now_ns: int
 
 
-def look_at_jobs() -> Machine:
-    """Look at every job of this user. Does not block; the watched processes notice nothing."""
-    refused: list[int] = []
+def look_at_jobs(files: Iterable[OpenFile] | None = None, refused: Sequence[int] = ()) -> Machine:
+    """Look at every job of this user. Does not block; the watched processes notice nothing.
+
+    ``files``, ``refused``: what `open_files` has found, if the caller has called it.
+    """
+    if files is None:
+        files = open_files(refused := [])
     groups: dict[tuple, dict[int, tuple[OutboxLook, list[int]]]] = {}
     known: dict[tuple[int, int], list[int]] = {}
-    for file in open_files(refused):
+    for file in files:
         with suppress(OSError):
             inode = file.inode()
             if inode in known:

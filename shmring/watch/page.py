@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from shmring.engine.account import duration, ranks_text
@@ -49,13 +50,38 @@ def _job(job: dict[str, Any]) -> list[Line]:
     for group in job["communicators"]:
         name = f"communicator {group['name']}, " if group["name"] else ""
         state = "" if group["complete"] else ": ranks are still looking for one another"
-        lines.append([(f" {name}{group['size']} ranks{state}", "")])
+        lines.append([(f" {name}{group['size']} ranks{state or _nearness(group)}", "")])
         if group["failure"]:
             lines.append([(f"    broken: {group['failure']}", "keeper")])
         lines.append([(_HEAD, "faint")])
         lines += [_rank(one) for one in group["ranks"]]
         lines += _graph(group["ranks"])
+        lines += _learned(group["ranks"])
     return lines
+
+
+def _nearness(group: dict[str, Any]) -> str:
+    us = group["barrier_us"]
+    return f", {group['nearness']}: a barrier took {_lasts(us * 1e-6)} at the start" if us else ""
+
+
+def _learned(ranks: list[dict[str, Any]]) -> list[Line]:
+    """The kind of stores that each rank has found faster, with the times of its last trials."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in ranks:
+        if one["stores"] and all(one["stores"].values()):
+            found.setdefault(min(one["stores"], key=one["stores"].get), []).append(one)
+    lines: list[Line] = []
+    for fastest, alike in sorted(found.items()):
+        spans = [f"{key.removesuffix('_us')} {_span(one['stores'][key] for one in alike)}" for key in alike[0]["stores"]]
+        text = f"{ranks_text([one['rank'] for one in alike])} make {fastest.removesuffix('_us')} stores"
+        lines.append([(f"    learned: {text} ({', '.join(spans)})", "faint")])
+    return lines
+
+
+def _span(us: Iterable[float]) -> str:
+    least, *_, most = sorted([*us] * 2)
+    return _lasts(least * 1e-6) if least == most else f"{_lasts(least * 1e-6)} to {_lasts(most * 1e-6)}"
 
 
 def _rank(one: dict[str, Any]) -> Line:
@@ -104,10 +130,12 @@ def _channel(one: dict[str, Any]) -> list[Line]:
 
 
 def _end(end: dict[str, Any]) -> str:
-    if end["state"] == "absent" and not end["messages"] and not end["waits"]:
+    if end["state"] == "absent" and not (end["messages"] or end["waits"] or end["lock_holder"]):
         return "absent"
     state = {"here": "asleep" if end["asleep"] else "awake", "lost": "dead"}.get(end["state"], end["state"])
     holder = "any process" if end["state"] == "absent" else f"{end['pid']} {state}"  # the former: of a queue
+    if end["lock_holder"]:
+        holder += f", now {end['lock_holder']}, which has its lock"
     dropped = f", {end['dropped']} dropped" if end["dropped"] else ""
     return f"{holder}: {end['messages']} messages{dropped}, {end['waits']} waits"
 

@@ -7,8 +7,10 @@ import time
 from typing import Any
 
 from shmring.arrays.reduce import STORES
+from shmring.bootstrap.tuning import are_near
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
 from shmring.engine.account import ranks_text
+from shmring.memory.open_files import open_files
 from shmring.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
 
@@ -31,7 +33,9 @@ class Watcher:
 
     def look(self) -> dict[str, Any]:
         """Look once. Rates are those since the look before, and None in the first one. Does not block."""
-        machine, rings = look_at_jobs(), look_at_rings()
+        refused: list[int] = []
+        files = list(open_files(refused))
+        machine, rings = look_at_jobs(files, refused), look_at_rings(files)
         elapsed_ns = machine.now_ns - self._before_ns if self._before_ns else 0
         channels = with_rates(self._rings, rings, elapsed_ns * NANO)
         found = {
@@ -58,6 +62,7 @@ class Watcher:
                     "size": len(group.members),
                     "complete": group.is_complete,
                     "failure": group.failure,
+                    **_nearness(group),
                     "ranks": [self._rank(job, group, m, machine.now_ns, elapsed_ns) for m in group.members],
                 }
                 for group in job.groups
@@ -134,6 +139,14 @@ def _waited(member: Member, at_ns: int) -> int:
     return look.waited_ns + max(0, under_way)
 
 
+def _nearness(group: Group) -> dict[str, Any]:
+    """What was measured when the communicator was made; the slowest rank's time."""
+    us = max((member.look.barrier_us for member in group.members if member.look), default=0)
+    if not us:
+        return {"barrier_us": None, "nearness": None}
+    return {"barrier_us": us, "nearness": "near" if are_near(us, len(group.members)) else "far"}
+
+
 def _stores(store_us: tuple) -> dict[str, float] | None:
     """What the rank has measured of each kind of stores into its outbox, in microseconds."""
     return {f"{kind}_us": us for kind, us in zip(STORES, store_us, strict=True)} if store_us else None
@@ -144,6 +157,7 @@ def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:
     ends = {
         name: {
             "pid": end.pid,
+            "lock_holder": holder,
             "state": end.state,
             "asleep": end.asleep,
             "messages": end.messages,
@@ -151,7 +165,7 @@ def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:
             "waits": end.waits,
             "sleeps": end.sleeps,
         }
-        for name, end in (("sender", ring.producer), ("receiver", ring.consumer))
+        for name, end, holder in zip(("sender", "receiver"), (ring.producer, ring.consumer), one.holders, strict=True)
     }
     return {
         "name": one.name,

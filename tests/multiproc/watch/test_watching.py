@@ -459,6 +459,74 @@ def test_a_channel_is_shown_full_when_its_receiver_died():
     os.close(wrote)
 
 
+def hold_a_lock(queue, how):
+    """Waits in ``put`` or ``get``, with the lock of that end."""
+    queue.put(b"x" * 3000) if how == "put" else queue.get()
+
+
+@pytest.mark.parametrize("how", ["put", "get"])
+def test_the_process_that_has_the_lock_of_a_queue_is_shown(how):
+    queue = shmring.Queue(capacity_nbytes=1 << 12)
+    while how == "put" and queue.qsize() < 30:
+        queue.put(b"x" * 100)
+    pid = in_child(lambda: hold_a_lock(queue, how))
+    end, other = ("sender", "receiver") if how == "put" else ("receiver", "sender")
+
+    def ours():
+        # Its ends have no holder, and this process has an end of no other queue.
+        return [one for one in Watcher().look()["channels"] if one[end]["lock_holder"] == pid]
+
+    deadline = time.monotonic() + 60 * PATIENCE
+    while not (found := ours()):
+        assert time.monotonic() < deadline
+    (one,) = found
+    assert one[other]["lock_holder"] is None
+    assert f"now {pid}, which has its lock" in text(page(Watcher().look()))
+    queue.put(b"y") if how == "get" else [queue.get() for _ in range(31)]
+    assert status_of(pid) == 0
+    assert not ours()
+    queue.close()
+
+
+def measure_and_learn(comm, until):
+    x = np.ones(1 << 18)
+    for _ in range(200):
+        comm.all_reduce(x)
+    stats = comm.stats()
+    report("ready")
+    while not os.path.exists(until):
+        time.sleep(0.005)
+    return stats["barrier_us"], stats["processors"]
+
+
+def test_the_page_shows_near_or_far_and_what_was_learned(end):
+    gang = start_ranks(2, measure_and_learn, str(end))
+    gang.wait_for("ready")
+    found = Watcher().look()
+    (group,) = groups_of(gang, found)
+    drawn = text(page(found))
+    end.touch()
+    measured = gang.results()
+    assert all(both > 0 for one in group["ranks"] for both in one["stores"].values())
+    assert "learned: rank" in drawn
+    if measured[0][1] < 2:  # ranks that take turns on one processor are neither near nor far
+        assert group["barrier_us"] is None
+        return
+    slowest = max(us for us, _ in measured)
+    assert abs(group["barrier_us"] - slowest) < 0.01
+    assert group["nearness"] == ("near" if slowest <= 0.25 else "far")
+    assert f"{group['nearness']}: a barrier took" in drawn
+
+
+def test_a_look_lists_descriptors_once(monkeypatch):
+    listed = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: (listed.append(path), listdir(path))[1])
+    Watcher().look()
+    assert listed.count("/proc") == 1
+    assert listed.count(f"/proc/{os.getpid()}/fd") == 1
+
+
 def test_ranks_that_are_watched_all_the_time_give_the_same_results():
     watcher = Watcher()
     gang = start_ranks(3, sum_up, 300)
