@@ -73,8 +73,8 @@ def _learned(ranks: list[dict[str, Any]]) -> list[Line]:
             found.setdefault(min(one["stores"], key=one["stores"].get), []).append(one)
     lines: list[Line] = []
     for fastest, alike in sorted(found.items()):
-        spans = [f"{key.removesuffix('_us')} {_span(one['stores'][key] for one in alike)}" for key in alike[0]["stores"]]
-        text = f"{ranks_text([one['rank'] for one in alike])} make {fastest.removesuffix('_us')} stores"
+        spans = [f"{key[:-3]} {_span(one['stores'][key] for one in alike)}" for key in alike[0]["stores"]]
+        text = f"{ranks_text([one['rank'] for one in alike])} make {fastest[:-3]} stores"
         lines.append([(f"    learned: {text} ({', '.join(spans)})", "faint")])
     return lines
 
