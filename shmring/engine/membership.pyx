@@ -19,7 +19,7 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LATE_NBYTES, SHMRING_MISMATCH, shmring_abort,
                                 shmring_header, shmring_liveness, shmring_outbox)
 from shmring.engine.outbox cimport control_area
-from shmring.engine.rounds cimport find_disagreement
+from shmring.engine.rounds cimport find_disagreement, mix_history
 from shmring.sync.turn cimport give_turn, has_turn, share_turn, take_turn, try_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
@@ -153,6 +153,10 @@ cdef class Membership:
         if self.is_closed or self.is_inherited:
             self.refuse()
         return 0
+
+    def remember(self, uint64_t number):
+        """Mix a number into the history of calls: ranks that gave different ones disagree in their next collective."""
+        mix_history(&self.c, number)
 
     def check_usable(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed.distributed_c10d as c10d
 
+from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.dispatch import CallDispatch
-from shmring.torch.multinode.communicator import MultinodeCommunicator
 from shmring.torch.reduce_ops import finish, is_of_the_core, name_of, reduction, summand
 from shmring.torch.sparse import all_reduce_sparse
 from shmring.torch.tensor_calls import all_reduce_
@@ -124,7 +124,7 @@ class Collectives(CallDispatch):
 def _all_reduce(comm, timeout_s, x, op) -> None:
     if x.layout is not _DENSE:
         _all_reduce_sparse(comm, timeout_s, x, op)
-    elif isinstance(comm, MultinodeCommunicator) or (
+    elif isinstance(comm, NodesCommunicator) or (
         op != "sum" and not is_of_the_core(x, op)
     ):  # the common case, sum, is tested first
         _all_reduce_dense(comm, timeout_s, x, op)

@@ -9,13 +9,13 @@ import torch
 
 import shmring
 from shmring.errors import ShmringError
+from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.allocator import GroupAllocator
 from shmring.torch.barrier import run_monitored_barrier
 from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
 from shmring.torch.messages import MessageProgress, TorchMessages
-from shmring.torch.multinode.communicator import MultinodeCommunicator, join
-from shmring.torch.multinode.discovery import nodes
+from shmring.torch.nodes import join, nodes
 from shmring.torch.work import seconds
 
 _CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ class ProcessGroup(Collectives, TorchMessages):
     Attributes
     ----------
     comm : shmring.Communicator
-        On several machines a `shmring.torch.multinode.communicator.MultinodeCommunicator`. It can be used directly, as
+        On several machines a `shmring.nodes.communicator.NodesCommunicator`. It can be used directly, as
         long as all ranks make the same calls in the same order.
     """
 
@@ -36,18 +36,18 @@ class ProcessGroup(Collectives, TorchMessages):
     supports_coalescing = False
     supports_time_estimate = False
 
-    def __init__(self, comm: shmring.Communicator | MultinodeCommunicator, store, timeout: timedelta) -> None:
+    def __init__(self, comm: shmring.Communicator | NodesCommunicator, store, timeout: timedelta) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._store = store
         self._timeout_s = seconds(timeout)
         self._progress = MessageProgress(comm)
-        self._allocator = None if isinstance(comm, MultinodeCommunicator) else GroupAllocator(comm)
+        self._allocator = None if isinstance(comm, NodesCommunicator) else GroupAllocator(comm)
         self._name = self._desc = ""
         self._nmonitored = 0
 
     @property
-    def comm(self) -> shmring.Communicator | MultinodeCommunicator:
+    def comm(self) -> shmring.Communicator | NodesCommunicator:
         """The communicator on which the calls are made."""
         return self._comm
 
@@ -171,7 +171,7 @@ def make(options, settings) -> ProcessGroup:
     timeout_s = seconds(options.timeout)
     settings = {"timeout": timeout_s, **(settings or {})}
     machines = nodes(store, rank, size, session, options.timeout)
-    comm: shmring.Communicator | MultinodeCommunicator
+    comm: shmring.Communicator | NodesCommunicator
     if len(machines) > 1:
         comm = join(machines, rank, session, store, timeout_s, settings)
     else:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shmring.collective.share import Shared
 from shmring.errors import OutOfSharedMemoryError, SegmentError
-from shmring.torch.multinode.communicator import MultinodeCommunicator
+from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.processgroup import ProcessGroup
 from shmring.torch.tensor_calls import communicator
 
@@ -111,7 +111,7 @@ class SharedGradients:
         self._hook = hook
         self._state = state
         self._buckets: dict[int, _Bucket] = {}
-        self.closed = isinstance(group.comm, MultinodeCommunicator)
+        self.closed = isinstance(group.comm, NodesCommunicator)
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +137,7 @@ class SharedGradients:
             self._drop(index)  # torch has made other buckets
             self._buckets[index] = _Bucket(buffer, None)
         elif known.shared is None:
-            assert not isinstance(self._group.comm, MultinodeCommunicator)
+            assert not isinstance(self._group.comm, NodesCommunicator)
             try:
                 self._buckets[index] = _Bucket(buffer, self._group.comm.share(buffer))
             except (OutOfSharedMemoryError, SegmentError, ValueError) as error:  # raised on all ranks alike
@@ -179,6 +179,6 @@ def _communicator_of(comm):
     if comm is None or isinstance(comm, str):
         comm = communicator(comm or "")
     comm = comm.comm if isinstance(comm, ProcessGroup) else comm
-    if isinstance(comm, MultinodeCommunicator):
+    if isinstance(comm, NodesCommunicator):
         raise TypeError("ranks on several machines share no memory")
     return comm

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 # From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
 ROOMS = [
     "_c", "base", "sync", "memory", "placement", "arrays", "ring", "channels", "plan", "engine", "bootstrap",
-    "collective", "p2p", "communicator", "launch", "face", "guests",
+    "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
 ]  # fmt: skip
 TOP = {
     "errors": "base",

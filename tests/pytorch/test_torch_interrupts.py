@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from support.harness import PATIENCE, start_processes
 
+from shmring.nodes.calls import Arguments, NodesCall
+from shmring.nodes.requests import NetworkRequest
 from shmring.sync.turn import Turn
 from shmring.torch.messages import MessageProgress
-from shmring.torch.multinode.lifecycle import collective
-from shmring.torch.multinode.requests import NetworkRequest
 
 NCALLS = 3000
 
@@ -31,15 +31,21 @@ class Request:
 class Group:
     """What a communicator of several nodes has of calls and requests."""
 
-    name, has_backlog = "group", False
+    name, layout, rank, ticks_s = "group", None, 0, None
 
     def __init__(self):
         self.turn, self._turn = Turn(self.name, is_reentrant=True), Turn(self.name)
 
-    @collective
-    def call(self):
+    def poll(self):
+        pass
+
+    def _execute(self, *_):
         for _ in range(10):
             pass
+
+    def call(self):
+        arguments = Arguments("nothing", print, (), None, None, None, None)
+        NodesCall(self, "nothing", lambda: arguments, None)()
 
     def message(self):
         request, ended = NetworkRequest(self), []

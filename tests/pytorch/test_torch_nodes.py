@@ -16,7 +16,7 @@ from support.torch_checks import groups as groups_of_ranks
 from support.torch_groups import run_group, start_group
 
 import shmring
-from shmring.torch.multinode.communicator import MultinodeCommunicator
+from shmring.nodes.communicator import NodesCommunicator
 
 LEAVING = Path(__file__).with_name("leaving.py")
 
@@ -65,7 +65,7 @@ def test_groups_of_ranks_of_any_nodes(check, layout):
 
 def check_layout(rank, layout):
     comm = dist.group.WORLD.comm
-    assert isinstance(comm, MultinodeCommunicator)
+    assert isinstance(comm, NodesCommunicator)
     assert comm.nodes == [[r for r, node in enumerate(layout) if node == one] for one in dict.fromkeys(layout)]
     near = dist.new_group([r for r, node in enumerate(layout) if node == layout[0]])
     if layout[rank] == layout[0]:
@@ -221,7 +221,7 @@ def test_a_late_rank_is_named_on_all_nodes(tardy):
 
 def late_without_store(rank):
     quick = dist.new_group(timeout=timedelta(seconds=1))
-    quick.comm._query_store = lambda call: None
+    quick.comm.wire.query_store = lambda call: None
     if rank == 2:
         time.sleep(3)
         return

@@ -1,27 +1,22 @@
-"""Life cycle and error propagation of a communicator of several nodes: a failure on one rank breaks all ranks.
+"""Life cycle and error propagation of a communicator over several nodes: a failure on one rank breaks all ranks.
 
 Within a node a failure spreads through shared memory, where the failing rank also stores its *error record*, the
-pickled exception. Between nodes, the first failing rank writes its record to the c10d store and then closes its
+pickled exception. Between nodes, the first failing rank publishes its record on the wire and then closes its
 connections. Its peers detect the close, read the record, raise the error, and close their own connections.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import copy
-import functools
+import operator
 import pickle
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
-import shmring
+from shmring.communicator import Communicator
 from shmring.config import Config
 from shmring.engine import lifecycle
 from shmring.errors import (
@@ -33,28 +28,18 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
+from shmring.nodes.exchange import CallExchange
+from shmring.nodes.execute import Executor, Operand, PlanCache
+from shmring.nodes.plan.layout import Layout
+from shmring.nodes.plan.steps import OUT, X
+from shmring.nodes.wire import Deadline, Wire, WireError
 from shmring.sync.turn import Turn
-from shmring.torch.multinode.transport import GRACE_S, CallExchange, Deadline, GlooTransport, TransportError
 
-AFTER_S = 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
-STORE_S = 1.0  # how long to wait for an answer of the store after a failure
 RECORD_NBYTES = 4096
 
 
-def collective(method: Callable) -> Callable:
-    """A method that one thread at a time executes, and after asynchronous work submitted before."""
-
-    @functools.wraps(method)
-    def in_turn(self, *args, **kwargs):
-        if self.has_backlog:
-            self.progress.drain()
-        return self._turn.run(functools.partial(method, self, *args, **kwargs))
-
-    return in_turn
-
-
-class MultinodeLifecycle:
-    """State that all calls of `shmring.torch.multinode.communicator.MultinodeCommunicator` share.
+class NodesLifecycle:
+    """State that all calls of `shmring.nodes.communicator.NodesCommunicator` share.
 
     Parameters
     ----------
@@ -62,13 +47,10 @@ class MultinodeLifecycle:
         The ranks of this node.
     nodes : list of list of int
         The ranks of each node, in order.
-    rank : int
-    session : str
-        Name of the group.
-    store : torch.distributed.Store
-        Used by this group only.
-    timeout_s : float or None
-        Default of calls.
+    wire : Wire
+        Between the nodes, used by this communicator only.
+    reproducible : bool
+        Whether sums have the bits of one machine; else each node may add its own ranks first.
     """
 
     has_backlog = False  # kept up to date by `progress`
@@ -77,24 +59,21 @@ class MultinodeLifecycle:
     is_inherited = False  # in a forked child
 
     def __init__(
-        self, local: shmring.Communicator, nodes: Sequence[Sequence[int]], rank: int, session: str, store,
-        timeout_s: float | None,
-    ) -> None:  # fmt: skip
-        self.rank = rank
-        self.size = sum(map(len, nodes))
-        self.name = session
-        self.nodes = nodes
+        self, local: Communicator, nodes: Sequence[Sequence[int]], wire: Wire, reproducible: bool = True
+    ) -> None:
+        self.rank, self.size, self.name = wire.rank, wire.size, wire.name
+        self.layout = Layout(nodes)
+        self.nodes = [list(ranks) for ranks in nodes]
         self.local = local
-        self.node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
-        self.local_rank = local.rank
-        self.transport = GlooTransport(
-            session, dist.PrefixStore("transport", store), rank, self.size, _connecting(timeout_s)
-        )
-        self._store = store
-        self._await_all(_connecting(timeout_s))
-        self._timeout_s = timeout_s
+        self.wire = wire
+        self.reproducible = reproducible
+        self.node, self.local_rank = self.layout.places[self.rank]
+        self._timeout_s = local.config.timeout
+        wire.await_all(self._timeout_s)  # a rank that left earlier would break the connections of the others
         self._ncalls = 0
-        self._turn = Turn(session)
+        self._turn = Turn(self.name)
+        self.object_turn = Turn(self.name)
+        self._plans = PlanCache()
         self._failure: ShmringError | None = None
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
@@ -104,14 +83,8 @@ class MultinodeLifecycle:
         """The progress object of this communicator: ``made``, unless there is one already."""
         return vars(self).setdefault("progress", made)  # one step: a signal handler may submit work, too
 
-    def locate(self, rank: int) -> tuple[int, int]:
-        """The node of a rank, and its local rank there."""
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{rank} is not a rank, from 0 to {self.size - 1}")
-        return next((i, list(ranks).index(rank)) for i, ranks in enumerate(self.nodes) if rank in ranks)
-
     @property
-    def engine(self) -> MultinodeLifecycle:
+    def engine(self) -> NodesLifecycle:
         """What asynchronous work is submitted to: this object."""
         return self
 
@@ -119,12 +92,6 @@ class MultinodeLifecycle:
     def config(self) -> Config:
         """The settings of the node's communicator."""
         return self.local.config
-
-    def _await_all(self, patience: timedelta) -> None:
-        """Wait until all ranks are connected: a rank that left earlier would break the connections of the others."""
-        if self._store.add("connected", 1) == self.size:
-            self._store.set("complete", b"")
-        self._store.wait(["complete"], patience)
 
     @property
     def is_broken(self) -> bool:
@@ -146,25 +113,28 @@ class MultinodeLifecycle:
 
     # ---- a call ----
 
-    @contextlib.contextmanager
-    def _call(self, kind: str, timeout, x=None, op: str = "", root: int = -1, count: int = 0) -> Iterator[CallExchange]:
-        """One collective, in the turn: it makes the exchange between nodes; any failure breaks the group."""
+    def _execute(self, what: str, key: tuple, build, operand: Operand, x, out, timeout) -> None:
+        """One collective, in the turn: ``build()`` makes the plan of this ``key``. Any failure breaks the group."""
         self.check_usable()
         self._ncalls += 1
-        what = [op, f"{x.dtype} x {count}" if x is not None else "", f"root {root}" if root >= 0 else ""]
-        text = f"call {self._ncalls}: {kind}({', '.join(filter(None, what))})"
-        deadline = Deadline(self._timeout_s if timeout is ... else timeout)
+        text = f"call {self._ncalls}: {what}"
         try:
-            # Autograd must not record torch's own arithmetic and copies here, as it does not record the core's.
-            with torch.inference_mode():
-                exchange = CallExchange(self.transport, text, deadline)
-                yield exchange
-                exchange.settle()
-        except (ShmringError, TransportError) as error:
-            raise self._break(error) from error
+            exchange = CallExchange(self.wire, text, Deadline(self._timeout_s if timeout is ... else timeout))
+            plan, temps = self._plans.find(key, build, operand)
+            self.local.engine.remember(zlib.crc32(text.encode()))  # so that the node's ranks compare the whole call
+            Executor(self.local, exchange, {X: x, OUT: out, **temps}, operand, plan.partials).run(plan)
+        except (ShmringError, WireError) as error:
+            raise self._break(error, text) from error
         except BaseException as error:
             self._break(AbortedError(f"{type(error).__name__} in {text}", self.local_rank))
             raise
+
+    def _checked_rank(self, number: Any, name: str) -> int:
+        """``number``, the argument ``name``, as a rank; raises if it is none."""
+        rank = operator.index(number)
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{name}={rank}: must be a rank, from 0 to {self.size - 1}")
+        return rank
 
     def check_usable(self) -> None:
         """Raise if the communicator is closed, inherited or broken."""
@@ -177,17 +147,17 @@ class MultinodeLifecycle:
 
     # ---- failures ----
 
-    def _break(self, error: ShmringError | TransportError) -> ShmringError:
+    def _break(self, error: ShmringError | WireError, call: str = "") -> ShmringError:
         """Break the group, unless it is broken already, and return the exception to raise."""
         if isinstance(error, ShmringError) and not isinstance(error, BrokenError):
             return error
         if self._failure is None:
-            own = error.error if isinstance(error, TransportError) else self._in_group_ranks(error)
-            self._failure = self._local_record(error) or self._store_record(own)
+            own = error.error if isinstance(error, WireError) else self._in_group_ranks(error, call)
+            self._failure = self._local_record(error) or self._published(own)
             record = pickle.dumps(self._failure)
             if len(record) <= RECORD_NBYTES:
                 self._records[self.local_rank][: len(record)] = np.frombuffer(record, np.uint8)
-            self.transport.cut()
+            self.wire.cut()
             if not (self.local.is_broken or self.local.is_closed):
                 self.local.abort(str(self._failure))
             self._fail_requests(self._failure)
@@ -202,15 +172,16 @@ class MultinodeLifecycle:
             return None
         return pickle.loads(self._records[error.rank].tobytes())
 
-    def _store_record(self, error: ShmringError) -> ShmringError:
-        """Write this error's record to the store; returns the error of the first rank that did so."""
-        record = self._query_store(lambda: self._store.compare_set("error", "", pickle.dumps(error).hex()))
-        return error if record is None else pickle.loads(bytes.fromhex(record.decode()))
+    def _published(self, error: ShmringError) -> ShmringError:
+        """Publish this error's record; returns the error of the first rank that did so."""
+        record = self.wire.publish_failure(pickle.dumps(error))
+        return error if record is None else pickle.loads(record)
 
-    def _in_group_ranks(self, error: ShmringError) -> ShmringError:
+    def _in_group_ranks(self, error: ShmringError, call: str = "") -> ShmringError:
         """An error of the node's communicator, with the ranks of the whole group."""
         ours = self.nodes[self.node]
-        text = f"{self.name}, node {self.node} (its local ranks 0, 1, ... are ranks {list(ours)}): {error}"
+        within = f" in {call}" if call else ""
+        text = f"{self.name}, node {self.node} (its local ranks 0, 1, ... are ranks {list(ours)}){within}: {error}"
         if isinstance(error, PeerLostError):
             return PeerLostError(text, ours[error.rank], error.pid)
         if isinstance(error, CollectiveTimeoutError):
@@ -225,7 +196,7 @@ class MultinodeLifecycle:
 
     def abort(self, reason: object = "") -> None:
         """Break the group on all ranks at once. Any thread may call."""
-        self._break(TransportError(AbortedError(f"{self.name}: rank {self.rank} aborted: {reason}", self.rank)))
+        self._break(WireError(AbortedError(f"{self.name}: rank {self.rank} aborted: {reason}", self.rank)))
 
     def close(self) -> None:
         """Leave once asynchronous work is done. Idempotent; peers that still need this rank get `PeerLostError`."""
@@ -252,39 +223,18 @@ class MultinodeLifecycle:
         """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = True
         self._turn.renew()
+        self.object_turn.renew()
 
     def _leave(self) -> None:
         self.is_closed = True
         if not self.is_inherited:
             self._announce_leave()
-            self.transport.cut()
+            self.wire.cut()
         self.local.close()
 
     def _has_left(self, rank: int) -> bool:
         """Whether a rank of another node has closed regularly."""
-        return bool(self._query_store(lambda: self._store.check([f"left/{rank}"])))
+        return self.wire.has_left(rank)
 
     def _announce_leave(self) -> None:
-        self._query_store(lambda: self._store.set(f"left/{self.rank}", b""))
-
-    def _query_store(self, call: Callable[[], Any]) -> Any:
-        """The answer of the store; None if there is none: its host process may be gone or unreachable."""
-        answers: list[Any] = []
-
-        def ask() -> None:
-            with contextlib.suppress(Exception):
-                answers.append(call())
-
-        # The store's own timeout is that of the rendezvous, or unlimited.
-        thread = threading.Thread(target=ask, name=f"shmring {self.name} store", daemon=True)
-        thread.start()
-        thread.join(STORE_S)
-        return answers[0] if answers else None
-
-
-def _connecting(timeout_s: float | None) -> timedelta:
-    return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)
-
-
-# A second time, as this module is imported after torch: these leave before torch's own exit handlers run.
-atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)
+        self.wire.announce_leave()

@@ -1,22 +1,23 @@
-"""Requests of a communicator of several nodes, with the methods of `shmring.Request`."""
+"""Requests of a communicator over several nodes, with the methods of `shmring.Request`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from shmring._runtime import report_unraisable
-from shmring.dtypes import DTYPES
-from shmring.errors import BrokenError, MessageTimeoutError, MessageTooLongError
+from shmring.dtypes import DTYPE_CODES
+from shmring.errors import BrokenError, MessageError, MessageTimeoutError, MessageTooLongError
+from shmring.nodes.flat import Flat
+from shmring.nodes.mailbox import OBJECT, OPAQUE, Envelope
+from shmring.nodes.wire import Deadline
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
-from shmring.torch.multinode.mailbox import Envelope, code_of
-from shmring.torch.multinode.transport import Deadline
 
 if TYPE_CHECKING:
-    from shmring.torch.multinode.messages import MultinodeMessages
+    from shmring.nodes.messages import NodesMessages
 
 
 class NetworkRequest:
@@ -25,7 +26,7 @@ class NetworkRequest:
     # How often a thread that waits checks the state itself: an interrupt may have come before its wake-up.
     first_tick_s = last_tick_s = 0.05
 
-    def __init__(self, messages: MultinodeMessages) -> None:
+    def __init__(self, messages: NodesMessages) -> None:
         self._messages = messages
         self._is_over = False
         self._message: Envelope | None = None
@@ -41,13 +42,24 @@ class NetworkRequest:
             raise self._error
         return self._message
 
+    def result(self, timeout: float | None = None) -> Envelope | None:
+        """The same as `wait`, by the name that futures have for it."""
+        return self.wait(timeout)
+
     def exception(self, timeout: float | None = None) -> Exception | None:
         """What `wait` would raise."""
         self._settle(timeout)
         return self._error
 
+    def __await__(self) -> Generator[Any, None, Envelope | None]:
+        import asyncio  # programs that do not use it do not pay for its import
+
+        return (yield from asyncio.get_running_loop().run_in_executor(None, self.wait).__await__())
+
     def done(self) -> bool:
         """Whether it is over, with or without success."""
+        if not self._is_over:
+            self._messages.poll()
         return self._is_over
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -79,7 +91,8 @@ class NetworkRequest:
         return callbacks
 
     def _settle(self, timeout: float | None) -> None:
-        deadline, tick_s = Deadline(timeout), self.first_tick_s
+        deadline = Deadline(timeout)
+        tick_s, last_tick_s = self._messages.ticks_s or (self.first_tick_s, self.last_tick_s)
         while not self.done():
             left_s = deadline.left_s()
             if left_s == 0:
@@ -88,15 +101,16 @@ class NetworkRequest:
                 )
             if self._pending.acquire(timeout=tick_s if left_s is None else min(tick_s, left_s)):
                 self._pending.release()
-            tick_s = min(2 * tick_s, self.last_tick_s)
+            tick_s = min(2 * tick_s, last_tick_s)
 
 
 class NetworkSend(NetworkRequest):
     """A message with long content that has not been acknowledged."""
 
-    def __init__(self, messages: MultinodeMessages, content: torch.Tensor, peer: int) -> None:
+    def __init__(self, messages: NodesMessages, content: np.ndarray, code: int, peer: int) -> None:
         super().__init__(messages)
         self.content = content
+        self.code = code
         self.peer = peer
         self.work: Any = None
 
@@ -104,28 +118,51 @@ class NetworkSend(NetworkRequest):
 class NetworkReceive(NetworkRequest):
     """A receive that has not been matched."""
 
-    def __init__(self, messages: MultinodeMessages, x: torch.Tensor, source: int, tag: int) -> None:
+    def __init__(self, messages: NodesMessages, x: Any, opened: Flat, source: int, tag: int) -> None:
         super().__init__(messages)
         self.x = x
+        self.opened = opened
         self.source = source
         self.tag = tag
+
+    def fill(self, content: np.ndarray) -> None:
+        """Store short content."""
+        self.opened.data[: content.nbytes] = content
+        self.opened.copy_back()
 
     def matches(self, envelope: Envelope) -> bool:
         """Whether source and tag match."""
         return self.source in (ANY_SOURCE, envelope.source) and self.tag in (ANY_TAG, envelope.tag)
 
     def misfit(self, envelope: Envelope) -> Exception | None:
-        """The error if the message does not fit the tensor, else None."""
+        """The error if the message does not fit the array, else None."""
         where = f"{self._messages.name}: the message from rank {envelope.source} with tag {envelope.tag}"
-        if envelope.nbytes > self.x.nbytes:
+        if envelope.code == OBJECT:
+            return MessageError(f"{where} is a Python object: receive it with recv_object()")
+        if envelope.nbytes > self.opened.data.nbytes:
             return MessageTooLongError(
-                f"{where} has {envelope.nbytes} bytes, the tensor to receive it {self.x.nbytes}; it stays receivable",
+                f"{where} has {envelope.nbytes} bytes, the array to receive it {self.opened.data.nbytes}; "
+                "it stays receivable",
                 envelope.source, envelope.tag, envelope.nbytes,
             )  # fmt: skip
-        if envelope.code != code_of(self.x):
-            sent = DTYPES[envelope.code].name
-            return TypeError(f"{where} is of {sent}, the tensor to receive it of {self.x.dtype}; it stays receivable")
+        if not _may_mix(envelope.code, self.opened.code):
+            sent = envelope.dtype or "opaque data"
+            return TypeError(
+                f"{where} is of {sent}, the array to receive it of {self.opened.dtype}; it stays receivable"
+            )
         return None
+
+
+class ReceiveObject(NetworkReceive):
+    """A receive of an object that has been probed: its bytes."""
+
+    def misfit(self, envelope: Envelope) -> Exception | None:
+        """None: it was made for this envelope."""
+        return None
+
+
+def _may_mix(sent: int, awaited: int) -> bool:
+    return sent == awaited or {sent, awaited} == {OPAQUE, DTYPE_CODES["uint8"]}
 
 
 class ReceiveAny(NetworkReceive):
@@ -138,14 +175,12 @@ class ReceiveAny(NetworkReceive):
         """Whether it is over; polls shared memory first."""
         if not self._is_over:
             self._messages.poll_local(self)
-        return self._is_over
-
-
+        return super().done()
 
 class LocalRequest:
     """A request of the node's communicator, with ranks of the whole group."""
 
-    def __init__(self, messages: MultinodeMessages, request) -> None:
+    def __init__(self, messages: NodesMessages, request) -> None:
         self._messages = messages
         self._request = request
 

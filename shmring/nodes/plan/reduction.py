@@ -1,0 +1,295 @@
+"""Plans of the collectives that reduce over several nodes.
+
+Three algorithms, chosen by `shmring.nodes.plan.choose`:
+
+- *gather*: one rank of each node gets the vectors of all ranks and reduces them. One message between nodes.
+- *direct*: each node reduces one part of the vector, which all others send to it. Two messages one after the other.
+- *chain*: a partial result goes from node to node, which adds its ranks, and the result returns; pipelined in pieces.
+
+By default operands are added in the order of all ranks, so the result has the bits of one machine: what is sent is the
+vectors of single ranks (gather, direct) or a sum of all ranks before (chain). With ``merged`` each node first adds its
+own ranks, and the nodes exchange one vector each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from shmring.nodes.plan.build import Builder
+from shmring.nodes.plan.layout import Layout, cut
+from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Plan, Recv, Send, Span, X
+
+
+class Rows:
+    """The vectors that are added: one for each rank, or if ``merged`` one for each node."""
+
+    def __init__(self, b: Builder, merged: bool) -> None:
+        self.merged = merged
+        self.counts = [1 if merged else len(ranks) for ranks in b.layout.nodes]
+        self.order = [(node, 0) for node in range(len(b.layout))] if merged else list(b.layout.places)
+
+
+def all_reduce(layout: Layout, rank: int, count: int, itemsize: int, algorithm: str, merged: bool = False) -> Plan:
+    """OUT is the sum of all ranks' X on every rank."""
+    b = Builder(layout, rank, itemsize)
+    out = Span(OUT, 0, count)
+    if algorithm == "gather":
+        _gather_rows(b, Rows(b, merged), count, [(out, 0)], range(len(layout)), 0)
+        b.local_call("broadcast", out, out)
+        return b.plan(algorithm)
+    rails = b.rails(count)
+    own = out.split(rails)[b.local]
+    rows = _rail_rows(b, Span(X, 0, count), rails, merged)
+    b.is_after = True
+    if algorithm == "chain":
+        _chain(b, rows, own, range(len(layout)))
+    else:
+        parts = cut(own.count, len(layout))
+        if _has_rail(b):
+            _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], own.split(parts), returns=True)
+    b.local_call("all_gather", own, out, counts=rails)
+    return b.plan(algorithm)
+
+
+def reduce(
+    layout: Layout, rank: int, count: int, itemsize: int, algorithm: str, root: int, merged: bool = False
+) -> Plan:
+    """OUT is the sum of all ranks' X on the root; the other ranks have no OUT."""
+    b = Builder(layout, rank, itemsize)
+    home, first = layout.places[root]
+    out = Span(OUT, 0, count)
+    if algorithm == "gather":
+        _gather_rows(b, Rows(b, merged), count, [(out, 0)], [home], first)
+        return b.plan(algorithm)
+    rails = b.rails(count)
+    is_home = b.node == home
+    own = out if rank == root and b.is_alone else b.temp("own", rails[b.local] if is_home else 0)
+    rows = _rail_rows(b, Span(X, 0, count), rails, merged)
+    b.is_after = True
+    if algorithm == "chain":
+        _chain(b, rows, own, [home])
+    else:
+        parts = [0] * len(layout)
+        parts[home] = rails[b.local]
+        if _has_rail(b):
+            targets = [own if node == home else own.part(0, 0) for node in range(len(layout))]
+            _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], targets, returns=False)
+    if is_home:
+        b.local_call("gather", own, out if rank == root else None, root=first, counts=rails)
+    return b.plan(algorithm)
+
+
+def reduce_scatter(
+    layout: Layout, rank: int, sizes: Sequence[int], itemsize: int, algorithm: str, merged: bool = False
+) -> Plan:
+    """OUT is this rank's part, ``sizes[rank]`` elements, of the sum of all ranks' X."""
+    b = Builder(layout, rank, itemsize)
+    ours = [sizes[r] for r in b.ours]
+    own = Span(OUT, 0, sizes[rank])
+    if algorithm == "gather":
+        blocks = own if b.is_alone else b.temp("blocks", sum(ours) if b.local == 0 else 0)
+        starts = [0, *accumulate(sizes)]
+        outs = [(to, starts[r]) for r, to in zip(b.ours, blocks.split(ours), strict=True)]
+        _gather_rows(b, Rows(b, merged), sum(sizes), outs, range(len(layout)), 0)
+        b.local_call("scatter", blocks if b.local == 0 else None, own, counts=ours)
+        return b.plan(algorithm)
+    x = b.by_node(sizes)
+    parts = x.split([sum(sizes[r] for r in ranks) for ranks in layout.nodes])
+    rails = [b.rails(part.count) for part in parts]
+    mine = own if b.is_alone else b.temp("mine", rails[b.node][b.local])
+    if algorithm == "chain":
+        for node, part in enumerate(parts):
+            rows = _rail_rows(b, part, rails[node], merged)
+            b.is_after = True
+            _chain(b, rows, mine, [node], stream=node * (len(layout.runs) + 1))
+    else:
+        columns = [_rail_rows(b, part, rails[node], merged) for node, part in enumerate(parts)]
+        if _has_rail(b):
+            by_row = [[column[i] for column in columns] for i in range(len(columns[0]))]
+            targets = [mine if node == b.node else mine.part(0, 0) for node in range(len(layout))]
+            _fold_direct(b, Rows(b, merged), by_row, targets, returns=False)
+    b.is_after = True
+    if not b.is_alone:
+        whole = b.temp("node", sum(ours))
+        b.local_call("all_gather", mine, whole, counts=rails[b.node])
+        b.add(Copy(own, whole.split(ours)[b.local]))
+    return b.plan(algorithm)
+
+
+def scan(layout: Layout, rank: int, count: int, itemsize: int, exclusive: bool) -> Plan:
+    """OUT is the sum of X on the ranks to this one, or if ``exclusive`` on those before; the chain, without return."""
+    b = Builder(layout, rank, itemsize)
+    rails = b.rails(count)
+    own = rails[b.local]
+    rows = _rail_rows(b, Span(X, 0, count), rails, merged=False)
+    results = b.temp("results", len(b.ours) * own).split([own] * len(b.ours))
+    carry, last = b.temp("carry", own, is_partial=True), b.temp("last", own)
+    done = 0
+    for i, (node, locals_) in enumerate(layout.runs):
+        if node == b.node and own:
+            before = None
+            if i:
+                b.recv(carry, layout.runs[i - 1][0], 2 * i)
+                b.wait(layout.runs[i - 1][0], 2 * i)
+                before = carry
+                if exclusive:
+                    b.recv(last, layout.runs[i - 1][0], 2 * i + 1)
+                    b.wait(layout.runs[i - 1][0], 2 * i + 1)
+            for at, local in enumerate(locals_):
+                if exclusive and done + at:
+                    b.add(Copy(results[local], last))
+                b.add(Fold(last if exclusive else results[local], (rows[local],), before, done + at + 1))
+                b.add(Fold(carry, (rows[local],), before))
+                before = carry
+            if i + 1 < len(layout.runs):
+                b.send(carry, layout.runs[i + 1][0], 2 * i + 2)
+                if exclusive:
+                    b.send(last, layout.runs[i + 1][0], 2 * i + 3)
+                b.settle()
+        done += len(locals_)
+    is_first = exclusive and rank == 0  # its OUT stays as it is
+    if b.is_alone:
+        b.add(*([] if is_first else [Copy(Span(OUT, 0, count), results[0])]))
+        return b.plan("chain")
+    b.is_after = True
+    whole = Span(results[0].buffer, 0, len(b.ours) * own)
+    target = b.temp("unused", count) if is_first else Span(OUT, 0, count)
+    b.local_call("all_to_all", whole, target, counts=[own] * len(b.ours), to=rails)
+    return b.plan("chain")
+
+
+# ---- algorithms ------------------------------------------------------------------------------------------------------
+
+
+def _gather_rows(
+    b: Builder, rows: Rows, count: int, outs: list[tuple[Span, int]], targets: Sequence[int], collector: int
+) -> None:
+    """The gather algorithm, for vectors of ``count`` elements.
+
+    On the local rank ``collector`` of each target node, every span of ``outs`` is a part of the result, from the
+    element beside it on.
+    """
+    is_target = b.node in targets
+    first = collector if is_target else 0
+    wanted = [n if node == b.node or is_target else 0 for node, n in enumerate(rows.counts)]
+    if b.local != first or b.is_alone:
+        wanted[b.node] = 0
+    block = b.temp("rows", count * sum(wanted) if b.local == first else 0)
+    x = Span(X, 0, count)
+    if b.local != first:
+        b.local_call("reduce" if rows.merged else "gather", x, None, root=first)
+        b.is_after = True
+        return
+    spans = block.split([n * count for n in wanted])
+    own = spans[b.node] = x if b.is_alone else spans[b.node]
+    b.local_call("reduce" if rows.merged else "gather", x, own, root=first)
+    b.is_after = True
+    peers = {node: b.layout.nodes[node][collector if node in targets else 0] for node in b.others}
+    if is_target:
+        b.add(*(Recv(spans[node], peers[node]) for node in b.others))
+    b.add(*(Send(own, peers[node]) for node in b.others if node in targets))
+    if is_target:
+        b.add(*(Await(peers[node]) for node in b.others))
+        b.settle()
+        for out, start in outs:
+            sources = tuple(spans[node].part(i * count + start, out.count) for node, i in rows.order)
+            b.add(Fold(out, sources, None, b.layout.size))
+
+
+def _has_rail(b: Builder) -> bool:
+    return b.local < b.layout.nleaders
+
+
+def _rail_rows(b: Builder, part: Span, rails: list[int], merged: bool) -> list[Span]:
+    """This rail's slice of ``part``, a part of X, of each rank of the node; or the node's sum of it."""
+    if b.is_alone:
+        return [part]
+    own = rails[b.local]
+    if merged:
+        row = b.temp("row", own)
+        b.local_call("reduce_scatter", part, row, counts=rails)
+        return [row]
+    block = b.temp("rows", own * len(b.ours))
+    b.local_call("all_to_all", part, block, counts=rails, to=[own] * len(b.ours))
+    return block.split([own] * len(b.ours))
+
+
+def _fold_direct(b: Builder, rows: Rows, ours: list[list[Span]], targets: list[Span], returns: bool) -> None:
+    """The direct algorithm: ``ours[i][node]`` is row i's part for a node, ``targets[node]`` where its result belongs.
+
+    With ``returns`` every node then gets the results of all parts.
+    """
+    own = targets[b.node]
+    inbox = b.temp("inbox", own.count * sum(rows.counts[node] for node in b.others))
+    blocks = inbox.split([own.count * rows.counts[node] for node in b.others])
+    by_node = {node: block.split([own.count] * rows.counts[node])
+               for node, block in zip(b.others, blocks, strict=True)}  # fmt: skip
+    awaited = [(node, i) for node in b.others for i in range(rows.counts[node])] if own.count else []
+    for node, i in awaited:
+        b.recv(by_node[node][i], node, i)
+    for node in b.others:
+        for i, row in enumerate(ours):
+            if row[node].count:
+                b.send(row[node], node, i)
+    for node, i in awaited:
+        b.wait(node, i)
+    b.settle()
+    stream = max(rows.counts)
+    back = [node for node in b.others if returns and targets[node].count]
+    for node in back:
+        b.recv(targets[node], node, stream)
+    if own.count:
+        by_node[b.node] = [row[b.node] for row in ours]
+        b.add(Fold(own, tuple(by_node[node][i] for node, i in rows.order), None, b.layout.size))
+        for node in b.others if returns else ():
+            b.send(own, node, stream)
+    for node in back:
+        b.wait(node, stream)
+
+
+def _chain(b: Builder, rows: list[Span], out: Span, targets: Sequence[int], stream: int = 0) -> None:
+    """The chain: on the target nodes ``out`` is this rail's slice of the result; ``rows`` are the node's slices."""
+    if not _has_rail(b) or not rows[0].count:
+        return
+    runs = b.layout.runs
+    back = [runs[-1][0]]  # the nodes that the result visits, from that where it is complete
+    back += [node for node in reversed(range(len(b.layout))) if node in targets and node != back[0]]
+    visits = [i for i, (node, _) in enumerate(runs) if node == b.node]
+    result = out if b.node in targets else b.temp("result", rows[0].count)
+    results, columns = (list(result.pieces(b.piece_count)), [list(row.pieces(b.piece_count)) for row in rows])
+    prefixes = {i: list(b.temp("prefix", rows[0].count, is_partial=True).pieces(b.piece_count)) for i in visits}
+    for k in range(len(results)):
+        for i in visits:
+            if i:
+                b.recv(prefixes[i][k], runs[i - 1][0], stream + i)
+    at = back.index(b.node) if b.node in back else 0
+    # Pieces that this node forwards before it waits for the first one to return: never fewer than the node from which
+    # that comes, which waits for them.
+    distances = {node: len(runs) - 1 - i for i, (node, _) in enumerate(runs)}
+    lag = 2 * max(distances[node] for node in back[: at + 1])
+    for k in range(len(results) + lag):
+        if k < len(results):
+            _forward(b, k, visits, prefixes, columns, results[k], stream)
+            if at:
+                b.recv(results[k], back[at - 1], stream + len(runs))
+            elif b.node == back[0] and len(back) > 1:
+                b.send(results[k], back[1], stream + len(runs))
+        if at and k >= lag:
+            b.wait(back[at - 1], stream + len(runs))
+            if at + 1 < len(back):
+                b.send(results[k - lag], back[at + 1], stream + len(runs))
+
+
+def _forward(b: Builder, k: int, visits: list[int], prefixes, columns, result: Span, stream: int) -> None:
+    """Add this node's ranks to piece ``k``, at each visit of the chain."""
+    runs = b.layout.runs
+    for i in visits:
+        prefix, sources = prefixes[i][k], tuple(columns[local][k] for local in runs[i][1])
+        if i:
+            b.wait(runs[i - 1][0], stream + i)
+        if i + 1 < len(runs):
+            b.add(Fold(prefix, sources, prefix if i else None))
+            b.send(prefix, runs[i + 1][0], stream + i + 1)
+        else:
+            b.add(Fold(result, sources, prefix if i else None, b.layout.size))

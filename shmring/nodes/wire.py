@@ -1,0 +1,117 @@
+"""The wire: what a communicator over several nodes needs of the engine between them.
+
+Implementations: gloo through torch (`shmring.torch.gloo_wire`) and MPI (`shmring.nodes.mpi_wire`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from shmring.errors import ShmringError
+
+# Waits for another node last a little longer than the waits within that node, so that the error names the rank that is
+# late and not one that waits for it.
+GRACE_S = 0.25
+AFTER_S = 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
+
+
+class Channel(IntEnum):
+    """Messages between two ranks keep their order within a channel and a number, and are independent otherwise."""
+
+    HEADER = 0  # of a call, with short content
+    CONTENT = 1  # of a call
+    ENVELOPE = 2  # of a message, with short content
+    MESSAGE = 3  # long content of a message
+
+
+class WireError(Exception):
+    """Carries the error that the call raises, with ranks of the whole group."""
+
+    def __init__(self, error: ShmringError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Deadline:
+    """The time at which a call times out."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self, grace_s: float = 0.0) -> float | None:
+        """Seconds until then; None: no limit."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic() + grace_s)
+
+
+class Wire(ABC):
+    """Connections from this rank to the ranks of other nodes. Data are arrays of uint8.
+
+    Attributes
+    ----------
+    name : str
+        Of the group, for error messages.
+    rank, size : int
+    is_polled : bool
+        Whether envelopes are received by threads that call `poll`, and not by threads of the wire.
+    """
+
+    name: str
+    rank: int
+    size: int
+    is_polled = False
+
+    @abstractmethod
+    def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
+        """Begin to send; returns the work. The data must not change until it is done."""
+
+    @abstractmethod
+    def recv(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
+        """Begin to receive at most as many bytes as ``data`` has; returns the work."""
+
+    @abstractmethod
+    def wait(self, work: Any, peer: int, left_s: float | None = None) -> None:
+        """Wait for pending work with this rank; `WireError` if it fails, after which the wire cannot be used."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Close all connections: pending work fails on both sides. Any thread may call; idempotent."""
+
+    @abstractmethod
+    def await_all(self, timeout_s: float | None) -> None:
+        """Wait until all ranks are connected."""
+
+    @abstractmethod
+    def publish_failure(self, record: bytes) -> bytes | None:
+        """Make this rank's error record known to all; returns that of a rank that did so earlier, None if none did."""
+
+    @abstractmethod
+    def announce_leave(self) -> None:
+        """Make known that this rank closes regularly."""
+
+    @abstractmethod
+    def has_left(self, peer: int) -> bool:
+        """Whether that rank has closed regularly."""
+
+    @abstractmethod
+    def listen(
+        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], None],
+        lost: Callable[[int, WireError], None],
+    ) -> None:  # fmt: skip
+        """Receive envelopes of this rank from now on, each into ``room()``; idempotent.
+
+        ``deliver(data, peer)`` is called for each, ``lost(peer, error)`` once the connection has ended, both by a
+        thread of the wire or by one that calls `poll`.
+        """
+
+    def poll(self) -> None:  # noqa: B027  nothing to do where threads receive
+        """Receive envelopes that have arrived, where `is_polled`."""
+
+    @abstractmethod
+    def join(self, timeout_s: float) -> None:
+        """After `cut`: wait for the threads of the wire."""

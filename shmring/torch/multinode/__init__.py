@@ -1,1 +1,0 @@
-"""Process groups over several machines: shmring within each, gloo between them."""

@@ -1,0 +1,62 @@
+"""Process groups over several machines: shmring within each node, gloo between nodes."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+import shmring
+from shmring.engine import lifecycle
+from shmring.nodes.communicator import NodesCommunicator
+from shmring.nodes.discovery import discover_nodes
+from shmring.torch.gloo_wire import GlooWire
+
+
+def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> list[list[int]]:
+    """The ranks of each node in order. All ranks call.
+
+    ``store`` is the group's; ``session`` is unique to this group; ``patience`` is how long to wait for the other ranks.
+    """
+    nexchanges = 0
+
+    def exchange(text: str) -> list[str]:
+        nonlocal nexchanges
+        nexchanges += 1
+        keys = [f"{session}/{nexchanges}/{r}" for r in range(size)]
+        store.set(keys[rank], text)
+        store.wait(keys, patience)
+        return [value.decode() for value in store.multi_get(keys)]
+
+    return discover_nodes(exchange, rank, size, session)
+
+
+def join(
+    machines: Sequence[Sequence[int]], rank: int, session: str, store, timeout_s: float | None, settings: dict
+) -> NodesCommunicator:
+    """Connect the ranks: those of a node in shared memory, others over the network. All ranks call.
+
+    ``machines`` is what `nodes` finds, ``session`` unique to this group, ``store`` the group's, ``timeout_s`` that of
+    the rendezvous. ``settings`` are fields of `shmring.config.Config`, the ``timeout`` of calls among them.
+    """
+    node = next(i for i, ranks in enumerate(machines) if rank in ranks)
+    size = len(machines[node])
+    local = shmring.init(
+        rank=machines[node].index(rank), size=size, session=f"{session}.{node}", rendezvous_timeout=timeout_s,
+        **settings,
+    )  # fmt: skip
+    try:
+        wire = GlooWire(
+            session, dist.PrefixStore(session, store), rank, sum(map(len, machines)), local.config.timeout
+        )
+        return NodesCommunicator(local, machines, wire)
+    except BaseException:
+        local.abort("another node could not be reached")
+        local.close()
+        raise
+
+
+# A second time, as this module is imported after torch: these leave before torch's own exit handlers run.
+atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)
