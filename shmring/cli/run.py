@@ -3,6 +3,7 @@
   shmring run -n 4 train.py --epochs 3
   shmring run -n 4 -m package.module
   shmring run -n 4 --tag-output -- ./program
+  shmring run -n 4 --jax train.py
 
 When a rank fails the others are ended, and its status (128 + N if signal N killed it) is the status of the run.
 """
@@ -26,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--module", action="store_true", help="the command is the name of a module, as in python -m"
     )
     parser.add_argument(
+        "--jax",
+        action="store_true",
+        help="a script or module of JAX, the collectives of which run over shmring (docs/jax.md)",
+    )
+    parser.add_argument(
         "--tag-output", "--prefix", action="store_true", help="prefix each output line with the [rank] that wrote it"
     )
     parser.add_argument(
@@ -46,19 +52,21 @@ def main(args: argparse.Namespace) -> int:
         print("shmring run: no command given: expected a script, `-m MODULE`, or a program", file=sys.stderr)
         return 2
     try:
-        return run(
-            _complete(command, args.module), args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace
-        )
+        command = _complete(command, args.module, args.jax)
+        return run(command, args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
     except (FileNotFoundError, PermissionError) as error:
         print(f"shmring run: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def _complete(command: list[str], is_module: bool) -> list[str]:
+def _complete(command: list[str], is_module: bool, is_jax: bool) -> list[str]:
+    python = [sys.executable, "-m", "shmring.jax"] if is_jax else [sys.executable]
     if is_module:
-        return [sys.executable, "-m", *command]
+        return [*python, "-m", *command]
     if command[0].endswith((".py", ".pyc", ".pyz")) or os.path.isdir(command[0]):
         if not os.path.exists(command[0]):
             raise FileNotFoundError(2, "no such script", command[0])
-        return [sys.executable, *command]
+        return [*python, *command]
+    if is_jax:
+        raise ValueError(f"--jax takes a script (.py) or -m MODULE, not {command[0]}: it has to be there before jax")
     return command

@@ -1,7 +1,7 @@
 """JAX over shmring: the collectives of JAX itself, and functions for programs that think in ranks.
 
-    import shmring.jax                        # before jax
-    shmring.jax.initialize()                  # psum, shard_map, multihost_utils ... of all processes run over shmring
+    import shmring.jax
+    shmring.jax.initialize()      # before `import jax`: psum, shard_map, multihost_utils ... now run over shmring
 
 The names below are loaded when they are first used: importing this package loads no jax, starts no thread and creates
 no shared memory (see ``docs/jax.md``).
@@ -10,7 +10,9 @@ no shared memory (see ``docs/jax.md``).
 from importlib import import_module
 
 # Public name -> its module.
-_MODULES: dict[str, str] = {}
+_MODULES = {
+    "initialize": "start",
+}
 
 __all__ = [*_MODULES]
 

@@ -67,6 +67,7 @@ def test_the_source_distribution_has_what_builds_tests_and_documents_it(build, t
         for path in Path(folder).rglob("*")
         if path.suffix in {"", ".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".sh", ".pml"} and path.is_file()
     }
-    assert wanted - names == set()
-    generated = {str(path.with_suffix(".c")) for path in Path("shmring").rglob("*.pyx")}
+    sources = list(Path("shmring").rglob("*.pyx"))
+    generated = {str(path.with_suffix(end)) for path in sources for end in (".c", ".h")}
+    assert wanted - names - generated == set()
     assert {name for name in names if name in generated or name.endswith(".so")} == set()

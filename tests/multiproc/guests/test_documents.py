@@ -1,4 +1,7 @@
-"""The code in README.md and docs/*.md runs as it stands there (how: `support.documents`; PyTorch's: tests/pytorch)."""
+"""The code in README.md and docs/*.md runs as it stands there (how: `support.documents`).
+
+Blocks that need PyTorch or JAX are run by tests/pytorch and tests/with_jax.
+"""
 
 import re
 import secrets
@@ -14,7 +17,7 @@ from support.installed import ROOT
 import shmring
 
 WATCHDOG_S = 120 * PATIENCE
-HERE = [block for block in blocks("python") if not block.how.endswith(" with torch")]
+HERE = [block for block in blocks("python") if not block.how.endswith((" with torch", " with jax"))]
 COMMANDS = [block for block in blocks("sh") if re.search("^shmring ", block.code, re.MULTILINE)]
 
 
@@ -75,5 +78,5 @@ def test_commands(block, tmp_path):
 def test_every_block_of_python_is_run():
     text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     assert len(blocks("python")) == text.count("```python")
-    known = re.compile(r"((on \d ranks?|as \d programs)( with torch)?|as a program|)")
+    known = re.compile(r"((on \d ranks?|as \d programs)( with (torch|jax))?|as a program|)")
     assert [block.name for block in blocks("python") if not known.fullmatch(block.how)] == []

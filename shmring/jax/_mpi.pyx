@@ -1,0 +1,389 @@
+"""The functions of MPI that XLA calls, over the table of shmring.capi: the library that MPITRAMPOLINE_LIB names.
+
+This file is a module of Python and that library at once: MPItrampoline, linked into jaxlib, opens it when jaxlib is
+imported, and `MPIABI_Init_thread` (``_c/mpitrampoline.h``) imports it when JAX makes its CPU backend.
+
+A communicator of MPI is a `clique_t`. If it could not be made, or a call on it has failed, it keeps the reason, and
+each further call returns that. XLA ignores what Comm_split returns, and shows the text of an operation's error.
+
+A send or receive is only noted by Isend and Irecv, and made by Wait: XLA waits at once for what it has posted, and a
+receive with a send beside it is one sendrecv, which needs no GIL.
+"""
+
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport strdup, strlen
+
+from shmring.capi cimport *
+
+from shmring.jax import world
+
+
+cdef extern from "mpitrampoline.h" nogil:
+    enum:
+        SHMRING_MPI_SUCCESS
+        SHMRING_MPI_COMM_WORLD, SHMRING_MPI_COMM_NULL, SHMRING_MPI_UNDEFINED
+        SHMRING_MPI_BYTE, SHMRING_MPI_INT8_T, SHMRING_MPI_INT16_T, SHMRING_MPI_INT32_T, SHMRING_MPI_INT64_T
+        SHMRING_MPI_UINT8_T, SHMRING_MPI_UINT16_T, SHMRING_MPI_UINT32_T, SHMRING_MPI_UINT64_T
+        SHMRING_MPI_FLOAT, SHMRING_MPI_DOUBLE, SHMRING_MPI_C_COMPLEX, SHMRING_MPI_C_FLOAT_COMPLEX
+        SHMRING_MPI_C_DOUBLE_COMPLEX
+        SHMRING_MPI_SUM, SHMRING_MPI_PROD, SHMRING_MPI_MIN, SHMRING_MPI_MAX
+    int shmring_mpi_is_imported, shmring_mpi_is_opened
+    enum:
+        SHMRING_MPI_ERR_OTHER
+    int shmring_mpi_fail(const char *text)
+    int shmring_mpi_fail_as(const char *name, const char *text)
+    char *shmring_mpi_text
+    uint64_t shmring_mpi_nbegun, shmring_mpi_nended
+    void shmring_mpi_count(uint64_t *n)
+    uint64_t shmring_mpi_counted(const uint64_t *n)
+
+cdef extern from "Python.h" nogil:
+    bint Py_IsInitialized()
+
+cdef enum:
+    UNKNOWN = 100      # a type or operation that the table does not have
+
+ctypedef struct clique_t:
+    shmring_comm *comm      # NULL: it could not be made
+    char *problem           # why every call fails; NULL: none does
+    int rank
+    int size                # at least 1; a guess if it could not be made: XLA allocates by it
+
+ctypedef struct pending_t:
+    pending_t *next
+    clique_t *clique
+    const void *x           # of a send
+    void *out               # of a receive; NULL: a send
+    int count
+    int dtype
+    int peer
+    int tag
+    bint is_over
+
+cdef extern from *:
+    """
+    static _Thread_local void *shmring_mpi_pending;
+    """
+    void *shmring_mpi_pending      # pending_t *: the first that this thread has posted and not waited for
+
+cdef const shmring_api *api = NULL
+cdef int world_rank = 0, world_size = 1
+
+shmring_mpi_is_imported = 1
+
+
+# ---- start and end ---------------------------------------------------------------------------------------------------
+
+cdef public int shmring_mpi_start() except -1:
+    """Connect this process with the others of JAX's distributed client; raises why that is not possible."""
+    global api, world_rank, world_size
+    api = shmring_import()
+    world_rank, world_size = world.connect()
+    return 0
+
+
+cdef public int MPIABI_Finalize() noexcept nogil:
+    """JAX calls it first of all at exit, while its work may be under way."""
+    with gil:
+        world.exit()
+    return SHMRING_MPI_SUCCESS
+
+
+def is_opened():
+    """Whether jaxlib has opened this library."""
+    return bool(shmring_mpi_is_opened)
+
+
+def activity():
+    """How many operations have begun, and how many have ended; all threads count."""
+    return shmring_mpi_counted(&shmring_mpi_nbegun), shmring_mpi_counted(&shmring_mpi_nended)
+
+
+cdef public int MPIABI_Is_thread_main(int *flag) noexcept nogil:
+    flag[0] = 1      # XLA makes groups in threads of its own, which may call here
+    return SHMRING_MPI_SUCCESS
+
+
+cdef public int MPIABI_Error_string(int code, char *text, int *nbytes) noexcept nogil:
+    """Copy the text of this thread's last error; there is one code for all."""
+    cdef size_t i
+    nbytes[0] = <int> strlen(shmring_mpi_text)
+    for i in range(nbytes[0] + 1):
+        text[i] = shmring_mpi_text[i]
+    return SHMRING_MPI_SUCCESS
+
+
+# ---- cliques ---------------------------------------------------------------------------------------------------------
+
+cdef public int MPIABI_Comm_split(uintptr_t comm, int color, int key, uintptr_t *made) noexcept nogil:
+    """Make the clique of the processes that give the same colour; what fails is known to its operations alone."""
+    cdef clique_t *clique = <clique_t *> calloc(1, sizeof(clique_t))
+    made[0] = <uintptr_t> clique if clique != NULL else SHMRING_MPI_COMM_NULL
+    if clique == NULL:
+        return shmring_mpi_fail("shmring: no memory for a communicator")
+    shmring_mpi_count(&shmring_mpi_nbegun)
+    with gil:
+        make_clique(clique, color, key)
+    shmring_mpi_count(&shmring_mpi_nended)
+    return SHMRING_MPI_SUCCESS
+
+
+cdef int make_clique(clique_t *clique, int color, int key) noexcept:
+    clique.rank = key
+    clique.size = key + 1
+    try:
+        group, problem, size = world.split(color, key)
+        clique.size = size
+        if group is None:
+            clique.problem = strdup(problem.encode("utf-8", "replace"))
+        elif api.comm_open(<void *> group, &clique.comm):
+            clique.problem = strdup(api.last_error().text)
+    except BaseException as error:
+        clique.problem = strdup(f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    return 0
+
+
+cdef clique_t *clique_of(uintptr_t comm) noexcept nogil:
+    """The clique, if a call on it may be made; else NULL, and the reason is the error of this thread."""
+    cdef clique_t *clique = <clique_t *> comm
+    if comm == SHMRING_MPI_COMM_NULL or comm == SHMRING_MPI_COMM_WORLD:
+        shmring_mpi_fail("shmring: a call on no communicator of a group of devices")
+        return NULL
+    if clique.problem != NULL or clique.comm == NULL:
+        shmring_mpi_fail("shmring: no memory for a communicator")
+        if clique.problem != NULL:
+            shmring_mpi_fail(clique.problem)
+        return NULL
+    return clique
+
+
+cdef clique_t *begin(uintptr_t comm) noexcept nogil:
+    """`clique_of`, for an operation that `conclude` ends."""
+    cdef clique_t *clique = clique_of(comm)
+    if clique != NULL:
+        shmring_mpi_count(&shmring_mpi_nbegun)
+    return clique
+
+
+cdef public int MPIABI_Comm_rank(uintptr_t comm, int *rank) noexcept nogil:
+    rank[0] = world_rank if comm == SHMRING_MPI_COMM_WORLD else (<clique_t *> comm).rank
+    return SHMRING_MPI_SUCCESS
+
+
+cdef public int MPIABI_Comm_size(uintptr_t comm, int *size) noexcept nogil:
+    size[0] = world_size if comm == SHMRING_MPI_COMM_WORLD else (<clique_t *> comm).size
+    return SHMRING_MPI_SUCCESS
+
+
+cdef public int MPIABI_Comm_free(uintptr_t *comm) noexcept nogil:
+    """Close a clique. As the process ends, the interpreter may be gone: then the kernel frees its memory."""
+    cdef clique_t *clique = <clique_t *> comm[0]
+    if comm[0] == SHMRING_MPI_COMM_NULL or comm[0] == SHMRING_MPI_COMM_WORLD or not Py_IsInitialized():
+        return SHMRING_MPI_SUCCESS
+    if clique.comm != NULL:
+        api.comm_close(clique.comm)
+        api.comm_release(clique.comm)
+    free(clique.problem)
+    free(clique)
+    comm[0] = SHMRING_MPI_COMM_NULL
+    return SHMRING_MPI_SUCCESS
+
+
+cdef const char *name_of(int code) noexcept nogil:
+    """The class of the exception that has this code, with what separates it from its text."""
+    if code == SHMRING_ERR_CLOSED:
+        return "shmring.ClosedError: "
+    if code == SHMRING_ERR_PEER_LOST:
+        return "shmring.PeerLostError: "
+    if code == SHMRING_ERR_TIMEOUT:
+        return "shmring.CollectiveTimeoutError: "
+    if code == SHMRING_ERR_MISMATCH:
+        return "shmring.MismatchError: "
+    if code == SHMRING_ERR_ABORTED:
+        return "shmring.AbortedError: "
+    return "shmring: "
+
+
+cdef int conclude(clique_t *clique, int code) noexcept nogil:
+    """0; or the table's error, which from now on is that of every call, and an abort for the other members."""
+    cdef const char *text
+    shmring_mpi_count(&shmring_mpi_nended)
+    if code == 0:
+        return SHMRING_MPI_SUCCESS
+    text = api.last_error().text
+    code = shmring_mpi_fail_as(name_of(code), text)
+    clique.problem = strdup(shmring_mpi_text)
+    api.comm_abort(clique.comm, clique.problem)      # no effect on a communicator that is broken or closed
+    return code
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+cdef int dtype_of(uintptr_t dtype) noexcept nogil:
+    """The number of a type in the table; one that does not exist there for types that XLA does not use."""
+    if dtype == SHMRING_MPI_FLOAT:
+        return SHMRING_FLOAT32
+    if dtype == SHMRING_MPI_DOUBLE:
+        return SHMRING_FLOAT64
+    if dtype == SHMRING_MPI_BYTE or dtype == SHMRING_MPI_UINT8_T:
+        return SHMRING_UINT8
+    if dtype == SHMRING_MPI_INT8_T:
+        return SHMRING_INT8
+    if dtype == SHMRING_MPI_INT16_T:
+        return SHMRING_INT16
+    if dtype == SHMRING_MPI_UINT16_T:
+        return SHMRING_UINT16
+    if dtype == SHMRING_MPI_INT32_T:
+        return SHMRING_INT32
+    if dtype == SHMRING_MPI_UINT32_T:
+        return SHMRING_UINT32
+    if dtype == SHMRING_MPI_INT64_T:
+        return SHMRING_INT64
+    if dtype == SHMRING_MPI_UINT64_T:
+        return SHMRING_UINT64
+    if dtype == SHMRING_MPI_C_COMPLEX or dtype == SHMRING_MPI_C_FLOAT_COMPLEX:
+        return SHMRING_COMPLEX64
+    if dtype == SHMRING_MPI_C_DOUBLE_COMPLEX:
+        return SHMRING_COMPLEX128
+    return UNKNOWN
+
+
+cdef int op_of(uintptr_t op) noexcept nogil:
+    if op == SHMRING_MPI_SUM:
+        return SHMRING_SUM
+    if op == SHMRING_MPI_PROD:
+        return SHMRING_PROD
+    if op == SHMRING_MPI_MIN:
+        return SHMRING_MIN
+    if op == SHMRING_MPI_MAX:
+        return SHMRING_MAX
+    return UNKNOWN
+
+
+# ---- collectives -----------------------------------------------------------------------------------------------------
+
+cdef public int MPIABI_Allreduce(const void *x, void *out, int count, uintptr_t dtype, uintptr_t op,
+                                 uintptr_t comm) noexcept nogil:
+    cdef clique_t *clique = begin(comm)
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    return conclude(clique, api.all_reduce(clique.comm, x, out, count, dtype_of(dtype), op_of(op),
+                                           SHMRING_DEFAULT_TIMEOUT))
+
+
+cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *counts, uintptr_t dtype, uintptr_t op,
+                                      uintptr_t comm) noexcept nogil:
+    """All counts are the same in XLA."""
+    cdef clique_t *clique = begin(comm)
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    return conclude(clique, api.reduce_scatter(clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
+                                               SHMRING_DEFAULT_TIMEOUT))
+
+
+cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void *out, int out_count,
+                                 uintptr_t out_dtype, uintptr_t comm) noexcept nogil:
+    cdef clique_t *clique = begin(comm)
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    return conclude(clique, api.all_gather(clique.comm, x, out, count, dtype_of(dtype), SHMRING_DEFAULT_TIMEOUT))
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+cdef public int MPIABI_Sendrecv(const void *x, int count, uintptr_t dtype, int dst, int tag, void *out, int out_count,
+                                uintptr_t out_dtype, int src, int out_tag, uintptr_t comm,
+                                void *status) noexcept nogil:
+    cdef clique_t *clique = begin(comm)
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    return conclude(clique, api.sendrecv(clique.comm, x, count, dtype_of(dtype), dst, tag, out, out_count,
+                                         dtype_of(out_dtype), src, out_tag, SHMRING_DEFAULT_TIMEOUT, NULL))
+
+
+cdef public int MPIABI_Isend(const void *x, int count, uintptr_t dtype, int dst, int tag, uintptr_t comm,
+                             uintptr_t *request) noexcept nogil:
+    return post(comm, x, NULL, count, dtype, dst, tag, request)
+
+
+cdef public int MPIABI_Irecv(void *x, int count, uintptr_t dtype, int src, int tag, uintptr_t comm,
+                             uintptr_t *request) noexcept nogil:
+    return post(comm, NULL, x, count, dtype, src, tag, request)
+
+
+cdef int post(uintptr_t comm, const void *x, void *out, int count, uintptr_t dtype, int peer, int tag,
+              uintptr_t *request) noexcept nogil:
+    """Note a send of `x` or a receive into `out`, last in the list of this thread."""
+    cdef clique_t *clique = clique_of(comm)
+    cdef pending_t *made
+    cdef pending_t **place = <pending_t **> &shmring_mpi_pending
+    request[0] = 0
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    made = <pending_t *> calloc(1, sizeof(pending_t))
+    if made == NULL:
+        return shmring_mpi_fail("shmring: no memory for a message")
+    made.clique = clique
+    made.x = x
+    made.out = out
+    made.count = count
+    made.dtype = dtype_of(dtype)
+    made.peer = peer
+    made.tag = tag
+    while place[0] != NULL:
+        place = &place[0].next
+    place[0] = made
+    request[0] = <uintptr_t> made
+    return SHMRING_MPI_SUCCESS
+
+
+cdef public int MPIABI_Wait(uintptr_t *request, void *status) noexcept nogil:
+    """Make the send or receive, together with the first of the other kind; after an error no other is waited for."""
+    cdef pending_t *own = <pending_t *> request[0]
+    cdef pending_t *other
+    cdef pending_t **place = <pending_t **> &shmring_mpi_pending
+    cdef int code = SHMRING_MPI_SUCCESS
+    request[0] = 0
+    if own == NULL:
+        return SHMRING_MPI_SUCCESS
+    if not own.is_over:
+        other = <pending_t *> shmring_mpi_pending
+        while other != NULL and (other.is_over or other.clique != own.clique
+                                 or (other.out == NULL) == (own.out == NULL)):
+            other = other.next
+        code = make(own, other) if own.out == NULL else make(other, own)
+    while place[0] != NULL:
+        if place[0] == own or (code and place[0].clique == own.clique):
+            drop(place)
+        else:
+            place = &place[0].next
+    return code
+
+
+cdef int make(pending_t *send, pending_t *receive) noexcept nogil:
+    """Send, receive, or both; one of them may be NULL. Blocks."""
+    cdef clique_t *clique = begin(<uintptr_t> (send.clique if send != NULL else receive.clique))
+    cdef int code
+    if clique == NULL:
+        return SHMRING_MPI_ERR_OTHER
+    if receive == NULL:
+        code = api.send(clique.comm, send.x, send.count, send.dtype, send.peer, send.tag, SHMRING_DEFAULT_TIMEOUT)
+    elif send == NULL:
+        code = api.recv(clique.comm, receive.out, receive.count, receive.dtype, receive.peer, receive.tag,
+                        SHMRING_DEFAULT_TIMEOUT, NULL)
+    else:
+        code = api.sendrecv(clique.comm, send.x, send.count, send.dtype, send.peer, send.tag, receive.out,
+                            receive.count, receive.dtype, receive.peer, receive.tag, SHMRING_DEFAULT_TIMEOUT, NULL)
+    if send != NULL:
+        send.is_over = True
+    if receive != NULL:
+        receive.is_over = True
+    return conclude(clique, code)
+
+
+cdef void drop(pending_t **place) noexcept nogil:
+    """Take one out of the list, and free it."""
+    cdef pending_t *dropped = place[0]
+    place[0] = dropped.next
+    free(dropped)
