@@ -48,7 +48,11 @@ import shmring.jax; shmring.jax.initialize("127.0.0.1:" + port, int(n), int(n) -
 
 
 def test_run_jax_with_a_module_and_arguments(tmp_path):
-    program = "import os, sys, jax\njax.distributed.initialize()\nos.write(1, f\"{sys.argv[1:]} {jax.device_count()}\\n\".encode())\n"
+    program = """
+import os, sys, jax
+jax.distributed.initialize()
+os.write(1, f"{sys.argv[1:]} {jax.device_count()}\\n".encode())     # a line at once
+"""
     (tmp_path / "job.py").write_text(program)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     code, output = run("-m", "shmring", "run", "--jax", "-n", "2", "-m", "job", "a", "--b", PYTHONPATH=path)
