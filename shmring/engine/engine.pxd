@@ -32,7 +32,7 @@ cdef class Engine(Membership):
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef int traced(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1
     cdef bint await_helpers(self) noexcept
     cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil
@@ -46,10 +46,8 @@ cdef class Engine(Membership):
     cdef void leave_free(self) noexcept nogil
     cdef bint is_usable(self) noexcept nogil
     cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
-    cdef int exchange_alone_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
     cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
     cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
-    cdef int execute_alone_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
 
 
 cdef inline timeline_t *timeline_of(Engine e) noexcept nogil:

@@ -16,9 +16,10 @@ from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.membership cimport Membership
 from shmring.engine.outbox cimport eager_slots, first_slot
+from shmring.engine.profiled cimport is_profiled, range_of
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.rounds cimport count_call
-from shmring.engine.trace cimport Trace, begin_call, end_call, record_t, timeline_t
+from shmring.engine.trace cimport Trace, begin_call, end_call, record_t
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
                                 take_shared_turn, take_turn)
 from shmring.memory.mapping cimport Mapping
@@ -148,26 +149,29 @@ cdef class Engine(Membership):
 
     cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
         """Run an eager exchange. The caller has entered."""
-        if timeline_of(self) != NULL:
-            return self.traced(t, None, NULL, timeout_ns)
+        if timeline_of(self) != NULL or is_profiled():
+            return self.observed(t, None, NULL, timeout_ns)
         if start_eager(&self.c, t) == READY:
             return 0
         return self.advance(t, None, NULL, timeout_ns)
 
     cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
         """Execute a program. The caller has entered; ``x`` holds the buffers and the signature."""
-        if timeline_of(self) != NULL:
-            return self.traced(NULL, program, x, timeout_ns)
+        if timeline_of(self) != NULL or is_profiled():
+            return self.observed(NULL, program, x, timeout_ns)
         return self.execute_alone(program, x, timeout_ns)
 
-    cdef int traced(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
-        """The one or the other, recorded."""
+    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+        """The one or the other, in the timeline, in a range of a profiler, or both."""
+        cdef uint64_t signature = t.signature if t != NULL else x.signature
+        cdef uint64_t nbytes = t.nbytes if t != NULL else x.passed_nbytes
+        cdef const char *algorithm = EAGER if t != NULL else program.algorithm
         cdef record_t *record
-        if t != NULL:
-            record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
-        else:
-            record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
         cdef bint failed = True
+        shown = range_of(signature, nbytes, self.c.own.calls + 1, algorithm) if is_profiled() else None
+        if shown is not None:
+            shown.__enter__()
+        record = begin_call(timeline_of(self), &self.c, signature, nbytes, algorithm)
         try:
             if t == NULL:
                 self.execute_alone(program, x, timeout_ns)
@@ -176,6 +180,8 @@ cdef class Engine(Membership):
             failed = False
         finally:
             end_call(&self.c, record, failed)
+            if shown is not None:
+                shown.__exit__(None, None, None)
         return 0
 
     def record_in(self, Trace trace):
@@ -293,34 +299,16 @@ cdef class Engine(Membership):
 
     cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
         """As `exchange_eager`, but signals are not handled. READY or TROUBLE."""
-        cdef timeline_t *timeline = timeline_of(self)
-        cdef record_t *record
-        cdef int outcome
-        if timeline == NULL:
-            return self.exchange_alone_free(t, timeout_ns)
-        record = begin_call(timeline, &self.c, t.signature, t.nbytes, EAGER)
-        outcome = self.exchange_alone_free(t, timeout_ns)
+        cdef record_t *record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
+        cdef int outcome = start_eager(&self.c, t)
+        if outcome != READY:
+            outcome = self.advance_free(t, None, NULL, timeout_ns)
         end_call(&self.c, record, outcome != READY)
         return outcome
-
-    cdef int exchange_alone_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
-        if start_eager(&self.c, t) == READY:
-            return READY
-        return self.advance_free(t, None, NULL, timeout_ns)
 
     cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
         """As `execute`, but signals are not handled. READY or TROUBLE."""
-        cdef timeline_t *timeline = timeline_of(self)
-        cdef record_t *record
-        cdef int outcome
-        if timeline == NULL:
-            return self.execute_alone_free(program, x, timeout_ns)
-        record = begin_call(timeline, &self.c, x.signature, x.passed_nbytes, program.algorithm)
-        outcome = self.execute_alone_free(program, x, timeout_ns)
-        end_call(&self.c, record, outcome != READY)
-        return outcome
-
-    cdef int execute_alone_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        cdef record_t *record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
         cdef int outcome
         self.begin_execution(program, x)
         if program.last is None:
@@ -333,6 +321,7 @@ cdef class Engine(Membership):
             outcome = max(outcome, self.team.outcome())
         if outcome == READY:
             self.end_execution(program, x)
+        end_call(&self.c, record, outcome != READY)
         return outcome
 
     cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:

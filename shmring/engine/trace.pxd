@@ -34,11 +34,22 @@ cdef class Trace:
     cdef timeline_t timeline
 
 
-cdef record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
-                          const char *algorithm) noexcept nogil
-cdef void end_call(engine_t *c, record_t *record, bint failed) noexcept nogil
+cdef record_t *record_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
+                           const char *algorithm) noexcept nogil
+cdef void complete(engine_t *c, record_t *record, bint failed) noexcept nogil
 cdef void note_message(timeline_t *t, int kind, int peer, int tag, uint64_t nbytes, uint64_t number,
                        int64_t started_ns) noexcept nogil
+
+
+cdef inline record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
+                                 const char *algorithm) noexcept nogil:
+    """The record of a collective that begins now, for `end_call`; NULL without a timeline."""
+    return NULL if t == NULL else record_call(t, c, signature, nbytes, algorithm)
+
+
+cdef inline void end_call(engine_t *c, record_t *record, bint failed) noexcept nogil:
+    if record != NULL:
+        complete(c, record, failed)
 
 
 cdef inline int64_t message_started(const timeline_t *t) noexcept nogil:

@@ -85,9 +85,9 @@ cdef record_t *begin_record(timeline_t *t, uint64_t signature, uint64_t nbytes, 
     return record
 
 
-cdef record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
-                          const char *algorithm) noexcept nogil:
-    """The record of a collective that begins now; `end_call` completes it."""
+cdef record_t *record_call(timeline_t *t, engine_t *c, uint64_t signature, uint64_t nbytes,
+                           const char *algorithm) noexcept nogil:
+    """The record of a collective that begins now."""
     cdef record_t *record = begin_record(t, signature, nbytes, c.own.calls + 1)
     strncpy(record.algorithm, algorithm, ALGORITHM_NBYTES - 1)
     record.peer = -1
@@ -97,7 +97,7 @@ cdef record_t *begin_call(timeline_t *t, engine_t *c, uint64_t signature, uint64
     return record
 
 
-cdef void end_call(engine_t *c, record_t *record, bint failed) noexcept nogil:
+cdef void complete(engine_t *c, record_t *record, bint failed) noexcept nogil:
     record.wait_ns = <uint64_t> c.group.first_wait_ns
     record.waited_ns = c.own.waited_ns - record.waited_ns
     record.failed = failed

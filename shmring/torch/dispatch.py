@@ -11,7 +11,7 @@ import torch.distributed as dist
 from shmring.collective.async_work import submit
 from shmring.errors import ShmringError
 from shmring.torch.errors import torch_form
-from shmring.torch.profiler import is_profiled, recording
+from shmring.torch.profiler import is_profiled, record_until_over, recording
 from shmring.torch.work import FINISHED, NO_TIME, CombinedWork, DoneWork, PendingWork, Tensors
 
 
@@ -32,8 +32,12 @@ class CallDispatch(dist.ProcessGroup):
     def _perform(self, name: str, function: Callable, arguments: tuple, results: Tensors, opts, seen=False):
         """Call ``function(comm, timeout, *arguments)``, at once or, if ``opts.asyncOp``, in the background."""
         if is_profiled() and not seen:
-            with recording(f"{self._recorded_as}:{name}", arguments):
-                return self._perform(name, function, arguments, results, opts, True)
+            label = f"{self._recorded_as}:{name}"
+            with recording(label, arguments):
+                work = self._perform(name, function, arguments, results, opts, True)
+            if not work.is_completed():
+                record_until_over(f"{label} in the background", work)
+            return work
         timeout = opts.timeout
         timeout_s = timeout.total_seconds() if timeout > NO_TIME else self._timeout_s
         if opts.asyncOp:

@@ -5,6 +5,7 @@ from support.harness import run_ranks
 
 torch = pytest.importorskip("torch")
 
+import shmring.torch.ops  # noqa: E402
 from shmring.torch import (  # noqa: E402
     all_gather,
     all_reduce_,
@@ -14,6 +15,7 @@ from shmring.torch import (  # noqa: E402
     reduce_scatter,
     set_communicator,
 )
+from shmring.watch.timeline import name_of, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -54,6 +56,45 @@ def make_all(comm, count):
 @pytest.mark.parametrize("count", [0, 1, 7, 40_000])
 def test_every_call_gives_the_exact_answer_for_every_dtype(size, count):
     assert run_ranks(size, make_all, count) == [[]] * size
+
+
+def profile_and_trace(comm, directory):
+    """Names and facts of the calls in a profile and in a timeline of the same calls."""
+    set_communicator(comm)
+    x, large = torch.ones(10), torch.ones(1 << 18)
+    planned = plan("all_reduce", large)
+    all_reduce_(x)  # not profiled
+    with torch.profiler.profile(record_shapes=True) as profile, comm.trace(directory) as timeline:
+        all_reduce_(x)
+        planned()
+        all_gather(x)
+        comm.broadcast(large, root=1)
+        shmring.torch.ops.all_reduce(x)
+        comm.barrier()
+    comm.barrier()
+    profiled = [(event.name, event.kwinputs) for event in profile.events() if event.name.endswith(")")]
+    (recorded,) = [one for one in read(directory) if one.path == timeline.path]
+    facts = ("bytes", "number", "algorithm")
+    return (
+        [(name, *(found[fact] for fact in facts)) for name, found in profiled],
+        [
+            (name_of(call["signature"]), int(call["nbytes"]), int(call["number"]), call["algorithm"].decode())
+            for call in recorded.calls
+        ],
+    )
+
+
+def test_a_profile_has_the_calls_of_the_timeline(tmp_path):
+    for profiled, recorded in run_ranks(2, profile_and_trace, str(tmp_path)):
+        assert profiled == recorded
+        assert [name for name, *_ in profiled] == [
+            "all_reduce(sum, float32 x 10)",
+            "all_reduce(sum, float32 x 262144)",
+            "all_gather(float32 x 10)",
+            "broadcast(float32 x 262144, root=1)",
+            "all_reduce(sum, float32 x 10)",
+            "barrier()",
+        ]
 
 
 def reduce_tensors_of_other_forms(comm):
