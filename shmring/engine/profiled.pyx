@@ -12,8 +12,8 @@ from shmring.engine.signature import explain
 cdef tuple shown = ()      # what `show_calls` was called with
 
 
-def show_calls(dict module_flags not None, str name not None, make):
-    """From now on, while ``module_flags[name]`` is True, show each collective of threads with the GIL.
+def show_calls(dict module_flags, str name="", make=None):
+    """From now on, while ``module_flags[name]`` is True, show each collective of threads with the GIL; None: none.
 
     ``make(call, facts)`` returns a context manager. ``call`` is the name of the call as in timelines, ``facts`` has
     ``bytes``, ``number`` and ``algorithm``.
@@ -22,7 +22,8 @@ def show_calls(dict module_flags not None, str name not None, make):
     flags = NULL
     shown = (module_flags, name, make)      # holds what the pointers point to
     flag = <PyObject *> name
-    flags = <PyObject *> module_flags
+    if module_flags is not None:
+        flags = <PyObject *> module_flags
 
 
 cdef object range_of(uint64_t signature, uint64_t nbytes, uint64_t number, const char *algorithm):

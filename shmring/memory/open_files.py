@@ -52,17 +52,20 @@ def open_files(unreadable: list[int] | None = None) -> Iterator[OpenFile]:
     prefix = user_prefix()[1:]
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            descriptors = os.listdir(f"/proc/{pid}/fd")
+            yield from _open_files_of(pid, prefix)
         except PermissionError:
             with suppress(OSError):
                 if unreadable is not None and os.stat(f"/proc/{pid}").st_uid == os.geteuid():
                     unreadable.append(pid)
-            continue
         except OSError:  # gone
             continue
-        for descriptor in descriptors:
-            path = f"/proc/{pid}/fd/{descriptor}"
-            with suppress(OSError):
-                target = os.readlink(path)
-                if is_unnamed(target) or os.path.basename(target).startswith(prefix):
-                    yield OpenFile(pid, path, target)
+
+
+def _open_files_of(pid: int, prefix: str) -> Iterator[OpenFile]:
+    """PermissionError: the process refuses; of one with more capabilities, descriptors are listed, but not read."""
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{descriptor}"
+        with suppress(FileNotFoundError):  # closed meanwhile
+            target = os.readlink(path)
+            if is_unnamed(target) or os.path.basename(target).startswith(prefix):
+                yield OpenFile(pid, path, target)

@@ -11,7 +11,7 @@ from shmring.arrays.array_view cimport array_t, target_array
 from shmring.collective.base cimport CollectiveBase, resolve_timeout
 from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
 
-import shmring.torch.profiler  # noqa: F401  it has the engine's calls shown in profiles
+import shmring.torch.profiler      # shows collectives in profiles  # no-cython-lint
 
 from shmring.launch.init import init
 

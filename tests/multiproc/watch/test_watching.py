@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -383,6 +384,40 @@ def test_ranks_in_another_pid_namespace_are_seen_from_both_sides():
     seen_inside = json.loads(inside.stdout)["jobs"][0]["communicators"][0]["ranks"]
     assert seen_inside[0]["pid"] is None  # the process of rank 0 cannot be seen there, its memory can
     assert seen_inside[1]["pid"] == seen_inside[1]["own_pid"]
+
+
+LOOK_ONCE = [sys.executable, "-m", "shmring", "top", "--once", "--interval", "0.01"]
+
+
+@needs_pids
+def test_a_container_without_a_rank_of_a_job_sees_nothing_of_it(end):
+    gang = start_ranks(2, compute, str(end))
+    gang.wait_for("ready")
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *LOOK_ONCE]
+    inside = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
+    end.touch()
+    gang.results()
+    assert inside.returncode == 0, inside.stderr
+    assert "no job of uid" in inside.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv")
+def test_ranks_with_a_capability_that_the_watcher_lacks_are_counted_as_refused(end):
+    """The kernel refuses it, as Yama does not: it is a rank that has more rights than the watcher."""
+    gang = start_ranks(2, compute, str(end))
+    gang.wait_for("ready")
+    command = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", *LOOK_ONCE]
+    page, objects = (
+        subprocess.run([*command, *more], capture_output=True, text=True, timeout=60 * PATIENCE)
+        for more in ([], ["--json"])
+    )
+    end.touch()
+    gang.results()
+    assert page.returncode == objects.returncode == 0, page.stderr + objects.stderr
+    found = json.loads(objects.stdout)
+    assert not groups_of(gang, found)
+    assert set(gang.pids) <= set(found["unreadable"])
+    assert "processes of this user may not be inspected" in page.stdout
 
 
 # ---- the commands ----------------------------------------------------------------------------------------------------
