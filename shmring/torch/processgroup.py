@@ -42,7 +42,8 @@ class ProcessGroup(Collectives, TorchMessages):
         self._store = store
         self._timeout_s = seconds(timeout)
         self._progress = MessageProgress(comm)
-        self._allocator = None if isinstance(comm, NodesCommunicator) else GroupAllocator(comm)
+        self._is_direct = not isinstance(comm, NodesCommunicator)
+        self._allocator = GroupAllocator(comm) if self._is_direct else None
         self._name = self._desc = ""
         self._nmonitored = 0
 
