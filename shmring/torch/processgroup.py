@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch
 
 import shmring
+import shmring.torch.functional_messages  # defines an operator
 from shmring.errors import ShmringError
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.allocator import GroupAllocator

@@ -51,3 +51,16 @@ def test_embeddings_of_a_transformer_in_parts_are_those_of_the_whole(launcher, s
     assert "embeddings as in one process" in output
     likeness = [float(line.split()[0]) for line in output.splitlines()[1:]]
     assert likeness[0] > 0.5 > likeness[1] > 0.4 > 0.2 > likeness[2]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "size", "schedule"), [("shmring run", 8, "Interleaved1F1B"), ("torchrun", 4, "1F1B")]
+)
+def test_a_small_gpt_cut_in_all_ways_has_the_losses_of_one_process(launcher, size, schedule):
+    """Two tensor ranks, two stages, and the batch among the rest; the sequence is cut among the tensor ranks."""
+    program = str(ROOT / "examples/parallel_gpt.py")
+    output = run(launcher, size, program, "--steps", "5", "--schedule", schedule, "--backends", "shmring")
+    far = float(output.partition("shmring: at most ")[2].split()[0])
+    first, last = output.partition("loss ")[2].partition(",")[0].split(" -> ")
+    assert far < 2e-4
+    assert float(last) < float(first) - 1

@@ -17,9 +17,20 @@ from support.torch_groups import run_group
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+NMICROBATCHES = 8
 
 
 def layers_of(count):
@@ -40,28 +51,45 @@ def close(found, wanted):
 # ---- pipelines -------------------------------------------------------------------------------------------------------
 
 
+IN_A_V = (ScheduleZBVZeroBubble, ScheduleDualPipeV)  # the first rank has the first stage and the last
+
+
 def pipeline(rank, kind, nstages):
     n = dist.get_world_size()
     layers, alone = layers_of(nstages), nn.Sequential(*layers_of(nstages))
-    own = [k for k in range(nstages) if k % n == rank]
+    own = [rank, nstages - 1 - rank] if kind in IN_A_V else list(range(rank, nstages, n))
+    has_last = nstages - 1 in own
     stages = [PipelineStage(layers[k], k, nstages, torch.device("cpu")) for k in own]
     loss = nn.functional.mse_loss
-    schedule = kind(stages if nstages > n else stages[0], n_microbatches=4, loss_fn=loss)
+    schedule = kind(stages if nstages > n else stages[0], n_microbatches=NMICROBATCHES, loss_fn=loss)
     for step in range(2):
         for module in (alone, *layers):
             module.zero_grad()
         x, y = batch(step)
-        out = schedule.step(*((x,) if rank == 0 else ()), **({"target": y} if own[-1] == nstages - 1 else {}))
+        losses = []
+        out = schedule.step(*((x,) if rank == 0 else ()), **({"target": y, "losses": losses} if has_last else {}))
         wanted = alone(x)
-        loss(wanted, y).backward()
-        if own[-1] == nstages - 1:
-            close([out.detach()], [wanted.detach()])
+        whole = loss(wanted, y)
+        whole.backward()
+        if has_last:
+            close([out.detach(), torch.stack(losses).mean().detach()], [wanted.detach(), whole.detach()])
         for k in own:
             close([p.grad for p in layers[k].parameters()], [p.grad for p in alone[k].parameters()])
 
 
 @pytest.mark.parametrize(
-    ("kind", "n", "nstages"), [(ScheduleGPipe, 3, 3), (Schedule1F1B, 2, 2), (ScheduleInterleaved1F1B, 2, 4)]
+    ("kind", "n", "nstages"),
+    [
+        (ScheduleGPipe, 3, 3),
+        (Schedule1F1B, 2, 2),
+        (ScheduleInterleaved1F1B, 2, 4),
+        (ScheduleLoopedBFS, 2, 4),
+        (ScheduleLoopedBFS, 3, 6),
+        (ScheduleInterleavedZeroBubble, 2, 4),
+        (ScheduleZBVZeroBubble, 2, 4),
+        (ScheduleZBVZeroBubble, 4, 8),
+        (ScheduleDualPipeV, 2, 4),
+    ],
 )
 def test_gradients_of_pipelines_are_those_of_the_whole(kind, n, nstages):
     run_group(n, pipeline, kind, nstages)
@@ -142,6 +170,47 @@ def functional(rank):
 @pytest.mark.parametrize("n", [1, 2])
 def test_functional_collectives_in_coalesced_form_and_exported(n):
     run_group(n, functional)
+
+
+def functional_messages(rank):
+    """Around the ring, one by one and together, and in a graph."""
+    n, name, ops = dist.get_world_size(), dist.group.WORLD.group_name, torch.ops._c10d_functional
+    after, before = (rank + 1) % n, (rank - 1) % n
+    own, other = torch.full((3,), float(rank)), torch.full((3,), float(before))
+    sent = ops.isend(own, after, 7, name)
+    found = ops.wait_tensor(ops.irecv(torch.empty(3), before, 7, name))
+    ops.wait_tensor(sent)
+    assert torch.equal(found, other)
+
+    def exchange(x):
+        y = torch.empty_like(x)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, y, before)]):
+            work.wait()
+        return y + 1
+
+    both = ops.batch_p2p_ops(["isend", "irecv"], [after, before], [0, 0], [own, torch.empty(3)], name)
+    assert torch.equal([ops.wait_tensor(x) for x in both][1], other)
+    with torch._dynamo.config.patch(enable_p2p_compilation=True):
+        compiled = torch.compile(exchange, fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            assert torch.equal(compiled(own), other + 1)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_functional_messages_one_by_one_together_and_compiled(n):
+    run_group(n, functional_messages)
+
+
+def all_to_all_operator(rank):
+    """The operator that DTensor calls to shard another dimension, where the mesh's device is not named cpu."""
+    n, whole = dist.get_world_size(), torch.arange(36.0).view(6, 6)
+    found = torch.ops._dtensor.shard_dim_alltoall(whole.chunk(n)[rank].clone(), 0, 1, dist.group.WORLD.group_name)
+    assert torch.equal(found, whole.chunk(n, 1)[rank])
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_operator_from_one_sharded_dimension_to_another(n):
+    run_group(n, all_to_all_operator)
 
 
 # ---- reductions to one rank and to shares, by every operation --------------------------------------------------------
