@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -59,7 +61,7 @@ class Check(NamedTuple):
 
 
 def run_checks(size: int, seed: int) -> Iterator[Outcome]:
-    """Run all checks, one after the other; no failure ends them.
+    """Run all checks, one after the other; no failure ends them. Their names in /dev/shm have a prefix of their own.
 
     Parameters
     ----------
@@ -73,13 +75,28 @@ def run_checks(size: int, seed: int) -> Iterator[Outcome]:
     Outcome
         Of each check, as soon as it is known.
     """
+    prefix = f"selftest{secrets.token_hex(8)}"
     for check in CHECKS:
         start = time.monotonic()
         try:
-            text, passed = check.run(size, seed), True
+            with _named_by(prefix):
+                text, passed = check.run(size, seed), True
         except Exception as error:  # a check must not prevent the next one
             text, passed = f"{type(error).__name__}: {error}", False
         yield Outcome(check.name, passed, text, "" if passed else check.remedy, time.monotonic() - start)
+
+
+@contextlib.contextmanager
+def _named_by(prefix: str) -> Iterator[None]:
+    """Names made here, and by processes started here, begin with it; what other jobs have left is not seen."""
+    before = os.environ.get("SHMRING_FILE_PREFIX")
+    os.environ["SHMRING_FILE_PREFIX"] = prefix
+    try:
+        yield
+    finally:
+        del os.environ["SHMRING_FILE_PREFIX"]
+        if before is not None:
+            os.environ["SHMRING_FILE_PREFIX"] = before
 
 
 def _machine(size: int, seed: int) -> str:
@@ -166,8 +183,8 @@ def _death(size: int, seed: int) -> str:
 def _nothing_left(size: int, seed: int) -> str:
     stale = [x.name for x in leftovers() if x.status == "stale"]
     if stale:
-        raise WrongResultError(f"processes that have died left {', '.join(stale)} in /dev/shm")
-    return "nothing is left in /dev/shm"
+        raise WrongResultError(f"processes of these checks that have died left {', '.join(stale)} in /dev/shm")
+    return "these checks left nothing in /dev/shm"
 
 
 _DOCKER = "In a container, start it with a larger /dev/shm: `docker run --shm-size=1g`, or a memory volume at /dev/shm."
@@ -182,5 +199,5 @@ CHECKS = (
     Check(
         "a killed rank", _death, "Processes must be able to read /proc, and robust futexes must be allowed (seccomp)."
     ),
-    Check("nothing left", _nothing_left, "`shmring info --clean` removes what dead jobs have left."),
+    Check("nothing left", _nothing_left, "Remove these files of /dev/shm, and please report this with `shmring info`."),
 )

@@ -1,16 +1,23 @@
 """`python -m shmring.selftest`: passes here, and names what does not work elsewhere."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
 from support.command import status_of_command
 from support.harness import PATIENCE
 from support.namespaces import needs_mount
 
-from shmring import selftest
+from shmring import leftovers, selftest, sweep
+from shmring.memory import segment
+from shmring.memory.header import ARRAY
+from shmring.memory.names import SHM_DIRECTORY
+from shmring.memory.spelling import segment_name
 from shmring.selftest import checks, ranks
 
 WATCHDOG_S = 300 * PATIENCE
@@ -51,6 +58,33 @@ def test_a_check_that_fails_does_not_end_the_others(monkeypatch):
     first, second = checks.run_checks(2, 9)
     assert first[:4] == ("first", False, "ZeroDivisionError: broken", "repair it")
     assert second[:4] == ("second", True, "2 9", "")
+
+
+def leave_a_name(size, seed):
+    """A process makes a segment with a name and dies."""
+    name = segment_name("left", "r0")
+    pid = in_child(lambda: (segment.create(name, 8192, kind=ARRAY), os.kill(os.getpid(), signal.SIGKILL)))
+    assert status_of(pid) == -signal.SIGKILL
+    return name
+
+
+def test_only_what_the_checks_left_is_a_failure(monkeypatch):
+    nothing_left = checks.CHECKS[-1]
+    assert nothing_left.name == "nothing left"
+    leave_a_name(2, 0)  # another job
+    try:
+        assert [one.status for one in leftovers("left")] == ["stale"]
+        monkeypatch.setattr(checks, "CHECKS", (nothing_left,))
+        assert [outcome.passed for outcome in checks.run_checks(2, 0)] == [True]
+        leaves = checks.Check("leaves", leave_a_name, "-")
+        monkeypatch.setattr(checks, "CHECKS", (leaves, nothing_left))
+        left, found = checks.run_checks(2, 0)
+    finally:
+        sweep("left")
+    name = left.text
+    assert not found.passed
+    assert name in found.text
+    os.unlink(SHM_DIRECTORY + name)
 
 
 def test_a_result_with_other_bits_is_noticed():
