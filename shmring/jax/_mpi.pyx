@@ -21,16 +21,14 @@ from shmring.jax import world
 
 cdef extern from "mpitrampoline.h" nogil:
     enum:
-        SHMRING_MPI_SUCCESS
-        SHMRING_MPI_COMM_WORLD, SHMRING_MPI_COMM_NULL, SHMRING_MPI_UNDEFINED
+        SHMRING_MPI_SUCCESS, SHMRING_MPI_ERR_OTHER
+        SHMRING_MPI_COMM_WORLD, SHMRING_MPI_COMM_NULL
         SHMRING_MPI_BYTE, SHMRING_MPI_INT8_T, SHMRING_MPI_INT16_T, SHMRING_MPI_INT32_T, SHMRING_MPI_INT64_T
         SHMRING_MPI_UINT8_T, SHMRING_MPI_UINT16_T, SHMRING_MPI_UINT32_T, SHMRING_MPI_UINT64_T
         SHMRING_MPI_FLOAT, SHMRING_MPI_DOUBLE, SHMRING_MPI_C_COMPLEX, SHMRING_MPI_C_FLOAT_COMPLEX
         SHMRING_MPI_C_DOUBLE_COMPLEX
         SHMRING_MPI_SUM, SHMRING_MPI_PROD, SHMRING_MPI_MIN, SHMRING_MPI_MAX
     int shmring_mpi_is_imported, shmring_mpi_is_opened
-    enum:
-        SHMRING_MPI_ERR_OTHER
     int shmring_mpi_fail(const char *text)
     int shmring_mpi_fail_as(const char *name, const char *text)
     char *shmring_mpi_text

@@ -30,7 +30,7 @@ def initialize(
         Fields of `shmring.config.Config` for the communicators: ``{"timeout": 60}``. The same on all processes; they
         win over the variables ``SHMRING_*``.
     **options
-        Further arguments of `jax.distributed.initialize`, ``heartbeat_timeout_seconds`` for example.
+        Further arguments of `jax.distributed.initialize`, ``initialization_timeout`` for example.
 
     Raises
     ------

@@ -44,8 +44,9 @@ _ONE_DEVICE = (
 class _World:
     """The communicator of all processes, and what is known of their devices."""
 
-    def __init__(self, client: Any, communicator: Communicator | None, problem: str = "") -> None:
+    def __init__(self, client: Any, size: int, communicator: Communicator | None, problem: str = "") -> None:
         self.client = client
+        self.size = size
         self.communicator = communicator
         self.problem = problem  # why there is no communicator
         self.owner: dict[int, int] = {}  # rank of a device, for those that were the first of a group
@@ -87,12 +88,12 @@ def connect() -> tuple[int, int]:
     state = _client_state()
     if _world is None or _world.client is not state.client:  # a backend that is made again keeps the communicator
         try:
-            session = _agree(state.client, state.process_id, state.num_processes)
+            session = agree(state.client, state.process_id, state.num_processes)
             made = init(rank=state.process_id, size=state.num_processes, session=session,
                         rendezvous_timeout=_patience(), **settings)  # fmt: skip
-            _world = _World(state.client, made)
+            _world = _World(state.client, state.num_processes, made)
         except Exception as error:
-            _world = _World(state.client, None, f"shmring.{type(error).__name__}: {error}")
+            _world = _World(state.client, state.num_processes, None, f"shmring.{type(error).__name__}: {error}")
             warnings.warn(f"no collective of JAX will work: {_world.problem}", RuntimeWarning, stacklevel=2)
     return state.process_id, state.num_processes
 
@@ -104,8 +105,9 @@ def split(color: int, key: int) -> tuple[Communicator | None, str, int]:
     of the group is not given: so all processes take part in each split, and what they have given is compared. Returns
     the group; or None, the reason, and the size as far as it is known.
     """
-    if _world is None or _world.communicator is None:
-        return None, _world.problem if _world else "shmring: this process is not connected", key + 1
+    assert _world is not None, "a group before the start"
+    if _world.communicator is None:
+        return None, _world.problem, _world.size
     world = _world.communicator
     try:
         given = world.all_gather(np.array([color, key], np.int64), timeout=_patience()).tolist()
@@ -159,6 +161,14 @@ def inconsistency(given: list, owner: dict[int, int]) -> str:
                 f"rank {first} gives device {color} as its own, which is of rank {known[color]}, or has device "
                 f"{other}, too: not all processes make the same calls in the same order. {_ONE_DEVICE}"
             )
+    sizes = {color: len(members) for color, members in groups.items()}
+    if len(set(sizes.values())) > 1:
+        # Of ranks that make rows and columns of a mesh in different order, some groups look complete.
+        parts = ", ".join(f"{size} from device {color}" for color, size in sizes.items())
+        return (
+            f"groups made at the same time have different sizes ({parts}): not all processes make the same calls in "
+            "the same order, or axis_index_groups has groups of different sizes, which work with gloo alone"
+        )
     owner.update(known)
     return ""
 
@@ -179,7 +189,7 @@ def _patience() -> float:
 # ---- agreement over JAX's key-value store ----------------------------------------------------------------------------
 
 
-def _agree(client: Any, rank: int, size: int) -> str:
+def agree(client: Any, rank: int, size: int) -> str:
     """The session's key, made by rank 0 once all processes have described themselves; raises on all if one is unfit."""
     limit_ms = int(1000 * _patience())
     client.key_value_set(f"{_PREFIX}process/{rank}", json.dumps(_describe()))

@@ -14,9 +14,12 @@ LIMIT_S = 240 * float(os.environ.get("SHMRING_PATIENCE", "1"))
 
 # What the programs share.
 PROLOGUE = """
-import json, os, signal, sys, time
+import inspect, json, os, signal, sys, time
 FIRST
 import jax, jax.numpy as jnp, numpy as np
+# How long JAX waits at exit for processes that are gone, in releases that have the options.
+QUICK = {"heartbeat_timeout_seconds": 10, "shutdown_timeout_seconds": 10}
+QUICK = {name: QUICK[name] for name in QUICK if name in inspect.signature(jax.distributed.initialize).parameters}
 START
 from jax import lax
 from jax.experimental import multihost_utils

@@ -3,7 +3,7 @@
 import pytest
 from support.jax_programs import run_program
 
-QUICK = {"start": "jax.distributed.initialize(heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)"}
+QUICK = {"start": "jax.distributed.initialize(**QUICK)"}
 SUM = """
     total = mapped(lambda a: lax.psum(a, "x"), mesh(), P("x"), P())
     x = spread(np.ones(2 * n, np.float32), mesh(), "x")

@@ -34,7 +34,7 @@ def run(*command, **environ):
 
 
 def test_initialize_in_a_script_that_an_ordinary_run_starts(tmp_path):
-    first = 'import shmring.jax; shmring.jax.initialize(settings={"timeout": 60}, heartbeat_timeout_seconds=20)'
+    first = 'import shmring.jax; shmring.jax.initialize(settings={"timeout": 60}, initialization_timeout=100)'
     assert run_program(tmp_path, 2, ONE_SUM, first=first, start="", options=()).reports == [EXPECTED] * 2
 
 
