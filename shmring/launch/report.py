@@ -14,6 +14,7 @@ import traceback
 from typing import NamedTuple
 
 from shmring.errors import AbortedError, PeerLostError, RankFailedError
+from shmring.launch.by_value import dumps
 
 _HEADER = struct.Struct("=qqqq")  # kind, status, number of bytes of the text and of the pickle
 _MOST_PER_READ = 1 << 20
@@ -86,7 +87,7 @@ class ReportReader:
 
 def report_of_result(result: object) -> Report:
     """The report of a rank on which ``fn`` returned; raises what pickling raises."""
-    return Report(Kind.RETURNED, 0, "", pickle.dumps(result))
+    return Report(Kind.RETURNED, 0, "", dumps(result))
 
 
 def report_of_failure(error: BaseException) -> Report:
@@ -97,7 +98,7 @@ def report_of_failure(error: BaseException) -> Report:
         return Report(Kind.LEFT, status, text, b"")
     pickled = b""
     with contextlib.suppress(Exception):  # many an exception cannot be pickled, or cannot be made again
-        once = pickle.dumps(error)
+        once = dumps(error)
         if isinstance(pickle.loads(once), BaseException):
             pickled = once
     kind = Kind.FOLLOWED if isinstance(error, (AbortedError, PeerLostError)) else Kind.RAISED

@@ -22,6 +22,7 @@ from shmring.bootstrap.environment import rank_variables
 from shmring.engine.lifecycle import in_child
 from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
+from shmring.launch.by_value import check_portable
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
 from shmring.launch.report import Kind, Report, ReportReader, error_of, report_of_failure, report_of_result, result_of
@@ -48,7 +49,8 @@ def spawn(
     ----------
     fn : callable
         Takes its rank's communicator first. Must be importable by name from a module, unless ``start_method`` is
-        ``"fork"``; and so the calling script needs its ``if __name__ == "__main__":``.
+        ``"fork"``; and so the calling script needs its ``if __name__ == "__main__":``. In a notebook or in the
+        interpreter it may be defined right there, if cloudpickle is installed (``pip install 'shmring[notebook]'``).
     size : int
         How many processes.
     args, kwargs : sequence, mapping, optional
@@ -75,6 +77,8 @@ def spawn(
 
     Raises
     ------
+    ImportError
+        ``fn`` is defined in a notebook or in the interpreter, and cloudpickle is not installed.
     ValueError
         ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, or the platform has
         no such ``start_method``.
@@ -100,6 +104,8 @@ def spawn(
     """
     check_size(operator.index(size))
     context = multiprocessing.get_context(start_method)
+    if start_method != "fork":
+        check_portable(fn)
     session = secrets.token_hex(8)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     grace = seconds(grace, "grace")

@@ -8,6 +8,8 @@ from io import BufferedWriter
 from multiprocessing import reduction
 from typing import Any
 
+from shmring.launch.by_value import dump
+
 
 class Task:
     """Arguments of a process.
@@ -23,7 +25,7 @@ class Task:
     def __reduce__(self) -> tuple:
         # While the process is started, not before: locks and ends of channels can be pickled only then.
         self._memory = os.fdopen(os.memfd_create("arguments"), "wb")
-        reduction.dump(self.args, self._memory, pickle.HIGHEST_PROTOCOL)
+        dump(self.args, self._memory)
         self._memory.flush()
         return _load, (reduction.DupFd(self._memory.fileno()),)
 
