@@ -46,6 +46,13 @@ nitpick_ignore = [("py:exc", name) for name in dir(builtins)] + [("py:class", na
 nitpick_ignore_regex = [("py:.*", r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch)\..*")]
 copybutton_exclude = ".linenos, .gp"
 
+# `sphinx-build -b linkcheck`, which needs the network. Pages of GitHub make their anchors in the browser.
+linkcheck_timeout = 30
+linkcheck_retries = 2
+linkcheck_workers = 4
+linkcheck_ignore = [r"https?://(127\.0\.0\.1|localhost)\b"]
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]
+
 # Inventories come over the network: a build that may not use it has no links to other projects.
 if os.environ.get("SHMRING_SITE_INVENTORIES") == "1":
     extensions.append("sphinx.ext.intersphinx")
