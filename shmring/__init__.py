@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from shmring.launch.init import init
     from shmring.launch.spawn import spawn
     from shmring.memory.sweep import leftovers, sweep
+    from shmring.nodes.from_mpi import from_mpi
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
     from shmring.placement.topology_file import topology
 
@@ -79,6 +80,7 @@ _MODULES = {
     "shmring.launch.init": ("init",),
     "shmring.launch.spawn": ("spawn",),
     "shmring.memory.sweep": ("leftovers", "sweep"),
+    "shmring.nodes.from_mpi": ("from_mpi",),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
     "shmring.placement.topology_file": ("topology",),
 }
@@ -124,6 +126,7 @@ __all__ = [
     "broadcast_channel",
     "channel",
     "fan_in",
+    "from_mpi",
     "init",
     "kernels",
     "leftovers",

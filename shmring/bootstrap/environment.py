@@ -14,6 +14,10 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+_SEVERAL = (
+    "for all of them use shmring.from_mpi() under mpiexec or srun, or torch.distributed with the backend 'shmring' "
+    "(docs/several-machines.md)"
+)
 HOW_TO_SAY = (
     "start the ranks with `shmring run -n N`, torchrun, mpirun or srun, "
     "call shmring.spawn(fn, N), or give init(rank=, size=, session=)"
@@ -137,7 +141,7 @@ def _numbers(environ: Mapping[str, str], family: _Family) -> tuple[int, int]:
 def _refuse_other_machines(environ: Mapping[str, str], family: _Family, size: int) -> None:
     if family.nodes and (nodes := _integer(environ, family.nodes)) != 1:
         raise ValueError(
-            f"{family.nodes}={nodes}: ranks on other machines cannot be reached through shared memory; "
+            f"{family.nodes}={nodes}: ranks on other machines cannot be reached through shared memory; {_SEVERAL}, or "
             "make one communicator per machine with init(rank=, size=, session=)"
         )
     if family.local_size is None or family.local_size not in environ:
@@ -150,8 +154,8 @@ def _refuse_other_machines(environ: Mapping[str, str], family: _Family, size: in
     if local_size != size:
         raise ValueError(
             f"{family.size}={size} but {family.local_size}={local_size}: {size - local_size} ranks are on other "
-            "machines and cannot be reached through shared memory; make one communicator per machine with "
-            f"init(rank=<{family.local_rank}>, size=<{family.local_size}>, session=<a key per machine>)"
+            f"machines and cannot be reached through shared memory; {_SEVERAL}, or make one communicator per machine "
+            f"with init(rank=<{family.local_rank}>, size=<{family.local_size}>, session=<a key per machine>)"
         )
 
 

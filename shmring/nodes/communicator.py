@@ -12,7 +12,7 @@ _ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view")
 
 
 class NodesCommunicator(ObjectCalls, NodesReductions, NodesMessages):
-    """A group of ranks that cannot all map each other's memory; made by a process group of torch.
+    """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
     It has the calls of `shmring.Communicator` on any arrays, with results equal to the bit unless ``reproducible`` is
     false. One thread at a time is in a collective; a second one waits. As a context manager it closes, or aborts if

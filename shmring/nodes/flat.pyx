@@ -151,6 +151,11 @@ def fold(list sources, str op, int code, out, before=None, int total=0):
     f.dst_itemsize = itemsize if total else wide
     count = result.nbytes // <size_t> f.dst_itemsize
     carrier = find_carrier(opcode, code)
+    if carrier != NULL and before is None and total != 0 and total != len(sources):
+        # Not the operands themselves, but sums of some: the kernel would take an average of these.
+        before = np.empty(count * <size_t> wide, np.uint8)
+        fold(sources[:1], op, code, before)
+        sources = sources[1:]
     if before is not None:
         f.first_itemsize = wide
     if carrier != NULL and total == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -216,38 +216,33 @@ class NodesMessages(NodesLifecycle):
         except WireError as error:
             self._break(error)
 
-    def _receive(self, room: np.ndarray, peer: int) -> None:
-        """Handle an envelope."""
+    def _receive(self, room: np.ndarray, peer: int) -> Callable[[], None]:
+        """Queue an envelope, in the order of arrival; the function returned does what follows, and may block."""
         kind, envelope = read(room, peer)
         self._mailboxes[peer].is_polled = True
+        if kind == ACK:
+            return self.turn.run(self._unacknowledged.pop, (peer, envelope.number)).end
         if kind == LEAVING:
             self._left.add(peer)
-        elif kind == ACK:
-            self.turn.run(self._unacknowledged.pop, (peer, envelope.number)).end()
         else:
-            self._match(arrived=[envelope])
+            self.turn.run(self._arrived.append, envelope)
+        return self._match
 
     def _find_arrived(self, src: int, tag: int) -> Envelope | None:
         """In the turn: the first envelope that no receive has matched."""
         matching = (e for e in self._arrived if src in (ANY_SOURCE, e.source) and tag in (ANY_TAG, e.tag))
         return next(matching, None)
 
-    def _match(self, posted: Sequence[NetworkReceive] = (), arrived: Sequence[Envelope] = ()) -> None:
-        """Queue these receives and envelopes, and deliver each pair that matches.
-
-        Both are queued in one turn: an envelope that has arrived must not be lost with its sender.
-        """
-        pair = self.turn.run(self._take_pair, posted, arrived)
+    def _match(self, posted: Sequence[NetworkReceive] = ()) -> None:
+        """Queue these receives, and deliver each pair of a receive and an envelope that match."""
+        pair = self.turn.run(self._take_pair, posted)
         while pair is not None:
             self._deliver(*pair)
             pair = self.turn.run(self._take_pair)
 
-    def _take_pair(
-        self, posted: Sequence[NetworkReceive] = (), arrived: Sequence[Envelope] = ()
-    ) -> tuple[NetworkReceive, Envelope] | None:
+    def _take_pair(self, posted: Sequence[NetworkReceive] = ()) -> tuple[NetworkReceive, Envelope] | None:
         """In the turn: queue these, then remove and return a receive and the envelope that matches it, if there are."""
         self._posted += posted
-        self._arrived += arrived
         pairs = (
             (request, envelope) for envelope in self._arrived for request in self._posted if request.matches(envelope)
         )

@@ -124,8 +124,9 @@ class NodesMovement(NodesCalls):
 
         def opened() -> Arguments:
             source, target = flat.source(x), flat.target(out)
-            sizes = out_sizes = self._even_sizes(source)
-            if rows is not None and out_rows is not None:
+            if rows is None or out_rows is None:
+                sizes = out_sizes = self._even_sizes(source)
+            else:
                 width = width_of(x, sum(rows), "x")
                 sizes, out_sizes = (tuple(n * width for n in some) for some in (rows, out_rows))
             check_out("x", source, target, sum(sizes))

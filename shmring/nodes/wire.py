@@ -58,7 +58,7 @@ class Wire(ABC):
         Of the group, for error messages.
     rank, size : int
     is_polled : bool
-        Whether envelopes are received by threads that call `poll`, and not by threads of the wire.
+        Whether a thread that waits receives envelopes sooner if it calls `poll`.
     """
 
     name: str
@@ -100,16 +100,17 @@ class Wire(ABC):
 
     @abstractmethod
     def listen(
-        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], None],
+        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
         lost: Callable[[int, WireError], None],
     ) -> None:  # fmt: skip
         """Receive envelopes of this rank from now on, each into ``room()``; idempotent.
 
-        ``deliver(data, peer)`` is called for each, ``lost(peer, error)`` once the connection has ended, both by a
-        thread of the wire or by one that calls `poll`.
+        ``deliver(data, peer)`` is called for each in the order of arrival, and returns what is to be called next.
+        ``lost(peer, error)`` is called once the connection has ended. Both by a thread of the wire, or one that calls
+        `poll`.
         """
 
-    def poll(self) -> None:  # noqa: B027  nothing to do where threads receive
+    def poll(self) -> object:  # noqa: B027  nothing to do where threads wait for them
         """Receive envelopes that have arrived, where `is_polled`."""
 
     @abstractmethod

@@ -133,7 +133,7 @@ class GlooWire(Wire):
     # ---- envelopes: a thread for each peer ----
 
     def listen(
-        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], None],
+        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
         lost: Callable[[int, WireError], None],
     ) -> None:  # fmt: skip
         """As `Wire.listen`."""
@@ -145,7 +145,7 @@ class GlooWire(Wire):
                 while True:
                     data = room()
                     self.wait(self.recv(data, peer, Channel.ENVELOPE), peer)
-                    deliver(data, peer)
+                    deliver(data, peer)()
             except WireError as error:
                 lost(peer, error)
 

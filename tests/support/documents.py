@@ -7,9 +7,9 @@ An HTML comment right before a block, which a reader of the page does not see, h
     <!-- as a program -->           in an interpreter of its own; so is a block without a comment
     <!-- with files -->             before shell commands: of a ``sh`` block, lines that call ``shmring`` are run
 
-"with torch" or "with jax" after the head leaves a block to the tests that need that. Code after the head and a colon
-runs before the block, and that of a comment ``<!-- check: ... -->`` right after the block runs after it. A comment
-``<!-- prints: ... -->`` there is what a program prints.
+"with torch", "with jax" or "with mpi" after the head leaves a block to the tests that need that. Code after the head
+and a colon runs before the block, and that of a comment ``<!-- check: ... -->`` right after the block runs after it. A
+comment ``<!-- prints: ... -->`` there is what a program prints.
 
 A comment ``<!-- rows on 2 ranks: ... -->`` or ``<!-- rows here: ... -->`` stands before a table whose last two columns
 are code: in each row, after the code of the comment, the first of them runs, and the second is true then.

@@ -17,7 +17,7 @@ from support.installed import ROOT
 import shmring
 
 WATCHDOG_S = 120 * PATIENCE
-HERE = [block for block in blocks("python") if not block.how.endswith((" with torch", " with jax"))]
+HERE = [block for block in blocks("python") if not block.how.endswith((" with torch", " with jax", " with mpi"))]
 COMMANDS = [block for block in blocks("sh") if re.search("^shmring ", block.code, re.MULTILINE)]
 
 
@@ -78,5 +78,5 @@ def test_commands(block, tmp_path):
 def test_every_block_of_python_is_run():
     text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     assert len(blocks("python")) == text.count("```python")
-    known = re.compile(r"((on \d ranks?|as \d programs)( with (torch|jax))?|as a program|)")
+    known = re.compile(r"((on \d ranks?|as \d programs)( with (torch|jax|mpi))?|as a program|)")
     assert [block.name for block in blocks("python") if not known.fullmatch(block.how)] == []

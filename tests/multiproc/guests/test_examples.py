@@ -110,9 +110,15 @@ def test_actors_teach_a_learner(actors):
     assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in output
 
 
+def test_several_machines_prints_the_same_alone_and_under_the_launcher():
+    example = str(ROOT / "examples/several_machines.py")
+    assert run(example).startswith("mean ")
+    assert run("-m", "shmring", "run", "-n", "4", example) == run(example)
+
+
 def test_every_example_is_run_here_or_with_pytorch():
-    with_pytorch = {"char_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
-    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - with_pytorch == {
+    elsewhere = {"char_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - elsewhere == {
         "actors_and_learner.py",
         "data_loader.py",
         "groups.py",
@@ -122,6 +128,7 @@ def test_every_example_is_run_here_or_with_pytorch():
         "persistent_plan.py",
         "ping_pong.py",
         "pipeline.py",
+        "several_machines.py",
         "shrink_and_go_on.py",
         "shared_arrays.py",
         "spawn_sum.py",

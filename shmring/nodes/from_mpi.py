@@ -1,0 +1,193 @@
+"""A communicator over the processes of an MPI communicator."""
+
+from __future__ import annotations
+
+import operator
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shmring.communicator import Communicator
+from shmring.errors import BrokenError, PeerLostError, RendezvousError
+from shmring.launch.init import init
+from shmring.nodes.communicator import NodesCommunicator
+from shmring.nodes.discovery import discover_nodes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_THREADS = (
+    "shmring.from_mpi needs MPI.THREAD_MULTIPLE, since a thread makes asynchronous calls beside the program's own, but "
+    "this process has thread level {level}. mpi4py asks for it by default: remove what sets mpi4py.rc.thread_level or "
+    "mpi4py.rc.threads, or where the program starts MPI itself, ask for it in MPI_Init_thread"
+)
+
+
+class MpiCommunicator(NodesCommunicator):
+    """A communicator over several machines, made by `from_mpi`: MPI between them.
+
+    Attributes
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        A duplicate of the communicator given, which this one uses alone.
+    parent_ranks : tuple of int or None
+        The number of each rank in the communicator from which this one was made; None if it was made by `from_mpi`.
+    """
+
+    mpi: Any
+    settings: dict[str, Any]  # as given to `from_mpi`
+    parent_ranks: tuple[int, ...] | None = None
+
+    def split(self, color, key=None, *, rendezvous_timeout=300.0, **settings):
+        """As `shmring.Communicator.split`."""
+        numbers = [0 if number is None else operator.index(number) for number in (color, key)]
+        own = np.array([color is not None, *numbers], np.int64)
+        colors = self.all_gather(own)
+        if color is None:
+            return None
+        members = [r for r in range(self.size) if colors[r, 0] and colors[r, 1] == own[1]]
+        members.sort(key=lambda r: (colors[r, 2], r))
+        return self._make_group(members, rendezvous_timeout, settings)
+
+    def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
+        """As `shmring.Communicator.subgroup`."""
+        members = [self._checked_rank(r, "ranks") for r in ranks]
+        if len(set(members)) < len(members):
+            raise ValueError(f"ranks={members}: a rank may be listed only once")
+        if self.rank not in members:
+            raise ValueError(f"ranks={members}: this rank, {self.rank}, is not among them; only the listed ranks call")
+        self.check_usable()
+        return self._make_group(members, rendezvous_timeout, settings)
+
+    def dup(self, *, rendezvous_timeout=300.0, **settings):
+        """As `shmring.Communicator.dup`."""
+        self.check_usable()
+        return self._make_group(range(self.size), rendezvous_timeout, settings)
+
+    def shrink(self, *, rendezvous_timeout=300.0, **settings):
+        """Make a communicator of all ranks but the one that the failure of this one is about, if it died.
+
+        All other ranks call. MPI must still work after the death, which most launchers prevent by ending all ranks:
+        ``mpiexec -disable-auto-cleanup`` of MPICH does not. `RendezvousError` if MPI cannot make the group.
+        """
+        lost = {self._failure.rank} if isinstance(self._failure, PeerLostError) else set()
+        members = [r for r in range(self.size) if r not in lost]
+        return self._make_group(members, rendezvous_timeout, settings)
+
+    def _make_group(self, members: Sequence[int], rendezvous_timeout: float | None, settings: dict) -> Any:
+        """The members call."""
+        from mpi4py import MPI
+
+        settings = {**self.settings, **settings}
+        self.config.changed(**settings)
+        try:
+            comm = self.mpi.Create_group(self.mpi.Get_group().Incl(list(members)))
+        except MPI.Exception as error:
+            text = f"{self.name}: MPI cannot make a group of the ranks {list(members)}: {error}"
+            raise RendezvousError(text) from error
+        try:
+            group = _connect(comm, self.reproducible, rendezvous_timeout, settings)
+        except BrokenError as error:
+            raise RendezvousError(f"{self.name}: no group of the ranks {list(members)}: {error}") from error
+        group.parent_ranks = tuple(members)
+        return group
+
+
+def from_mpi(
+    comm: MPI.Intracomm | None = None,
+    *,
+    reproducible: bool = True,
+    rendezvous_timeout: float | None = 300.0,
+    **settings,
+) -> Communicator | MpiCommunicator:
+    """Make a communicator of the processes of an mpi4py communicator: shared memory inside each machine, MPI between.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        By default ``MPI.COMM_WORLD``. It is duplicated; messages of the program on it do not interfere.
+    reproducible : bool
+        By default all sums run in rank order and have the bits of one machine. False: the ranks of each machine are
+        added first, which moves less between machines; then the bits depend on how ranks are distributed, but are the
+        same on all ranks and in every run.
+    rendezvous_timeout : float, optional
+        Seconds to wait for the other ranks of this machine; None: no limit.
+    **settings
+        Fields of `shmring.config.Config`, as `init` takes them.
+
+    Returns
+    -------
+    Communicator or MpiCommunicator
+        Where all ranks can map each other's memory an ordinary communicator, which does not use MPI. Else one with the
+        same calls; `empty`, `zeros`, `array` and `share` are on its ``local``, the communicator of this machine.
+
+    Raises
+    ------
+    ImportError
+        mpi4py is not installed.
+    TypeError, ValueError
+        ``comm`` is not an intracommunicator of mpi4py, or a bad setting.
+    RuntimeError
+        MPI is not initialized, or its thread level is below ``MPI.THREAD_MULTIPLE``, which mpi4py asks for by default.
+    RendezvousError
+        Another rank could not be connected; the message has its error.
+    RendezvousTimeoutError, PeerLostError, OutOfSharedMemoryError, SegmentError
+        As `init`.
+
+    Notes
+    -----
+    Collective over ``comm``. Launch with what starts your MPI: ``mpiexec -n 4 python program.py``, ``srun``, ...
+    """
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(
+            "shmring.from_mpi needs mpi4py: pip install 'shmring[mpi]' and an MPI, for instance pip install mpich"
+        ) from error
+    if comm is None:
+        comm = MPI.COMM_WORLD
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"comm={comm!r}: must be an intracommunicator of mpi4py, such as MPI.COMM_WORLD")
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        raise RuntimeError("MPI is not initialized in this process, or ended already")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise RuntimeError(_THREADS.format(level=MPI.Query_thread()))
+    return _connect(comm.Dup(), reproducible, rendezvous_timeout, settings)
+
+
+def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict) -> Any:
+    """``comm`` is for the new communicator alone."""
+    from mpi4py import MPI
+
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    rank, size = comm.Get_rank(), comm.Get_size()
+    session = comm.bcast(f"mpi.{secrets.token_hex(8)}" if rank == 0 else None)
+    nodes = discover_nodes(comm.allgather, rank, size, session)
+    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
+    local, failure = None, None
+    try:
+        local = init(
+            rank=nodes[node].index(rank), size=len(nodes[node]), session=f"{session}.{node}",
+            rendezvous_timeout=rendezvous_timeout, **settings,
+        )  # fmt: skip
+    except Exception as error:  # the others are to know
+        failure = error
+    outcomes = comm.allgather(None if failure is None else f"{type(failure).__name__}: {failure}")
+    if failure is not None:
+        raise failure
+    assert local is not None
+    for r, outcome in enumerate(outcomes):
+        if outcome is not None:
+            local.close()
+            raise RendezvousError(f"{session}: rank {r} could not be connected: {outcome}")
+    if len(nodes) == 1:
+        comm.Free()
+        return local
+    from shmring.nodes.mpi_wire import MpiWire
+
+    wire = MpiWire(session, comm, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
+    group = MpiCommunicator(local, nodes, wire, reproducible)
+    group.mpi, group.settings = comm, settings
+    return group

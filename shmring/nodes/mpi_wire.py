@@ -1,0 +1,254 @@
+"""The wire of MPI, through mpi4py: any MPI that the program uses, over whatever network that supports.
+
+MPI has neither a wait with a time limit nor an error for a dead peer that all implementations give. So every wait here
+tests its request, with a look now and then for *notices*: small messages by which a rank makes known that it leaves, or
+that a call has failed and why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from shmring.engine import lifecycle
+from shmring.errors import CollectiveTimeoutError, PeerLostError
+from shmring.nodes.wire import Channel, Wire, WireError
+
+SPIN_TESTS = 200  # before a wait lets others run between two tests,
+YIELD_S = 2e-3  # and for how long it does before it sleeps
+SLEEPS_S = (20e-6, 1e-3)  # first and longest sleep
+NOTICE_TESTS = 64  # between two looks for notices
+NOTICE_NBYTES = 4096 + 8
+
+_FAILED, _LEFT = 1, 2
+_NOTICE = len(Channel)
+
+
+class MpiWire(Wire):
+    """The ranks of an mpi4py communicator.
+
+    Parameters
+    ----------
+    name : str
+        For error messages.
+    comm : mpi4py.MPI.Intracomm
+        Used by this wire only, with ``MPI.ERRORS_RETURN``.
+    others : sequence of int
+        The ranks of other nodes.
+    """
+
+    is_polled = True
+
+    def __init__(self, name: str, comm: Any, others: list[int]) -> None:
+        self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()
+        self._comm = comm
+        self._others = others
+        self._tags = (comm.Get_attr(MPI.TAG_UB) + 1) // (_NOTICE + 1)  # of each channel; MPI guarantees 32767 in all
+        self._is_cut = False
+        self._works: dict[int, tuple[Any, np.ndarray]] = {}  # pending, with the memory that MPI reads or writes
+        self._looking = threading.Lock()  # for notices and envelopes: taken without waiting
+        self._failure: bytes | None = None
+        self._left: set[int] = set()
+        self._ended: set[int] = set()  # of those that were listened to
+        self._notice = np.zeros(NOTICE_NBYTES, np.uint8)
+        self._notices = self._receive(self._notice, MPI.ANY_SOURCE, _NOTICE)
+        self._sent: list[tuple[Any, np.ndarray]] = []
+        self._listening: set[int] = set()
+        self._envelope: tuple[Any, np.ndarray] | None = None
+        self._handlers: tuple | None = None
+        self._thread: threading.Thread | None = None
+
+    # ---- data ----
+
+    def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
+        """As `Wire.send`."""
+        return self._begin(self._comm.Isend, data, peer, channel, number)
+
+    def recv(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
+        """As `Wire.recv`."""
+        return self._begin(self._comm.Irecv, data, peer, channel, number)
+
+    def _begin(self, start: Callable, data: np.ndarray, peer: int, channel: Channel, number: int) -> Any:
+        if self._is_cut:
+            raise self._lost_error(peer)
+        work = self._attempt(peer, start, [data, MPI.BYTE], peer, channel * self._tags + number % self._tags)
+        self._works[id(work)] = work, data
+        return work
+
+    def wait(self, work: Any, peer: int, left_s: float | None = None) -> None:
+        """As `Wire.wait`."""
+        test, ntests, since = work.Test, 0, 0.0
+        while not self._attempt(peer, test):
+            ntests += 1
+            if ntests < SPIN_TESTS and ntests % NOTICE_TESTS:
+                continue
+            if self._is_lost(peer) and not self._attempt(peer, test):
+                raise self._lost_error(peer)
+            now = time.monotonic()
+            since = since or now
+            if left_s is not None and now - since > left_s:
+                late = f"{self.name}: rank {peer}, on another node, did not come in time"
+                raise WireError(CollectiveTimeoutError(late, (peer,)))
+            if now - since < YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], (now - since) / 64)))
+        self._works.pop(id(work), None)
+
+    def _receive(self, data: np.ndarray, source: int, channel: int) -> Any:
+        return self._comm.Irecv([data, MPI.BYTE], source, channel * self._tags)
+
+    def _attempt(self, peer: int, function: Callable, *args) -> Any:
+        try:
+            return function(*args)
+        except MPI.Exception as error:
+            text = f"{self.name}: rank {peer}, on another node, died or left ({error})"
+            raise WireError(PeerLostError(text, peer)) from error
+
+    def _lost_error(self, peer: int) -> WireError:
+        how = "has left the group" if peer in self._left else "failed, or this rank has closed its connections"
+        return WireError(PeerLostError(f"{self.name}: rank {peer}, on another node, {how}", peer))
+
+    # ---- notices ----
+
+    def _is_lost(self, peer: int) -> bool:
+        """Read the notices that have arrived: whether nothing more will come from this rank.
+
+        What it sent before it left has arrived before its notice.
+        """
+        if self._looking.acquire(blocking=False):
+            try:
+                self._read_notices()
+            finally:
+                self._looking.release()
+        return self._failure is not None or self._is_cut or peer in self._left
+
+    def _read_notices(self) -> None:
+        status = MPI.Status()
+        while self._attempt(self.rank, self._notices.Test, status):
+            source, kind = status.Get_source(), int(self._notice[0])
+            length = int.from_bytes(self._notice[1:8].tobytes(), "little")
+            if kind == _FAILED and self._failure is None:
+                self._failure = self._notice[8 : 8 + length].tobytes()
+            elif kind == _LEFT:
+                self._left.add(source)
+            self._notices = self._receive(self._notice, MPI.ANY_SOURCE, _NOTICE)
+
+    def _notify(self, kind: int, content: bytes) -> None:
+        content = content[: NOTICE_NBYTES - 8]
+        data = np.frombuffer(bytes([kind]) + len(content).to_bytes(7, "little") + content, np.uint8)
+        for peer in self._others:
+            try:
+                self._sent.append((self._comm.Isend([data, MPI.BYTE], peer, _NOTICE * self._tags), data))
+            except MPI.Exception:  # it is dead
+                continue
+
+    def await_all(self, timeout_s: float | None) -> None:
+        """As `Wire.await_all`: making the communicator has done so."""
+
+    def publish_failure(self, record: bytes) -> bytes | None:
+        """As `Wire.publish_failure`."""
+        if not (self._is_cut or self._is_lost(self.rank)):
+            self._notify(_FAILED, record)
+        return self._failure
+
+    def announce_leave(self) -> None:
+        """As `Wire.announce_leave`."""
+        if not self._is_cut:
+            self._notify(_LEFT, b"")
+
+    def has_left(self, peer: int) -> bool:
+        """As `Wire.has_left`."""
+        return peer in self._left
+
+    def cut(self) -> None:
+        """As `Wire.cut`. To the others, notices say so; what is pending here keeps its memory."""
+        if not self._is_cut:
+            self._is_cut = True
+            _abandoned.extend(self._works.values())
+
+    def join(self, timeout_s: float) -> None:
+        """Let the notices leave, as long as ``timeout_s``, and withdraw this rank's own receives."""
+        until = time.monotonic() + timeout_s
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        try:
+            while self._sent and time.monotonic() < until:
+                self._sent = [(work, data) for work, data in self._sent if not work.Test()]
+                os.sched_yield()
+            for work in [self._notices] + ([self._envelope[0]] if self._envelope else []):
+                work.Cancel()
+                work.Wait()
+        except MPI.Exception:  # a peer is dead
+            _abandoned.extend(self._sent)
+
+    # ---- envelopes ----
+
+    def listen(
+        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
+        lost: Callable[[int, WireError], None],
+    ) -> None:  # fmt: skip
+        """As `Wire.listen`: from all ranks at once."""
+        self._listening.add(peer)
+        if self._handlers is not None:
+            return
+        self._handlers = room, deliver, lost
+        data = room()
+        self._envelope = self._receive(data, MPI.ANY_SOURCE, Channel.ENVELOPE), data
+        # MPI makes progress only in its calls, and a rank that waits in shared memory makes none.
+        self._thread = threading.Thread(target=self._serve, name=f"shmring {self.name} messages", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        """Receive envelopes until the wire is cut. Runs in a thread of its own."""
+        assert self._handlers is not None
+        sleep_s = SLEEPS_S[0]
+        try:
+            while not self._is_cut:
+                sleep_s = SLEEPS_S[0] if self.poll() else min(SLEEPS_S[1], 1.2 * sleep_s)
+                time.sleep(sleep_s)
+        except WireError as error:
+            for peer in self._listening - self._ended:
+                self._handlers[2](peer, error)
+
+    def poll(self) -> bool:
+        """As `Wire.poll`; whether there were any."""
+        if self._handlers is None or self._is_cut or not self._looking.acquire(blocking=False):
+            return False
+        _, deliver, lost = self._handlers
+        try:
+            nexts = [deliver(data, source) for data, source in self._take_envelopes()]
+            self._read_notices()
+        finally:
+            self._looking.release()
+        for what in nexts:
+            what()
+        if self._failure is not None:
+            raise self._lost_error(self.rank)
+        for peer in self._left & self._listening - self._ended:
+            self._ended.add(peer)
+            lost(peer, self._lost_error(peer))
+        return bool(nexts)
+
+    def _take_envelopes(self) -> list[tuple[np.ndarray, int]]:
+        assert self._envelope is not None
+        assert self._handlers is not None
+        arrived, status = [], MPI.Status()
+        while self._attempt(self.rank, self._envelope[0].Test, status):
+            arrived.append((self._envelope[1], status.Get_source()))
+            data = self._handlers[0]()
+            self._envelope = self._receive(data, MPI.ANY_SOURCE, Channel.ENVELOPE), data
+        return arrived
+
+
+_abandoned: list[tuple[Any, np.ndarray]] = []
+
+# A second time, as mpi4py was imported before: these leave before it ends MPI.
+atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)

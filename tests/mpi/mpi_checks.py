@@ -1,0 +1,335 @@
+"""What the ranks of `test_mpi.py` do: ``mpi_checks.py CHECK LAYOUT``; ranks with one letter are on one node."""
+
+import asyncio
+import os
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import shmring
+from shmring.nodes.from_mpi import MpiCommunicator
+
+
+def raises(kind, call, text=""):
+    """What ``call()`` raises; the interpreters of the ranks may have no pytest."""
+    raised = None
+    try:
+        call()
+    except kind as error:
+        raised = error
+    assert raised is not None, f"no {kind}"
+    assert text in str(raised), raised
+    return raised
+
+
+def numbers(comm, count, dtype, seed=0):
+    rows = [np.random.default_rng([seed, r]).standard_normal(count) * 100 for r in range(comm.size)]
+    if np.dtype(dtype).kind == "u":
+        rows = [abs(row) for row in rows]
+    return [row.astype(dtype) for row in rows]
+
+
+def collectives(comm):
+    n, me = comm.size, comm.rank
+    for count in (0, 1, 1000, 60_000, 700_000):
+        for dtype in (np.float32, np.int16, np.float16) if count < 700_000 else (np.float64,):
+            rows = numbers(comm, count, dtype)
+            for op, function in (("max", np.maximum), ("min", np.minimum)):
+                wanted = function.reduce(rows)
+                assert np.array_equal(comm.all_reduce(rows[me].copy(), op=op), wanted)
+                out = np.zeros(count, dtype)
+                assert comm.reduce(rows[me], out, root=n - 1, op=op) is (out if me == n - 1 else None)
+                assert me != n - 1 or np.array_equal(out, wanted)
+            assert np.array_equal(comm.all_gather(rows[me]), np.stack(rows))
+            gathered = comm.gather(rows[me], root=n - 1)
+            assert np.array_equal(gathered, np.stack(rows)) if me == n - 1 else gathered is None
+            x = rows[me].copy()
+            assert np.array_equal(comm.broadcast(x, root=1), rows[1])
+            out = np.empty(count, dtype)
+            comm.scatter(np.stack(rows) if me == 1 else None, out, root=1)
+            assert np.array_equal(out, rows[me])
+            assert np.array_equal(comm.all_to_all(np.stack(rows)), np.stack([rows[me]] * n))
+            assert np.array_equal(comm.reduce_scatter(np.stack(rows), op="max"), rows[me])
+            x = np.stack(rows)[:, ::2]  # not contiguous
+            comm.broadcast(x)
+            assert np.array_equal(x, np.stack(rows)[:, ::2])
+    whole = np.arange(sum(range(n + 1)) * 3).reshape(-1, 3)
+    counts = list(range(1, n + 1))
+    starts = np.cumsum([0, *counts])
+    own = whole[starts[me] : starts[me + 1]]
+    assert np.array_equal(comm.all_gather(own, counts=counts), whole)
+    gathered = comm.gather(own, root=0, counts=counts)
+    assert me or np.array_equal(gathered, whole)
+    assert np.array_equal(comm.scatter(whole, np.empty_like(own), counts=counts), own)
+    assert np.array_equal(comm.reduce_scatter(whole, counts=counts), n * own)
+    sent = np.repeat(np.arange(n), counts).reshape(-1, 1) + 10 * me
+    wanted = np.repeat(me + 10 * np.arange(n), counts[me]).reshape(-1, 1)
+    assert np.array_equal(comm.all_to_all(sent, counts=counts), wanted)
+    assert np.array_equal(comm.all_to_all(sent, counts=counts, out_counts=[counts[me]] * n), wanted)
+    assert np.array_equal(comm.scan(np.full(5, me + 1)), np.full(5, sum(range(me + 2))))
+    assert np.array_equal(comm.exscan(np.full(5, me + 1)), np.full(5, sum(range(me + 1)) if me else 1))
+    assert np.array_equal(comm.all_reduce(np.full(3, me + 1), op=np.add), np.full(3, sum(counts)))
+    assert np.array_equal(comm.scan(np.full(3, me + 1), op=lambda a, b: a * 2 + b)[:1] > 0, [True])
+    many = comm.all_reduce_many([np.ones(3), np.ones(4, np.int32), np.ones(2)])
+    assert [x.tolist() for x in many] == [[n] * 3, [n] * 4, [n] * 2]
+    assert np.array_equal(comm.broadcast_many([np.full(2, me)], root=1)[0], [1, 1])
+    comm.barrier()
+
+
+def bits(comm):
+    """The same ranks as one node."""
+    os.environ["SHMRING_NODE"] = ""
+    one = shmring.from_mpi()
+    assert isinstance(one, shmring.Communicator)
+    words = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+    for dtype in (np.float64, np.float32, np.float16):
+        for count in (7, 4097, 100_003, 600_001):
+            x = numbers(comm, count, dtype, seed=count)[comm.rank]
+            for op in ("sum", "avg", "prod"):
+                found, wanted = (c.all_reduce(x.copy(), op=op) for c in (comm, one))
+                assert np.array_equal(found.view(words[x.itemsize]), wanted.view(words[x.itemsize])), (dtype, count, op)
+            for call in ("scan", "exscan"):
+                found, wanted = (getattr(c, call)(x.copy(), op="avg") for c in (comm, one))
+                assert np.array_equal(found.view(words[x.itemsize]), wanted.view(words[x.itemsize])), (dtype, call)
+            rows = x[: count // comm.size * comm.size].reshape(comm.size, -1)
+            found, wanted = (c.reduce_scatter(rows) for c in (comm, one))
+            assert np.array_equal(found.view(words[x.itemsize]), wanted.view(words[x.itemsize]))
+    one.close()
+
+
+def objects(comm):
+    n, me = comm.size, comm.rank
+    big = np.arange(100_000) + me
+    assert comm.broadcast_object({"from": me}, root=1) == {"from": 1}
+    assert np.array_equal(comm.broadcast_object(big, root=n - 1), np.arange(100_000) + n - 1)
+    assert comm.all_gather_object(("rank", me)) == [("rank", r) for r in range(n)]
+    assert [x[0] for x in comm.all_gather_object(big)] == list(range(n))
+    assert comm.gather_object(me, root=1) == (list(range(n)) if me == 1 else None)
+    assert comm.scatter_object([str(r) for r in range(n)] if me == 0 else None) == str(me)
+    assert comm.all_to_all_object([(me, r) for r in range(n)]) == [(r, me) for r in range(n)]
+    raises(shmring.ObjectError, lambda: comm.all_gather_object(lambda: 0 if me == 0 else me))
+    comm.barrier()
+
+
+def messages(comm):
+    n, me = comm.size, comm.rank
+    after, before = (me + 1) % n, (me - 1) % n
+    for count in (0, 1, 1000, 300_000):
+        out = np.zeros(count)
+        message = comm.sendrecv(np.full(count, float(me)), after, out, before, tag=7)
+        assert (message.source, message.tag, message.nbytes) == (before, 7, 8 * count)
+        assert (out == before).all()
+    if me == 0:
+        seen = []
+        x = np.zeros(2, np.int64)
+        for _ in range(50 * (n - 1)):
+            source = comm.recv(x).source
+            assert source == x[0]
+            seen.append(tuple(x))
+        for r in range(1, n):
+            assert [k for source, k in seen if source == r] == list(range(50))
+    else:
+        for k in range(50):
+            comm.send(np.array([me, k]), 0, tag=k)
+    comm.barrier()
+    requests = [comm.irecv(np.zeros(40_000), r, tag=1) for r in range(n) if r != me]
+    sends = [comm.isend(np.full(40_000, float(me)), r, tag=1) for r in range(n) if r != me]
+    for request in requests:
+        assert (request.x if hasattr(request, "x") else np.zeros(1)).size
+        assert request.wait(60).nbytes == 320_000
+    for send in sends:
+        send.wait(60)
+    found = comm.recv_object(before, 0) if me % 2 else None  # what is long waits for its receiver
+    comm.send_object({"big": np.arange(20_000), "from": me}, after)
+    comm.send_object("small", after, tag=3)
+    found = found or comm.recv_object(before, 0)
+    assert found["from"] == before
+    assert (found["big"] == np.arange(20_000)).all()
+    assert comm.probe(before, 3).is_object
+    assert comm.recv_object() == "small"
+    assert comm.iprobe() is None
+    comm.barrier()
+    far = next(r for r in range(n) if r not in comm.nodes[comm.node])
+    raises(shmring.MessageTimeoutError, lambda: comm.recv(np.zeros(1), far, timeout=0.05))
+    comm.barrier()
+    if me == 0:
+        comm.send(np.ones(3), far)
+    elif me == far:
+        raises(shmring.MessageTooLongError, lambda: comm.recv(np.zeros(2), 0))
+        raises(TypeError, lambda: comm.recv(np.zeros(3, np.int64), 0), "stays receivable")
+        raises(shmring.MessageError, lambda: comm.recv_object(0), "recv()")
+        x = np.zeros(3)
+        comm.recv(x)
+        assert (x == 1).all()
+    comm.barrier()
+
+
+def background(comm):
+    n = comm.size
+    work = [comm.all_reduce(np.full(k, 1.0), async_op=True) for k in (1, 1000, 200_000)]
+    synchronous = comm.all_reduce(np.ones(2))
+    assert (synchronous == n).all()
+    assert [w.wait(60)[0] for w in work] == [n] * 3
+    assert (comm.all_gather(np.array([comm.rank]), async_op=True).wait().reshape(-1) == np.arange(n)).all()
+
+    async def both():
+        return await asyncio.gather(*[_awaited(comm.all_reduce(np.ones(3), async_op=True)) for _ in range(3)])
+
+    assert all((x == n).all() for x in asyncio.run(both()))
+    called = []
+    comm.barrier(async_op=True).add_done_callback(lambda w: called.append(comm.all_reduce(np.ones(1))[0]))
+    comm.barrier()
+    assert called == [n]
+    raises(TypeError, lambda: comm.all_reduce("text", async_op=True))
+    x = np.ones(1000)
+    plan = comm.plan("all_reduce", x, op="max")
+    for k in range(5):
+        x[:] = comm.rank + k
+        assert plan() is x
+        assert (x == n - 1 + k).all()
+    x[:] = comm.rank
+    assert (plan.start().wait() == n - 1).all()
+    assert "nodes" in plan.describe()
+    raises(ValueError, lambda: comm.plan("send", x), "has no plans")
+
+
+async def _awaited(work):
+    return await work
+
+
+def groups(comm):
+    n, me = comm.size, comm.rank
+    half = comm.split(me % 2, key=-me)
+    members = sorted((r for r in range(n) if r % 2 == me % 2), reverse=True)
+    assert half.parent_ranks == tuple(members) or half.size == len(members)
+    assert half.rank == members.index(me)
+    assert half.all_reduce(np.array([me]))[0] == sum(members)
+    half.close()
+    assert comm.split(None if me == 0 else 5) is None or me
+    if me in (0, n - 1):
+        pair = comm.subgroup([n - 1, 0])
+        assert pair.rank == (0 if me == n - 1 else 1)
+        assert pair.all_gather_object(me) == [n - 1, 0]
+        pair.close()
+    again = comm.dup(timeout=30.0)
+    assert again.config.timeout == 30
+    assert again.all_reduce(np.ones(1))[0] == n
+    again.close()
+    raises(ValueError, lambda: comm.subgroup([me, me]), "only once")
+    raises(ValueError, lambda: comm.subgroup([(me + 1) % n]), "not among them")
+    comm.barrier()
+
+
+def merged(comm):
+    """Each node adds its ranks first: equal on all ranks and in every run, near the sum in rank order."""
+    with shmring.from_mpi(reproducible=False) as loose:
+        for count in (5, 1000, 300_000):
+            rows = numbers(comm, count, np.float64)
+            nodes = [sum(rows[r] for r in ranks) for ranks in comm.nodes]
+            found = loose.all_reduce(rows[comm.rank].copy())
+            wanted = nodes[0]
+            for one in nodes[1:]:
+                wanted = wanted + one
+            assert np.array_equal(found, wanted)
+            assert np.array_equal(found, loose.all_reduce(rows[comm.rank].copy()))
+            mean = loose.all_reduce(rows[comm.rank].copy(), op="avg")
+            assert np.array_equal(mean, wanted / comm.size)
+
+
+def refusals(comm):
+    assert isinstance(comm, MpiCommunicator)
+    for name in ("empty", "zeros", "array", "share"):
+        raises(TypeError, lambda name=name: getattr(comm, name)(3), "comm.local")
+    raises(AttributeError, lambda: comm.nothing)
+    raises(TypeError, lambda: comm.all_reduce([1, 2]))
+    raises(TypeError, lambda: comm.all_reduce(np.ones(2, bool), op="avg"), "not defined")
+    raises(ValueError, lambda: comm.all_reduce(np.ones(2), op="xyz"), "unknown op")
+    raises(ValueError, lambda: comm.broadcast(np.ones(2), root=99), "must be a rank")
+    raises(ValueError, lambda: comm.all_reduce(np.ones(2), timeout=-1))
+    raises(ValueError, lambda: comm.all_reduce(np.ones(2), np.ones(3)), "must have 2")
+    raises(TypeError, lambda: comm.all_reduce(np.ones(2), np.ones(2, np.int64)), "must be equal")
+    whole = np.ones(5)
+    raises(ValueError, lambda: comm.all_reduce(whole[:4], whole[1:]), "overlap")
+    raises(ValueError, lambda: comm.all_gather(np.ones(2), counts=[1]), "numbers for")
+    raises(ValueError, lambda: comm.send(np.ones(1), 0, tag=-1), "tag=-1")
+    raises(TypeError, comm.__reduce__, "neither copied nor pickled")
+    raises(TypeError, lambda: shmring.from_mpi(3), "intracommunicator")
+    raises(TypeError, lambda: shmring.from_mpi(nonsense=3), "unknown setting")
+    assert (comm.all_reduce(np.ones(2)) == comm.size).all()
+    comm.close()
+    raises(shmring.ClosedError, comm.barrier, "is closed")
+
+
+def disagreement(comm):
+    for odd in (comm.size - 1, 0):
+        group = comm.dup()
+
+        def call(group=group, odd=odd):
+            group.all_reduce(np.ones(100_000), op="max" if comm.rank == odd else "sum")
+            group.barrier()
+
+        error = raises(shmring.MismatchError, call, "disagree")
+        assert "all_reduce" in str(error)
+        raises(shmring.MismatchError, group.barrier)
+        assert group.is_broken
+        again = group.shrink()  # no rank died
+        assert again.all_reduce(np.ones(1))[0] == comm.size
+        again.close()
+        group.close()
+
+
+def abort(comm):
+    group = comm.dup()
+    if comm.rank == 1:
+        time.sleep(0.2)
+        group.abort("enough")
+    else:
+        error = raises(shmring.AbortedError, lambda: group.all_reduce(np.ones(3)), "rank 1 aborted: enough")
+        assert error.rank == 1
+    group.close()
+    group = comm.dup()
+
+    def leave_with_an_exception():
+        with group:
+            if comm.rank == 0:
+                raise KeyError("oops")
+            group.barrier()
+
+    raises(KeyError if comm.rank == 0 else shmring.AbortedError, leave_with_an_exception, "oops")
+
+
+def late(comm):
+    group = comm.dup(timeout=1.0)
+    tardy = comm.size - 1
+    if comm.rank == tardy:
+        time.sleep(3)
+    else:
+        error = raises(shmring.CollectiveTimeoutError, lambda: group.all_reduce(np.ones(3)))
+        assert error.late == (tardy,), error
+    group.close()
+
+
+def leaves(comm):
+    group = comm.dup()
+    group.all_reduce(np.ones(3))
+    if comm.rank == comm.size - 1:
+        group.close()
+    else:
+        error = raises(shmring.PeerLostError, group.barrier)
+        assert error.rank == comm.size - 1, error
+        group.close()
+
+
+def main(check, layout):
+    os.environ["SHMRING_NODE"] = layout[MPI.COMM_WORLD.rank]
+    comm = shmring.from_mpi(timeout=60.0)
+    assert comm.nodes == [[r for r, one in enumerate(layout) if one == node] for node in dict.fromkeys(layout)]
+    globals()[check](comm)
+    comm.close()
+    print(f"rank {MPI.COMM_WORLD.rank} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

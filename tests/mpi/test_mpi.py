@@ -1,0 +1,85 @@
+"""`shmring.from_mpi` under mpiexec, on nodes that are forced apart, with every MPI at hand."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support import mpi
+from support.documents import blocks
+from support.installed import ROOT
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(not mpi.PYTHONS, reason="no mpi4py here; SHMRING_MPI_PYTHONS names interpreters with it"),
+]
+CHECKS = Path(__file__).with_name("mpi_checks.py")
+EVERYWHERE = ("collectives", "messages")
+ONCE = ("bits", "objects", "background", "groups", "merged", "refusals", "disagreement", "abort", "late", "leaves")
+
+
+@pytest.fixture(params=mpi.PYTHONS, ids=lambda python: Path(python).parent.parent.name)
+def python(request):
+    before = set(os.listdir("/dev/shm"))
+    yield request.param
+    left = [name for name in set(os.listdir("/dev/shm")) - before if "shmring" in name]
+    assert left == []
+
+
+def check(python, name, layout):
+    run = mpi.run(python, len(layout), str(CHECKS), name, layout)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("is done") == len(layout), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("layout", ["ab", "aab", "abab"])
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_calls_on_any_layout(python, name, layout):
+    check(python, name, layout)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_calls(python, name):
+    check(python, name, "aabb")
+
+
+def test_the_example_prints_the_same_under_every_launcher(python):
+    example = str(ROOT / "examples" / "several_machines.py")
+    code = f"import os, runpy; from mpi4py import MPI; os.environ['SHMRING_NODE'] = 'aabb'[MPI.COMM_WORLD.rank]; " \
+           f"runpy.run_path({example!r}, run_name='__main__')"  # fmt: skip
+    wanted = mpi.run(python, 1, example).stdout
+    assert wanted.startswith("mean ")
+    for run in (mpi.run(python, 4, example), mpi.run(python, 4, "-c", code)):
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == wanted
+
+
+@pytest.mark.parametrize("layout", ["aa", "ab"])
+def test_the_code_in_the_documents_runs(python, layout, tmp_path):
+    found = [block for block in blocks("python") if block.how.endswith(" with mpi")]
+    assert found
+    for block in found:
+        program = tmp_path / "program.py"
+        program.write_text(
+            f"import os\nfrom mpi4py import MPI\nos.environ['SHMRING_NODE'] = {layout!r}[MPI.COMM_WORLD.rank]\n"
+            f"{block.code}\n{block.after}"
+        )
+        done = mpi.run(python, 2, str(program))
+        assert done.returncode == 0, done.stderr
+
+
+def test_init_says_what_to_do_where_ranks_are_on_other_machines(python):
+    # A launcher on two machines exports these.
+    names = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]
+    if mpi.flavour(python) != "openmpi":
+        names = ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"]
+    code = f"import os, shmring; os.environ.update({dict(zip(names, '01', strict=True))}); shmring.init()"
+    run = mpi.run(python, 2, "-c", code)
+    assert "shmring.from_mpi()" in run.stderr
+
+
+def test_a_lower_thread_level_is_refused(python):
+    code = "import mpi4py; mpi4py.rc.thread_level = 'single'; import shmring; shmring.from_mpi()"
+    run = mpi.run(python, 2, "-c", code)
+    if "RuntimeError" not in run.stderr:
+        pytest.skip("this MPI gives more than was asked for")
+    assert "THREAD_MULTIPLE" in run.stderr
