@@ -187,7 +187,9 @@ def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, se
         return local
     from shmring.nodes.mpi_wire import MpiWire
 
-    wire = MpiWire(session, comm, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
+    data = comm.Dup()  # the other one makes groups: it has no messages pending after a failure
+    data.Set_errhandler(MPI.ERRORS_RETURN)
+    wire = MpiWire(session, data, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
     group = MpiCommunicator(local, nodes, wire, reproducible)
     group.mpi, group.settings = comm, settings
     return group
