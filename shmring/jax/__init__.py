@@ -11,7 +11,27 @@ from importlib import import_module
 
 # Public name -> its module.
 _MODULES = {
+    "Status": "functions.messages",
+    "all_gather": "functions.movement",
+    "all_reduce": "functions.reductions",
+    "all_to_all": "functions.movement",
+    "barrier": "functions.messages",
+    "broadcast": "functions.movement",
+    "communicator": "functions.communicators",
+    "copy_to_all": "functions.reductions",
+    "exscan": "functions.reductions",
+    "gather": "functions.movement",
     "initialize": "start",
+    "new_token": "functions.binding",
+    "permute": "functions.movement",
+    "recv": "functions.messages",
+    "reduce": "functions.reductions",
+    "reduce_scatter": "functions.reductions",
+    "scan": "functions.reductions",
+    "scatter": "functions.movement",
+    "send": "functions.messages",
+    "sendrecv": "functions.messages",
+    "set_communicator": "functions.communicators",
 }
 
 __all__ = [*_MODULES]

@@ -1,0 +1,365 @@
+"""The custom call of XLA behind all functions of `shmring.jax`: buffers in, one call of the C table.
+
+XLA executes it in a thread of its own, without the GIL. The first buffer describes the call, a constant that
+`operations` writes. XLA has attributes for that, but jaxlib 0.6 aborts the process as it compiles some products of
+matrices before a custom call with attributes. A graph may come from another program, so nothing in it is trusted.
+"""
+
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport int32_t, int64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy, memset
+
+from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_ERR_ABORTED, SHMRING_ERR_BAD_ARGUMENT, SHMRING_ERR_CLOSED,
+                           SHMRING_ERR_MESSAGE_TIMEOUT, SHMRING_ERR_MESSAGE_TOO_LONG, SHMRING_ERR_MISMATCH,
+                           SHMRING_ERR_OUT_OF_MEMORY, SHMRING_ERR_PEER_LOST, SHMRING_ERR_TIMEOUT,
+                           SHMRING_KIND_ALL_GATHER, SHMRING_KIND_ALL_REDUCE, SHMRING_KIND_ALL_TO_ALL,
+                           SHMRING_KIND_BARRIER, SHMRING_KIND_EXSCAN, SHMRING_KIND_GATHER,
+                           SHMRING_KIND_REDUCE_SCATTER, SHMRING_KIND_SCAN, SHMRING_KIND_SCATTER, SHMRING_OPAQUE,
+                           SHMRING_UINT8, shmring_api, shmring_comm, shmring_error, shmring_import, shmring_message)
+from shmring.jax.functions.registry cimport acquire, release
+from shmring.jax.functions.xla_ffi cimport (
+    XLA_FFI_Buffer, XLA_FFI_CallFrame, XLA_FFI_DataType_S64, XLA_FFI_DataType_TOKEN, XLA_FFI_DataType_U8,
+    XLA_FFI_Error, XLA_FFI_Error_Code_ABORTED, XLA_FFI_Error_Code_DEADLINE_EXCEEDED,
+    XLA_FFI_Error_Code_FAILED_PRECONDITION, XLA_FFI_Error_Code_INTERNAL, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, XLA_FFI_Error_Code_UNAVAILABLE, NDTYPES, dtypes, xla_ffi_describe,
+    xla_ffi_error)
+
+cdef const shmring_api *api = shmring_import()
+
+cdef extern from *:
+    """
+    #include "shmring/capi.h"
+
+    /* Kinds of calls that no plan is made of; the others are those of `enum shmring_collective`. */
+    enum { SEND = 101, RECV, SENDRECV, PERMUTE, NKINDS };
+
+    /* What a kind has: an operand and a result, one block of it for each rank; a status; an operation. */
+    enum { X = 1, OUT = 2, X_BLOCKS = 4, OUT_BLOCKS = 8, STATUS = 16, REDUCES = 32, KNOWN = 64 };
+    static const int shmring_features[NKINDS] = {
+        [SHMRING_KIND_BARRIER] = KNOWN,
+        [SHMRING_KIND_ALL_REDUCE] = X | OUT | REDUCES,
+        [SHMRING_KIND_REDUCE] = X | OUT | REDUCES,
+        [SHMRING_KIND_SCAN] = X | OUT | REDUCES,
+        [SHMRING_KIND_EXSCAN] = X | OUT | REDUCES,
+        [SHMRING_KIND_REDUCE_SCATTER] = X | OUT | X_BLOCKS | REDUCES,
+        [SHMRING_KIND_BROADCAST] = X | OUT,
+        [SHMRING_KIND_ALL_GATHER] = X | OUT | OUT_BLOCKS,
+        [SHMRING_KIND_GATHER] = X | OUT | OUT_BLOCKS,
+        [SHMRING_KIND_SCATTER] = X | OUT | X_BLOCKS,
+        [SHMRING_KIND_ALL_TO_ALL] = X | OUT | X_BLOCKS | OUT_BLOCKS,
+        [SEND] = X,
+        [RECV] = OUT | STATUS,
+        [SENDRECV] = X | OUT | STATUS,
+        [PERMUTE] = X | OUT,
+    };
+    """
+    enum: SEND, PERMUTE, NKINDS
+    enum: X, OUT, X_BLOCKS, OUT_BLOCKS, STATUS, REDUCES
+    const int *features "shmring_features"
+
+cdef enum:
+    NNUMBERS = 10           # the fields of call_t from `comm` to `nname`
+    BY_NAME = -1            # as the number of a communicator
+    PERMUTE_TAG = 0x7fffffff
+    NO_PEER = -2            # beside SHMRING_ANY_SOURCE, -1
+
+ctypedef struct array_t:
+    void *data
+    int64_t count
+    int xla_dtype
+    int dtype           # shmring's; SHMRING_UINT8 where it has none
+    bint is_opaque
+    size_t itemsize
+
+ctypedef struct call_t:
+    # The description, in its order:
+    int64_t comm, kind, nranks, op, root, source, dest, sendtag, recvtag, nname
+    const int64_t *name             # of the communicator, in an exported graph; a byte in each
+    const int64_t *pairs
+    int64_t npairs
+    # Buffers:
+    array_t x, out
+    int32_t *status
+
+
+# ---- what XLA calls --------------------------------------------------------------------------------------------------
+
+cdef XLA_FFI_Error *handle(XLA_FFI_CallFrame *frame) noexcept nogil:
+    """Make the call that the first operand describes."""
+    cdef call_t c
+    cdef XLA_FFI_Error *error
+    cdef shmring_comm *comm
+    if xla_ffi_describe(frame):
+        return NULL
+    memset(&c, 0, sizeof(c))
+    error = read_buffers(frame, &c)
+    if error == NULL and c.comm == BY_NAME:
+        error = look_up(frame, &c)
+    if error != NULL:
+        return error
+    comm = acquire(c.comm)
+    if comm == NULL:
+        return xla_ffi_error(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+                             b"the communicator that this function was compiled with is gone, or belongs to another "
+                             b"process; graphs for other processes are made by jax.export")
+    error = check_sizes(frame, &c, comm)
+    if error == NULL:
+        error = perform(frame, &c, comm)
+    release(c.comm)
+    return error
+
+
+def capsule():
+    """The handler, for `jax.ffi.register_ffi_target`."""
+    return PyCapsule_New(<void *> handle, NULL, NULL)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+cdef XLA_FFI_Error *read_description(XLA_FFI_CallFrame *frame, const XLA_FFI_Buffer *b, call_t *c) noexcept nogil:
+    """Read the first operand: the numbers, all of 32 bits but the first, the bytes of a name, and pairs of ranks."""
+    cdef const int64_t *numbers = <const int64_t *> b.data
+    cdef int64_t i, rest
+    if b.dtype != XLA_FFI_DataType_S64 or count_of(b) < NNUMBERS:
+        return refuse(frame, b"the description of the call is missing")
+    memcpy(&c.comm, numbers, NNUMBERS * sizeof(int64_t))
+    rest = count_of(b) - NNUMBERS - c.nname
+    for i in range(1, NNUMBERS):
+        if numbers[i] != <int32_t> numbers[i]:
+            return refuse(frame, b"a number in the description of the call is too large")
+    if not 0 < c.kind < NKINDS or features[c.kind] == 0:
+        return refuse(frame, b"this kind of call is not known to this release of shmring")
+    if c.nname < 0 or rest < 0 or rest % 2:
+        return refuse(frame, b"the description of the call has a wrong length")
+    c.name = numbers + NNUMBERS
+    c.pairs = c.name + c.nname
+    c.npairs = rest // 2
+    return NULL
+
+
+cdef XLA_FFI_Error *read_buffers(XLA_FFI_CallFrame *frame, call_t *c) noexcept nogil:
+    """Find description, operand and results. XLA's token comes first; one of shmring, a byte, last."""
+    cdef XLA_FFI_Error *error
+    cdef int has
+    cdef XLA_FFI_Buffer **args = frame.args.buffers
+    cdef XLA_FFI_Buffer **rets = frame.rets.buffers
+    cdef int64_t nargs = frame.args.size, nrets = frame.rets.size
+    if nargs and args[0].dtype == XLA_FFI_DataType_TOKEN:
+        args, nargs = args + 1, nargs - 1
+    if nrets and rets[0].dtype == XLA_FFI_DataType_TOKEN:
+        rets, nrets = rets + 1, nrets - 1
+    if not nargs:
+        return refuse(frame, b"the description of the call is missing")
+    error = read_description(frame, args[0], c)
+    if error != NULL:
+        return error
+    args, nargs = args + 1, nargs - 1
+    has = features[c.kind]
+    if has & X:
+        if not nargs or not read_array(args[0], &c.x):
+            return refuse(frame, b"the operand is missing, or of an unknown dtype")
+        nargs -= 1
+    if has & OUT:
+        if not nrets or not read_array(rets[0], &c.out):
+            return refuse(frame, b"the result is missing, or of an unknown dtype")
+        rets, nrets = rets + 1, nrets - 1
+    if has & STATUS:
+        if not nrets or rets[0].rank != 1 or rets[0].dims[0] != 2:
+            return refuse(frame, b"the status is missing")
+        c.status = <int32_t *> rets[0].data
+        rets, nrets = rets + 1, nrets - 1
+    if nrets == 1 and nargs == 1 and rets[0].dtype == XLA_FFI_DataType_U8 and count_of(rets[0]) == 1:
+        memset(rets[0].data, 0, 1)
+    elif nrets or nargs:
+        return refuse(frame, b"there are more operands or results than the call has")
+    return NULL
+
+
+cdef bint read_array(const XLA_FFI_Buffer *b, array_t *a) noexcept nogil:
+    """Describe a buffer; False for a dtype without a size."""
+    a.data = b.data
+    a.xla_dtype = b.dtype
+    if not 0 < b.dtype < NDTYPES:
+        return False
+    a.is_opaque = dtypes[b.dtype].dtype == SHMRING_OPAQUE
+    a.dtype = SHMRING_UINT8 if a.is_opaque else dtypes[b.dtype].dtype
+    a.itemsize = dtypes[b.dtype].itemsize
+    a.count = count_of(b)
+    return a.itemsize > 0
+
+
+cdef int64_t count_of(const XLA_FFI_Buffer *b) noexcept nogil:
+    cdef int64_t i, count = 1
+    for i in range(b.rank):
+        count *= b.dims[i]
+    return count
+
+
+cdef XLA_FFI_Error *check_sizes(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
+    """The buffers are those of this call on this communicator."""
+    cdef char text[256]
+    cdef int64_t nranks = api.comm_size(comm)
+    cdef int has = features[c.kind]
+    cdef int64_t block
+    if c.nranks != nranks:
+        snprintf(text, sizeof(text), b"this graph was made for a communicator of %lld ranks; this one has %lld",
+                 <long long> c.nranks, <long long> nranks)
+        return refuse(frame, text)
+    if has & X and has & OUT:
+        block = c.x.count // nranks if has & X_BLOCKS else c.x.count
+        if (c.x.xla_dtype != c.out.xla_dtype or c.x.count != block * (nranks if has & X_BLOCKS else 1)
+                or c.out.count != block * (nranks if has & OUT_BLOCKS else 1)):
+            return refuse(frame, b"the result does not fit the operand")
+    if has & REDUCES and c.x.is_opaque:
+        return refuse(frame, b"this dtype can be moved, but not reduced")
+    return NULL
+
+
+cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, call_t *c) noexcept with gil:
+    """Find the communicator of that name (an exported graph)."""
+    try:
+        from shmring.jax.functions.communicators import registered
+        c.comm = registered(bytes([c.name[i] for i in range(c.nname)]).decode()).number
+        return NULL
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
+        return xla_ffi_error(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text)
+
+
+# ---- the calls -------------------------------------------------------------------------------------------------------
+
+cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
+    cdef int code
+    if c.kind == PERMUTE:
+        route(c, api.comm_rank(comm))
+    if c.kind >= SEND:
+        return exchange(frame, c, comm)
+    code = combine(c, comm) if features[c.kind] & REDUCES else move(c, comm)
+    return fail(frame) if code else NULL
+
+
+cdef int combine(call_t *c, shmring_comm *comm) noexcept nogil:
+    cdef array_t *x = &c.x
+    cdef array_t *out = &c.out
+    cdef int op = <int> c.op, root = <int> c.root
+    cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
+    if c.kind == SHMRING_KIND_ALL_REDUCE:
+        return api.all_reduce(comm, x.data, out.data, x.count, x.dtype, op, limit)
+    if c.kind == SHMRING_KIND_REDUCE_SCATTER:
+        return api.reduce_scatter(comm, x.data, out.data, out.count, x.dtype, op, limit)
+    if c.kind == SHMRING_KIND_SCAN:
+        return api.scan(comm, x.data, out.data, x.count, x.dtype, op, limit)
+    if c.kind == SHMRING_KIND_EXSCAN:
+        if api.comm_rank(comm) == 0:
+            clear(out)
+        return api.exscan(comm, x.data, out.data, x.count, x.dtype, op, limit)
+    if api.comm_rank(comm) != root:
+        clear(out)
+    return api.reduce(comm, x.data, out.data, x.count, x.dtype, op, root, limit)
+
+
+cdef int move(call_t *c, shmring_comm *comm) noexcept nogil:
+    cdef array_t *x = &c.x
+    cdef array_t *out = &c.out
+    cdef int root = <int> c.root
+    cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
+    if c.kind == SHMRING_KIND_BARRIER:
+        return api.barrier(comm, limit)
+    if c.kind == SHMRING_KIND_ALL_GATHER:
+        return api.all_gather(comm, x.data, out.data, x.count, x.dtype, limit)
+    if c.kind == SHMRING_KIND_ALL_TO_ALL:
+        return api.all_to_all(comm, x.data, out.data, x.count // c.nranks, x.dtype, limit)
+    if c.kind == SHMRING_KIND_SCATTER:
+        return api.scatter(comm, x.data, out.data, out.count, x.dtype, root, limit)
+    if c.kind == SHMRING_KIND_GATHER:
+        if api.comm_rank(comm) != root:
+            clear(out)
+        return api.gather(comm, x.data, out.data, x.count, x.dtype, root, limit)
+    if api.comm_rank(comm) == root:
+        memcpy(out.data, x.data, x.count * x.itemsize)
+    return api.broadcast(comm, out.data, out.count, out.dtype, root, limit)
+
+
+cdef inline void clear(array_t *a) noexcept nogil:
+    if a.count:
+        memset(a.data, 0, a.count * a.itemsize)
+
+
+cdef void route(call_t *c, int rank) noexcept nogil:
+    """The peers of this rank in a permutation."""
+    cdef int64_t i
+    c.source = c.dest = NO_PEER
+    c.sendtag = c.recvtag = PERMUTE_TAG
+    for i in range(c.npairs):
+        if c.pairs[2 * i] == rank:
+            c.dest = c.pairs[2 * i + 1]
+        if c.pairs[2 * i + 1] == rank:
+            c.source = c.pairs[2 * i]
+
+
+cdef XLA_FFI_Error *exchange(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
+    """Send and receive, or one of them; without a source the result is zeros."""
+    cdef char text[256]
+    cdef array_t *x = &c.x
+    cdef array_t *out = &c.out
+    cdef int source = <int> c.source, dest = <int> c.dest, sendtag = <int> c.sendtag, recvtag = <int> c.recvtag
+    cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
+    cdef shmring_message message
+    cdef int code = 0
+    message.source, message.tag, message.nbytes = NO_PEER, recvtag, out.count * out.itemsize
+    if source == NO_PEER and c.kind != SEND:
+        clear(out)
+    if dest != NO_PEER and source != NO_PEER:
+        code = api.sendrecv(comm, x.data, x.count, x.dtype, dest, sendtag, out.data, out.count, out.dtype, source,
+                            recvtag, limit, &message)
+    elif dest != NO_PEER:
+        code = api.send(comm, x.data, x.count, x.dtype, dest, sendtag, limit)
+    elif source != NO_PEER:
+        code = api.recv(comm, out.data, out.count, out.dtype, source, recvtag, limit, &message)
+    if code:
+        return fail(frame)
+    if message.nbytes != out.count * out.itemsize:
+        snprintf(text, sizeof(text), b"the message of rank %d with tag %d has %llu bytes, the result %llu: shapes and "
+                 b"dtypes must be equal on all ranks", message.source, message.tag,
+                 <unsigned long long> message.nbytes, <unsigned long long> (out.count * out.itemsize))
+        return xla_ffi_error(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text)
+    if c.status != NULL:
+        c.status[0] = message.source
+        c.status[1] = message.tag
+    return NULL
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+cdef XLA_FFI_Error *refuse(XLA_FFI_CallFrame *frame, const char *text) noexcept nogil:
+    """An error of the graph itself."""
+    return xla_ffi_error(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, text)
+
+
+cdef XLA_FFI_Error *fail(XLA_FFI_CallFrame *frame) noexcept nogil:
+    """The last error of this thread, with the name of the exception that the method would raise."""
+    cdef char text[1280]
+    cdef const shmring_error *last = api.last_error()
+    cdef int code = XLA_FFI_Error_Code_INTERNAL
+    cdef const char *name = b""
+    if last.code == SHMRING_ERR_BAD_ARGUMENT:
+        code, name = XLA_FFI_Error_Code_INVALID_ARGUMENT, b"ValueError: "
+    elif last.code == SHMRING_ERR_CLOSED:
+        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"ClosedError: "
+    elif last.code == SHMRING_ERR_PEER_LOST:
+        code, name = XLA_FFI_Error_Code_UNAVAILABLE, b"PeerLostError: "
+    elif last.code == SHMRING_ERR_TIMEOUT:
+        code, name = XLA_FFI_Error_Code_DEADLINE_EXCEEDED, b"CollectiveTimeoutError: "
+    elif last.code == SHMRING_ERR_MESSAGE_TIMEOUT:
+        code, name = XLA_FFI_Error_Code_DEADLINE_EXCEEDED, b"MessageTimeoutError: "
+    elif last.code == SHMRING_ERR_MISMATCH:
+        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"MismatchError: "
+    elif last.code == SHMRING_ERR_ABORTED:
+        code, name = XLA_FFI_Error_Code_ABORTED, b"AbortedError: "
+    elif last.code == SHMRING_ERR_MESSAGE_TOO_LONG:
+        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"MessageTooLongError: "
+    elif last.code == SHMRING_ERR_OUT_OF_MEMORY:
+        code, name = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, b"MemoryError: "
+    snprintf(text, sizeof(text), b"%s%s", name, last.text)
+    return xla_ffi_error(frame, code, text)

@@ -1,0 +1,167 @@
+"""Messages between two ranks, and the barrier."""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import jax
+
+from shmring.jax.functions.binding import Comm, as_array, bind, check_rank
+from shmring.jax.functions.communicators import registered
+from shmring.jax.functions.operations import ANY
+from shmring.jax.functions.registry import Registered
+from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
+
+MOST_TAG = 2**31 - 2  # the one above is that of `permute`
+assert ANY_SOURCE == ANY_TAG == ANY
+
+
+class Status(NamedTuple):
+    """Where a message came from: arrays of int32 without axes."""
+
+    source: jax.Array
+    tag: jax.Array
+
+
+def send(x, dest: int, tag: int = 0, *, comm: Comm = None, token=None):
+    """Send ``x`` to a rank, which receives it by `recv` or `sendrecv`.
+
+    Parameters
+    ----------
+    x, comm, token
+        As in `all_gather`; not a pytree.
+    dest : int
+    tag : int
+        From 0 to 2**31 - 2.
+
+    Returns
+    -------
+    None or jax.Array
+        The next token, if there is one.
+
+    Notes
+    -----
+    Returns when the memory of ``x`` may be used again: a message that does not fit into the pair queue waits for its
+    receiver, so two ranks that both send first may wait for each other: use `sendrecv`. No derivative, no batching.
+    Raises as `all_reduce`, and `ValueError` for a wrong rank or tag.
+    """
+    entry = registered(comm)
+    results = bind("send", [as_array(x)], entry, token, dest=check_rank(dest, entry, "dest"), sendtag=_tag(tag))
+    return results[-1] if token is not None else None
+
+
+def recv(like, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, status: bool = False, comm: Comm = None, token=None):
+    """Receive a message.
+
+    Parameters
+    ----------
+    like : array_like or jax.ShapeDtypeStruct
+        Shape and dtype of the message; values are ignored.
+    source, tag : int
+        Of the message; by default any.
+    status : bool
+        Also return where the message came from.
+    comm, token
+        As in `all_reduce`.
+
+    Returns
+    -------
+    jax.Array
+        A tuple with the `Status` behind it, and then the next token, where these are asked for.
+
+    Notes
+    -----
+    A constant for derivatives. Raises as `send`; a message of another length or dtype is a JaxRuntimeError.
+    """
+    entry = registered(comm)
+    if not isinstance(like, jax.ShapeDtypeStruct):
+        like = as_array(like)
+    results = bind(
+        "recv", [], entry, token, like=like, source=_source(source, entry),
+        recvtag=_tag(tag, any_is_allowed=True),
+    )  # fmt: skip
+    return _with_status(results, status, token)
+
+
+def sendrecv(
+    x,
+    source: int,
+    dest: int,
+    *,
+    sendtag: int = 0,
+    recvtag: int = 0,
+    status: bool = False,
+    comm: Comm = None,
+    token=None,
+):
+    """Send ``x`` to one rank and receive an array like it from another, or from the same.
+
+    Parameters
+    ----------
+    x, comm, token
+        As in `all_gather`; not a pytree.
+    source, dest : int
+        Ranks; the source may be `shmring.ANY_SOURCE`.
+    sendtag, recvtag : int
+        Of the two messages; the second may be `shmring.ANY_TAG`.
+    status : bool
+        Also return where the message came from.
+
+    Returns
+    -------
+    jax.Array
+        As `recv`.
+
+    Notes
+    -----
+    Cannot deadlock. Raises as `send`. Transpose: the same with source and destination exchanged, and their tags; none
+    for any source or tag.
+    """
+    entry = registered(comm)
+    results = bind(
+        "sendrecv", [as_array(x)], entry, token, source=_source(source, entry), dest=check_rank(dest, entry, "dest"),
+        sendtag=_tag(sendtag), recvtag=_tag(recvtag, any_is_allowed=True),
+    )  # fmt: skip
+    return _with_status(results, status, token)
+
+
+def barrier(*, comm: Comm = None, token=None):
+    """Wait until all ranks are in this call.
+
+    Parameters
+    ----------
+    comm, token
+        As in `all_reduce`.
+
+    Returns
+    -------
+    None or jax.Array
+        The next token, if there is one.
+
+    Notes
+    -----
+    Collective; raises as `all_reduce`. Ordered among the calls of this module, not among other computations.
+    """
+    results = bind("barrier", [], registered(comm), token)
+    return results[-1] if token is not None else None
+
+
+# ---- arguments, results ----------------------------------------------------------------------------------------------
+
+
+def _source(source, entry: Registered) -> int:
+    return ANY if operator.index(source) == ANY_SOURCE else check_rank(source, entry, "source")
+
+
+def _tag(tag, any_is_allowed: bool = False) -> int:
+    found = operator.index(tag)
+    if not (0 <= found <= MOST_TAG or (any_is_allowed and found == ANY_TAG)):
+        raise ValueError(f"tag={tag}: must be from 0 to {MOST_TAG}{', or ANY_TAG' if any_is_allowed else ''}")
+    return found
+
+
+def _with_status(results: list, status: bool, token):
+    found = (results[0], Status(*results[1])) if status else (results[0],)
+    found = found if token is None else (*found, results[-1])
+    return found if len(found) > 1 else found[0]
