@@ -61,7 +61,7 @@ def test_the_code_in_the_documents_runs(python, layout, tmp_path):
         program = tmp_path / "program.py"
         program.write_text(
             f"import os\nfrom mpi4py import MPI\nos.environ['SHMRING_NODE'] = {layout!r}[MPI.COMM_WORLD.rank]\n"
-            f"{block.code}\n{block.after}"
+            f"{block.code}\n{block.check}"
         )
         done = mpi.run(python, 2, str(program))
         assert done.returncode == 0, done.stderr
