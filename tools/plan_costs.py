@@ -27,6 +27,7 @@ class Formula(NamedTuple):
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_reduce", "one_shot"): Formula("p(p+3)s", lambda p: p * (p + 3)),
     ("all_reduce", "two_shot"): Formula("(5p-2)s", lambda p: 5 * p - 2),
+    ("all_reduce", "exchange"): Formula("(6p-4)s", lambda p: 6 * p - 4),
     ("all_reduce", "zero_copy"): Formula("2ps", lambda p: 2 * p),
     ("all_reduce", "zero_copy_shared"): Formula("(p+1)s", lambda p: p + 1),
     ("reduce", "flat"): Formula("(3p-1)s", lambda p: 3 * p - 1),

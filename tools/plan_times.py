@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Limits
-from shmring.plan.steps import ALL, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release
+from shmring.plan.steps import ALL, SLOT, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
 # One direction of a link: (level, 2 * domain for bytes that leave the domain, 2 * domain + 1 for bytes that enter it).
 LinkDirection = tuple[int, int]
@@ -222,8 +222,8 @@ class _Run:
                 self.store(CONSUMED, rank, value)
             else:
                 which = PUBLISHED if isinstance(step, Await) else CONSUMED
-                ranks = others if isinstance(step, Claim) or step.ranks is ALL else step.ranks
-                yield from self.load(which, rank, ranks, value - (self.limits.nslots if which == CONSUMED else 0))
+                ranks = others if isinstance(step, (Claim, AwaitRelease)) or step.ranks is ALL else step.ranks
+                yield from self.load(which, rank, ranks, value - (self.limits.nslots if isinstance(step, Claim) else 0))
         if not work.is_empty:
             yield work.take()
         self.store(PUBLISHED, rank, plan.rounds)

@@ -140,6 +140,7 @@ _Static_assert(sizeof(shmring_header) <= SHMRING_HEADER_NBYTES, "the header must
  *   [helper areas 1, 2, ...: only those of the team's threads have memory]
  */
 #define SHMRING_NSLOTS_MAX 14u
+#define SHMRING_EXCHANGES 1u /* in a signature: the rank makes this call by exchange, if it is rank 0 */
 
 #define SHMRING_LATE_NBYTES 200u
 
@@ -172,14 +173,17 @@ enum shmring_stores {
     SHMRING_ORDINARY = 0,
     SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
     SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
-    SHMRING_NSTORES = 3
+    SHMRING_NSTORES = 3,
+    /* In trials beside them, of plans that have it: results lie in the contributors' slots (plan/exchange.py). */
+    SHMRING_EXCHANGE = 3,
+    SHMRING_NWAYS = 4
 };
 
-/* The time that trials of each kind of stores took this rank (arrays/store_tuning.pyx). */
+/* The time that trials of each way took this rank (arrays/store_tuning.pyx). */
 #define SHMRING_NCOSTS 8u
 typedef struct {
     uint64_t posted_at; /* the round in which the last trial began, plus one (release) */
-    uint64_t ns[SHMRING_NSTORES];
+    uint64_t ns[SHMRING_NWAYS];
 } shmring_costs;
 
 /* Where a call of this rank is in the program, stored once it has waited for a tick; for observers. `number` is the

@@ -119,18 +119,22 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_THREADS_MAX
     const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
+    const uint32_t SHMRING_EXCHANGES
+
     enum:
         SHMRING_ORDINARY
         SHMRING_STREAMING
         SHMRING_PREFETCHED
         SHMRING_NSTORES
+        SHMRING_EXCHANGE
+        SHMRING_NWAYS
 
     enum:
         SHMRING_NCOSTS
 
     ctypedef struct shmring_costs:
         uint64_t posted_at
-        uint64_t ns[SHMRING_NSTORES]
+        uint64_t ns[SHMRING_NWAYS]
 
     enum:
         SHMRING_PLACE_NBYTES

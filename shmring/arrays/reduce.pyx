@@ -131,7 +131,8 @@ cdef void reduce_into(
 
 # ---- the Python interface -------------------------------------------------------------------------------------------
 
-STORES = "ordinary", "streaming", "prefetched"      # in the order of enum shmring_stores
+STORES = "ordinary", "streaming", "prefetched"      # in the order of enum shmring_stores,
+WAYS = *STORES, "exchange"                           # as is this: what trials compare
 
 
 cpdef int stores_named(name) except -1:

@@ -16,6 +16,8 @@ cdef enum:
     PUBLISH = 3
     AWAIT = 4
     RELEASE = 5
+    AWAIT_RELEASE = 6
+    FOLLOW = 7         # of a plan that has another: after the first AWAIT, go on with that of rank 0's choice
 
 ctypedef struct operand_t:
     int32_t space
@@ -51,6 +53,7 @@ ctypedef struct program_t:
     uint64_t rounds
     uint64_t places                # of a slot: a power of two
     size_t place_nbytes
+    program_t *exchange            # NULL: has no such form
 
 
 cdef class Program:
@@ -67,6 +70,7 @@ cdef class Program:
     # the distance between the shares of two threads. None, 0: one thread executes the collective.
     cdef Program last
     cdef size_t share_nbytes
+    cdef Program exchange                # of `Plan.exchange`
     cdef Heap heap
 
     cdef int compile_step(self, step_t *s, object step) except -1

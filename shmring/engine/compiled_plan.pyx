@@ -4,17 +4,21 @@ A plan is a few loops of steps with affine offsets, so a program is some hundred
 message. Compiled once for each (collective, size), kept by the engine.
 """
 
+from shmring._c.layout cimport SHMRING_EXCHANGE, SHMRING_ORDINARY
 from shmring.arrays.store_tuning cimport trials_us
 
-from shmring.arrays.reduce import STORES
+from shmring.arrays.reduce import WAYS
 from shmring.plan.limits import LINE
-from shmring.plan.steps import ALL, Await, Claim, Copy, Publish, Reduce, Release, Space
+from shmring.plan.steps import ALL, Await, AwaitRelease, Claim, Copy, Publish, Reduce, Release, Space
+
+
+CODES = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE, AwaitRelease: AWAIT_RELEASE}
 
 
 cdef class Program:
     """A plan (`shmring.plan.steps.Plan`) in the form that `engine/executor.pyx` executes."""
 
-    def __cinit__(self, plan, limits):
+    def __cinit__(self, plan, limits, bint is_exchange=False):
         cdef Py_ssize_t i, k
         self.plan = plan
         self.algorithm_name = plan.algorithm.encode()
@@ -25,6 +29,12 @@ cdef class Program:
         self.gathers_all = plan.kind == "barrier"
         self.learns = plan.size > 1 and not plan.zero_copy and plan.used_nbytes > 0
         loops = [(loop.times, flatten(loop.steps)) for loop in plan.loops]
+        if plan.exchange is not None:
+            self.exchange = Program(plan.exchange, limits, True)
+            self.code.exchange = &self.exchange.code
+        if is_exchange or plan.exchange is not None:
+            first = loops[0][1]
+            first.insert([isinstance(step, Await) for step in first].index(True) + 1, None)
         self.code.nloops = len(loops)
         self.code.loops = <loop_t *> self.heap.allocate(len(loops), sizeof(loop_t))
         for i, (times, steps) in enumerate(loops):
@@ -42,8 +52,10 @@ cdef class Program:
             s.code, s.nbytes, s.nsources, s.nalso = REDUCE, step.nbytes, len(step.sources), len(step.also)
             s.opens, s.closes, s.wide = step.opens, step.closes, step.wide
             operands = [step.dst, *step.also, *step.sources]
+        elif step is None:
+            s.code = FOLLOW
         else:
-            s.code = {Claim: CLAIM, Publish: PUBLISH, Await: AWAIT, Release: RELEASE}[type(step)]
+            s.code = CODES[type(step)]
             s.round, s.round_step = step.round
             s.rank = step.ranks if s.code == AWAIT else 0
         s.operands = <operand_t *> self.heap.allocate(len(operands), sizeof(operand_t))
@@ -56,14 +68,21 @@ cdef class Program:
 
     def stats(self, nbytes, nthreads, learns_stores, outbox_stores):
         """What was chosen for the calls of ``nbytes`` bytes that execute it; see `Communicator.stats`."""
+        cdef int way = self.stores.way if self.learns and learns_stores else outbox_stores
+        cdef Program made = self
+        if way == SHMRING_EXCHANGE:
+            if self.exchange is None:
+                way = SHMRING_ORDINARY
+            else:
+                made = self.exchange
         return {
             "kind": self.plan.kind,
             "algorithm": self.plan.algorithm,
             "nbytes": nbytes,
-            "rounds": self.code.rounds,
+            "rounds": made.code.rounds,
             "threads": 1 if self.last is None else nthreads,
             "calls": self.stores.calls if self.learns else None,
-            "stores": STORES[self.stores.kind if self.learns and learns_stores else outbox_stores],
+            "stores": WAYS[way],
             "trial_us": trials_us(&self.stores) if self.learns else None,
         }
 

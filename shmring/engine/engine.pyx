@@ -10,8 +10,10 @@ from libc.stdint cimport UINT32_MAX, UINT64_MAX
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u32, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_EAGER_NBYTES, shmring_eager_line
-from shmring.arrays.store_tuning cimport ON_TRIAL, sum_costs, next_call, note, publish_costs, tries_for
+from shmring._c.layout cimport (SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_NSTORES, SHMRING_NWAYS,
+                                shmring_eager_line)
+from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note, publish_costs, stores_of, sum_costs,
+                                          tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.membership cimport Membership
@@ -23,7 +25,7 @@ from shmring.engine.trace cimport Trace, begin_call, end_call, record_t
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
                                 take_shared_turn, take_turn)
 from shmring.memory.mapping cimport Mapping
-from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, patience_t
+from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.engine.lifecycle import Stage, track
@@ -84,6 +86,7 @@ cdef class Engine(Membership):
         self.spin_among(usable_processors())
         self.learns_stores = config.stores < 0
         c.outbox_stores = max(config.stores, 0)
+        self.exchanges = size == 2      # more ranks store more copies of each result
         c.output_streaming_nbytes = UINT64_MAX
         track(self, Stage.ENGINE)
 
@@ -230,17 +233,22 @@ cdef class Engine(Membership):
         return done
 
     cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil:
+        cdef int way = self.c.outbox_stores
         x.base = self.c.next_round
         x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
         x.loop = x.step = 0
         x.iteration = 0
-        x.outbox_stores = self.c.outbox_stores
-        x.on_trial = False
-        x.busy_ns = 0
+        x.exchanges = x.on_trial = False
+        x.busy_ns = x.met_ns = 0
         if self.learns_stores and program.learns:
             if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
-                self.c.outbox_stores = program.stores.kind      # for the calls that do not learn by themselves
-            x.on_trial = next_call(&program.stores, &x.outbox_stores) == ON_TRIAL
+                # For the calls that do not learn by themselves, and those of sizes that are new.
+                self.c.outbox_stores = best_stores(&program.stores)
+                if program.exchange is not None:
+                    self.exchanges = program.stores.way == SHMRING_EXCHANGE
+            x.on_trial = next_call(&program.stores, &way) == ON_TRIAL
+        x.wants_exchange = way == SHMRING_EXCHANGE and program.code.exchange != NULL
+        x.outbox_stores = stores_of(way)
         count_call(&self.c, x.passed_nbytes)
         store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
         fault_point("execute")
@@ -249,6 +257,8 @@ cdef class Engine(Membership):
         if program.gathers_all:
             # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
             self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
+        if x.met_ns:
+            x.busy_ns += now_ns() - x.met_ns
         if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
             publish_costs(&program.stores, self.c.own, x.base)
 
@@ -344,8 +354,11 @@ cdef class Engine(Membership):
         return self.progress
 
     cdef object remember(self, tuple key, Program program):
-        program.stores.tries = tries_for(program.code.rounds, self.c.nslots * program.code.places)
-        program.stores.kind = self.c.outbox_stores          # until its own trials decide
+        cdef Program shorter = program if program.exchange is None else program.exchange
+        program.stores.tries = tries_for(shorter.code.rounds, self.c.nslots * program.code.places)
+        program.stores.nways = SHMRING_NSTORES if program.exchange is None else SHMRING_NWAYS
+        # Until its own trials decide.
+        program.stores.way = SHMRING_EXCHANGE if self.exchanges and shorter is not program else self.c.outbox_stores
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
         self.programs[key] = program

@@ -28,8 +28,11 @@ ctypedef struct execution_t:
     size_t itemsize
     int out_stores                 # kinds of stores: enum shmring_stores in _c/layout.h
     int outbox_stores
+    bint wants_exchange            # so would this rank, if it were rank 0, which all follow
+    bint exchanges                 # it executes the other plan: known once the first round has been awaited
     bint on_trial                  # then the time in copies and reductions is added up
     int64_t busy_ns
+    int64_t met_ns                 # when all had come, in a trial of a plan with two forms: then waits count, too
 
 
 cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *patience) noexcept nogil

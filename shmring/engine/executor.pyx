@@ -2,10 +2,10 @@
 
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_ORDINARY
-from shmring.engine.compiled_plan cimport (AWAIT, CLAIM, COPY, IN, PUBLISH, REDUCE, SLOT, loop_t, operand_t, program_t,
-                                           step_t)
+from shmring.engine.compiled_plan cimport (AWAIT, AWAIT_RELEASE, CLAIM, COPY, FOLLOW, IN, PUBLISH, REDUCE, RELEASE,
+                                           SLOT, loop_t, operand_t, program_t, step_t)
 from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
-from shmring.engine.rounds cimport await_round, claim, finish, publish, release
+from shmring.engine.rounds cimport await_release, await_round, claim, finish, publish, rank_0_exchanges, release
 from shmring.sync.backoff cimport now_ns
 from shmring.sync.group cimport READY
 
@@ -76,26 +76,40 @@ cdef void fold(engine_t *e, execution_t *x, step_t *s) noexcept nogil:
         done += part
 
 
+cdef void follow(engine_t *e, execution_t *x) noexcept nogil:
+    """Go on with the plan that rank 0 has chosen; the first rounds of both are alike."""
+    x.exchanges = x.wants_exchange if e.group.rank == 0 else rank_0_exchanges(e, x.base)
+    if x.exchanges != x.wants_exchange:
+        x.on_trial = False
+    if x.on_trial:
+        x.met_ns = now_ns()
+
+
 cdef int take(engine_t *e, execution_t *x, step_t *s, patience_t *patience) noexcept nogil:
     cdef uint64_t round = x.base + <uint64_t> (s.round + x.iteration * s.round_step)
     cdef int64_t started
+    cdef bint timed = x.on_trial and x.met_ns == 0
     if s.code == COPY or s.code == REDUCE:
         fault_point("copy" if s.code == COPY else "fold")
-        started = now_ns() if x.on_trial else 0
+        started = now_ns() if timed else 0
         if s.code == COPY:
             copy(e, x, s)
         else:
             fold(e, x, s)
-        if x.on_trial:
+        if timed:
             x.busy_ns += now_ns() - started
     elif s.code == CLAIM:
         return claim(e, round, patience)
     elif s.code == PUBLISH:
-        publish(e, round, x.signature)
+        publish(e, round, x.signature, x.wants_exchange)
     elif s.code == AWAIT:
         return await_round(e, s.rank, round, x.base, x.signature, patience)
-    else:
+    elif s.code == RELEASE:
         release(e, round)
+    elif s.code == AWAIT_RELEASE:
+        return await_release(e, round, patience)
+    else:
+        follow(e, x)
     return READY
 
 
@@ -104,6 +118,8 @@ cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *pa
     changes nothing until it is READY, so it is taken again."""
     cdef loop_t *loop
     cdef int outcome
+    if x.exchanges:
+        program = program.exchange
     while x.loop < program.nloops:
         loop = &program.loops[x.loop]
         while x.iteration < loop.times:
@@ -112,6 +128,9 @@ cdef int execute(engine_t *e, program_t *program, execution_t *x, patience_t *pa
                 if outcome != READY:
                     return outcome
                 x.step += 1
+                if loop.steps[x.step - 1].code == FOLLOW and x.exchanges:
+                    program = program.exchange
+                    loop = &program.loops[x.loop]
             x.step = 0
             x.iteration += 1
         x.iteration = 0

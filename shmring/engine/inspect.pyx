@@ -8,9 +8,9 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
-                                SHMRING_NSTORES, SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
+                                SHMRING_NWAYS, SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
                                 shmring_header, shmring_outbox)
-from shmring.engine.signature cimport short_signature
+from shmring.engine.signature cimport kept_signature, short_signature
 from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport awaited_rank
 
@@ -64,7 +64,8 @@ class OutboxLook(NamedTuple):
     last_calls : tuple of str
         The last collectives that it has published rounds of, the newest first.
     store_us : tuple of float
-        Time of its last trials of each kind of stores (`shmring.arrays.reduce.STORES`); empty before.
+        Time of its last trials of each way (`shmring.arrays.reduce.WAYS`), without exchange if it has no
+        such form; empty before.
     barrier_us : float
         Of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.
     failure : Record or None
@@ -112,7 +113,7 @@ cdef tuple last_calls_of(shmring_outbox *box, uint64_t nslots):
         looks += 1
         slot = round & (nslots - 1)
         signature = box.full_signature[slot]
-        if box.signature[slot] != short_signature(signature ^ box.history[slot], round):
+        if kept_signature(box, <int> slot) != short_signature(signature ^ box.history[slot], round):
             continue      # published without having been written: a root's turn
         if not found or box.history[slot] != last:
             found.append(explain(signature))
@@ -122,12 +123,12 @@ cdef tuple last_calls_of(shmring_outbox *box, uint64_t nslots):
 
 cdef tuple store_us_of(shmring_outbox *box):
     cdef uint64_t best = 0
-    cdef int i, kind
+    cdef int i, way
     cdef tuple found = ()
     for i in range(<int> SHMRING_NCOSTS):
         if box.costs[i].posted_at > best:
             best = box.costs[i].posted_at
-            found = tuple([box.costs[i].ns[kind] / 1e3 for kind in range(<int> SHMRING_NSTORES)])
+            found = tuple([box.costs[i].ns[way] / 1e3 for way in range(<int> SHMRING_NWAYS) if box.costs[i].ns[way]])
     return found
 
 

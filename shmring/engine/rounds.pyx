@@ -9,8 +9,8 @@ from libc.stdint cimport UINT64_MAX
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_MISMATCH
-from shmring.engine.signature cimport short_signature
+from shmring._c.layout cimport SHMRING_EXCHANGES, SHMRING_MISMATCH
+from shmring.engine.signature cimport kept_signature, short_signature
 from shmring.sync.abort cimport report_trouble
 from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE
 from shmring.sync.wait cimport wait_until, wake_waiters
@@ -18,8 +18,13 @@ from shmring.sync.wait cimport wait_until, wake_waiters
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
     """Wait until the own slot of ``round`` may be written."""
-    cdef int outcome
     fault_point("claim")
+    return await_consumed(e, round, patience)
+
+
+cdef int await_consumed(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
+    """Wait until all others have consumed what was in the slot of ``round`` before it."""
+    cdef int outcome
     if round < e.free_until:
         return READY
     outcome = wait_until(&e.group, CONSUMED, EVERYONE, round + 1 - e.nslots, patience)
@@ -37,11 +42,11 @@ cdef uint64_t least_consumed(engine_t *e) noexcept nogil:
     return least
 
 
-cdef void publish(engine_t *e, uint64_t round, uint64_t signature) noexcept nogil:
+cdef void publish(engine_t *e, uint64_t round, uint64_t signature, bint exchanges) noexcept nogil:
     cdef int slot = round & (e.nslots - 1)
     e.own.full_signature[slot] = signature
     e.own.history[slot] = e.history
-    e.own.signature[slot] = short_signature(signature ^ e.history, round)
+    e.own.signature[slot] = short_signature(signature ^ e.history, round) | (SHMRING_EXCHANGES if exchanges else 0)
     fault_point("publish")
     # SYNC published (meets: has_reached in sync/wait.pyx). The slot and the signature before the counter.
     store_release_u64(&e.own.published, round + 1)
@@ -55,6 +60,17 @@ cdef void release(engine_t *e, uint64_t round) noexcept nogil:
     store_release_u64(&e.own.consumed, round + 1)
     fault_point("released")
     wake_waiters(&e.group)
+
+
+cdef int await_release(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil:
+    """Wait until all others have released ``round``, in which they have replaced what this rank's slot held."""
+    fault_point("await_release")
+    return await_consumed(e, round + e.nslots, patience)
+
+
+cdef bint rank_0_exchanges(engine_t *e, uint64_t round) noexcept nogil:
+    """Whether rank 0, whose ``round`` was awaited, makes this call by exchange."""
+    return (e.group.outbox[0].signature[round & (e.nslots - 1)] & SHMRING_EXCHANGES) != 0
 
 
 cdef void finish(engine_t *e, uint64_t end, uint64_t signature) noexcept nogil:
@@ -91,7 +107,7 @@ cdef int await_round(engine_t *e, int rank, uint64_t round, uint64_t base, uint6
             continue
         # Once per collective and peer: all later rounds follow from the same signature, which shares the cache line of
         # the counter just loaded.
-        if e.group.outbox[j].signature[round & (e.nslots - 1)] != short_signature(signature ^ e.history, round):
+        if kept_signature(e.group.outbox[j], round & (e.nslots - 1)) != short_signature(signature ^ e.history, round):
             disagree(e, j, round, signature)
             return TROUBLE
         e.agreed[j] = base + 1
@@ -107,7 +123,7 @@ cdef uint64_t signature_of(engine_t *e, int rank, uint64_t round) noexcept nogil
     cdef int slot = round & (e.nslots - 1)
     cdef shmring_outbox *box = e.group.outbox[rank]
     cdef uint64_t signature = box.full_signature[slot]
-    return signature if box.signature[slot] == short_signature(signature ^ box.history[slot], round) else 0
+    return signature if kept_signature(box, slot) == short_signature(signature ^ box.history[slot], round) else 0
 
 
 cdef uint64_t own_signature(engine_t *e, uint64_t round) noexcept nogil:

@@ -18,6 +18,8 @@
 # `explain` turns a signature back into text.
 from libc.stdint cimport uint32_t, uint64_t
 
+from shmring._c.layout cimport SHMRING_EXCHANGES, shmring_outbox
+
 cdef enum:
     KIND_NONE = 0
     KIND_BARRIER = 1
@@ -59,6 +61,11 @@ cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t
 
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
     # For the line that has room for 32 bits only. The round is mixed in, so that the signature that a slot held nslots
-    # rounds ago, for the same call, does not pass for the one awaited now.
+    # rounds ago, for the same call, does not pass for the one awaited now. Bit 0 is free (SHMRING_EXCHANGES).
     cdef uint64_t mixed = (signature ^ round * <uint64_t> 0x9e3779b97f4a7c15) * <uint64_t> 0xd6e8feb86659fd93
-    return <uint32_t> (mixed >> 32)
+    return <uint32_t> (mixed >> 32) & ~SHMRING_EXCHANGES
+
+
+cdef inline uint32_t kept_signature(shmring_outbox *box, int slot) noexcept nogil:
+    # The short signature that the outbox has for a slot.
+    return box.signature[slot] & ~SHMRING_EXCHANGES

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from shmring._c.atomics cimport (cpu_pause, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
                                  store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_NSTORES, SHMRING_ORDINARY,
+from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_NWAYS, SHMRING_ORDINARY,
                                 SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_STREAMING,
                                 shmring_outbox)
 from shmring.arrays.reduce cimport copy_bytes
@@ -133,7 +133,7 @@ cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t 
 cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     cdef uint64_t lap = o.stores.calls, before = lap - 2
     cdef int kind
-    cdef int64_t cost_ns[SHMRING_NSTORES]
+    cdef int64_t cost_ns[SHMRING_NWAYS]
     o.next_lap += l.ring_nbytes
     if not l.learns_stores:
         return
@@ -142,7 +142,7 @@ cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
     if (lap >= 2 and is_trial(&o.stores, before)
             and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]
                      + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]))):
-        for kind in range(<int> SHMRING_NSTORES):
+        for kind in range(o.stores.nways):
             cost_ns[kind] = least(&o.stores, kind)
         decide(&o.stores, cost_ns)
     o.trial = 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import data_movement, hierarchical, reduction, zero_copy
+from . import data_movement, exchange, hierarchical, reduction, zero_copy
 from .hierarchical_cost import FOLDING, hierarchy_for
 from .hierarchy import Hierarchy
-from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, Costs, Limits
+from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from .steps import Plan
 from .two_shot import slice_capacity
 
@@ -21,6 +21,7 @@ Builder = Callable[..., Plan]
 BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_reduce", "one_shot"): reduction.all_reduce_one_shot,
     ("all_reduce", "two_shot"): reduction.all_reduce_two_shot,
+    ("all_reduce", "exchange"): exchange.all_reduce_exchange,
     ("all_reduce", "zero_copy"): zero_copy.all_reduce,
     ("all_reduce", "zero_copy_shared"): zero_copy.all_reduce_shared,
     ("reduce", "flat"): reduction.reduce_flat,
@@ -43,6 +44,8 @@ BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_to_all", "zero_copy"): zero_copy.all_to_all,
 }
 KINDS = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))
+# With more ranks an exchange stores more than it saves: never faster in docs/experiments.md, so it is not tried.
+EXCHANGE_RANKS = 4
 ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 
 
@@ -144,4 +147,8 @@ def choose(
     )
     if kind in ROOTED:
         return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits, root)
-    return BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)
+    plan = BUILDERS[kind, name](rank, size, nbytes, itemsize, limits)
+    # Both begin alike if each rank owns a slice of the first chunk.
+    if name == "two_shot" and 1 < size <= EXCHANGE_RANKS and isinstance(nbytes, int) and nbytes > (size - 1) * LINE:
+        plan = plan._replace(exchange=exchange.all_reduce_exchange(rank, size, nbytes, itemsize, limits))
+    return plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce
+from .steps import ALL, IN, OUT, SLOT, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
 
 class Cost(NamedTuple):
@@ -59,7 +59,7 @@ def cost(plan: Plan, *, in_place: bool = False, domains: Sequence[int] | None = 
                 staged += loop.times * sum(n for o, n in stores if o.space is SLOT)
                 if domains:
                     crossed += loop.times * sum(n for o, n in (*loads, *stores) if domains[o.rank] != here)
-            elif isinstance(s, Await):
+            elif isinstance(s, (Await, AwaitRelease)):
                 awaits += loop.times
             elif isinstance(s, Claim):
                 claims += loop.times
@@ -74,34 +74,40 @@ def total(plans: Iterable[Plan], *, in_place: bool = False, domains: Sequence[in
 
 
 def dependent_syncs(plans: Sequence[Plan]) -> int:
-    """The longest chain of awaits that depend on one another through publishes: latencies that nothing can hide.
+    """The longest chain of awaits that depend on one another through counters: latencies that nothing can hide.
 
     Claims are left out: the slots of a collective of few rounds have long been free.
     """
     depth = [0] * len(plans)
-    published: list[list[tuple[int, int]]] = [[] for _ in plans]  # per rank: (round, depth), ascending
+    # Per rank: (round, depth), ascending.
+    published: list[list[tuple[int, int]]] = [[] for _ in plans]
+    released: list[list[tuple[int, int]]] = [[] for _ in plans]
+    kinds = (Await, AwaitRelease, Publish, Release)
     scripts = [
-        ((s, i) for loop in p.loops for i in range(loop.times) for s in loop.steps if isinstance(s, (Await, Publish)))
+        ((s, i) for loop in p.loops for i in range(loop.times) for s in loop.steps if isinstance(s, kinds))
         for p in plans
     ]
     current = [next(script, None) for script in scripts]
     while any(current):
-        before = list(current)
+        advances = False
         for rank, item in enumerate(current):
             if item is None:
                 continue
             step, i = item
             round = step.round.at(i)
-            if isinstance(step, Publish):
-                published[rank].append((round, depth[rank]))
+            if isinstance(step, (Publish, Release)):
+                (published if isinstance(step, Publish) else released)[rank].append((round, depth[rank]))
             else:
-                ranks = [r for r in range(len(plans)) if r != rank] if step.ranks is ALL else step.ranks
-                depths = [next((d for at, d in published[r] if at >= round), None) for r in ranks]
+                awaited = step.ranks if isinstance(step, Await) else ALL
+                ranks = [r for r in range(len(plans)) if r != rank] if awaited is ALL else awaited
+                advanced = published if isinstance(step, Await) else released
+                depths = [next((d for at, d in advanced[r] if at >= round), None) for r in ranks]
                 if None in depths:
                     continue
                 depth[rank] = max(depth[rank], 1 + max(d for d in depths if d is not None))
             current[rank] = next(scripts[rank], None)
-        if current == before:
+            advances = True
+        if not advances:
             raise ValueError("the plans deadlock")
     return max(depth)
 

@@ -144,7 +144,13 @@ class Release(NamedTuple):
     round: Affine
 
 
-Step: TypeAlias = Copy | Reduce | Claim | Publish | Await | Release
+class AwaitRelease(NamedTuple):
+    """Wait until all other ranks have released ``round``, in which they replaced what this rank's slot held."""
+
+    round: Affine
+
+
+Step: TypeAlias = Copy | Reduce | Claim | Publish | Await | Release | AwaitRelease
 
 
 class Loop(NamedTuple):
@@ -174,6 +180,9 @@ class Plan(NamedTuple):
         (for instance because only one of the two buffers exists on this rank).
     zero_copy : bool
         Whether the plan loads or stores buffers of other ranks (shared arrays), not only their slots.
+    exchange : Plan or None
+        Another plan of the same collective with the same steps up to the first Await, which awaits all ranks. Rank 0
+        chooses one of the two before it publishes that round; then all ranks go on with the chosen one.
     """
 
     kind: str
@@ -185,6 +194,7 @@ class Plan(NamedTuple):
     loops: tuple[Loop, ...]
     in_place: int | None = 0
     zero_copy: bool = False
+    exchange: Plan | None = None
 
     def __str__(self) -> str:
         return describe(self)
@@ -216,6 +226,8 @@ def _step(s: Step) -> str:
         case Await():
             ranks = "all others" if s.ranks is ALL else ", ".join(map(str, s.ranks))
             return f"await   round {_number(s.round)} of {ranks}"
+        case AwaitRelease():
+            return f"await   release of round {_number(s.round)} by all others"
     return f"{type(s).__name__.lower():7} round {_number(s.round)}"
 
 

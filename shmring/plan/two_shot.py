@@ -29,7 +29,7 @@ def two_shot(
     in_place = 0 if rank in collectors else None
     if size == 1 or not nbytes:
         return alone(kind, rank, size, nbytes, in_place, folds=True)
-    part = _Part(rank, size, nbytes, limits, owners, rank in collectors)
+    part = Slices(rank, size, nbytes, limits, owners, rank in collectors)
     return Plan(kind, algorithm, rank, size, 2 * part.chunks, part.used_nbytes, part.loops(), in_place)
 
 
@@ -38,7 +38,7 @@ def slice_capacity(staged_slices: int, limits: Limits) -> int:
     return limits.capacity // max(staged_slices, 1) // LINE * LINE
 
 
-class _Part:
+class Slices:
     """How the bytes are cut, and the steps of one rank in one iteration."""
 
     def __init__(
@@ -100,22 +100,40 @@ class _Part:
         bounds = self.full_bounds if k < self.full else self.tail_bounds
         return bounds, k * self.chunk_nbytes, step * self.chunk_nbytes
 
-    def produce(self, k: int, step: int) -> Iterable[Step]:
+    def staged(self, k: int, step: int) -> Iterable[tuple[Operand, Affine, int]]:
+        """What this rank stages: the place in its slot, the place in the vector, and the bytes."""
         bounds, at, stride = self.chunk(k, step)
         round = self.contribution(k, step)
         # All slices but the one that this rank owns, packed: [0, lo) and [hi, end) of the chunk.
         lo, hi = (bounds[self.place], bounds[self.place + 1]) if self.place is not None else (0, 0)
-        slot, rank = 0, self.rank
+        slot = 0
         for begin, end in ((0, lo), (hi, bounds[-1])):
             if begin < end:
-                yield Copy(
-                    Operand(SLOT, rank, Affine(slot), round),
-                    Operand(IN, rank, Affine(at + begin, stride)),
-                    end - begin,
-                )
+                yield Operand(SLOT, self.rank, Affine(slot), round), Affine(at + begin, stride), end - begin
                 slot += end - begin
-        if slot:
-            yield Publish(round)
+
+    def produce(self, k: int, step: int) -> Iterable[Step]:
+        copies = [Copy(slot, Operand(IN, self.rank, at), nbytes) for slot, at, nbytes in self.staged(k, step)]
+        yield from copies
+        if copies:
+            yield Publish(self.contribution(k, step))
+
+    def sources(self, k: int, step: int) -> tuple[Operand, ...]:
+        """The operands of this rank's slice, by rank."""
+        bounds, at, stride = self.chunk(k, step)
+        assert self.place is not None
+        lo = bounds[self.place]
+        # This slice lies in a peer's slot after those of earlier owners, except the one that the peer owns.
+        before = Operand(SLOT, 0, Affine(lo), self.contribution(k, step))
+        place_of = {owner: j for j, owner in enumerate(self.owners[: self.place])}
+        return tuple(
+            Operand(IN, r, Affine(at + lo, stride))
+            if r == self.rank
+            else before._replace(rank=r)
+            if (j := place_of.get(r)) is None
+            else before._replace(rank=r, offset=Affine(lo - (bounds[j + 1] - bounds[j])))
+            for r in range(self.size)
+        )
 
     def fold(self, k: int, step: int) -> Iterable[Step]:
         if self.place is None:
@@ -124,22 +142,11 @@ class _Part:
         lo, hi = bounds[self.place], bounds[self.place + 1]
         if lo == hi:
             return
-        round, own = self.contribution(k, step), Affine(at + lo, stride)
-        # This slice lies in a peer's slot after those of earlier owners, except the one that the peer owns.
-        before = Operand(SLOT, 0, Affine(lo), round)
-        place_of = {owner: j for j, owner in enumerate(self.owners[: self.place])}
-        sources = tuple(
-            Operand(IN, r, own)
-            if r == self.rank
-            else before._replace(rank=r)
-            if (j := place_of.get(r)) is None
-            else Operand(SLOT, r, Affine(lo - (bounds[j + 1] - bounds[j])), round)
-            for r in range(self.size)
-        )
-        yield Await(round)
+        sources = self.sources(k, step)
+        yield Await(self.contribution(k, step))
         staged = Operand(SLOT, self.rank, ZERO, self.result(k, step))
         if self.collects:
-            yield Reduce(Operand(OUT, self.rank, own), (staged,), sources, hi - lo)
+            yield Reduce(Operand(OUT, self.rank, Affine(at + lo, stride)), (staged,), sources, hi - lo)
         else:
             yield Reduce(staged, (), sources, hi - lo)
         yield Publish(staged.round)

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from shmring.arrays.reduce import STORES
+from shmring.arrays.reduce import WAYS
 from shmring.bootstrap.tuning import are_near
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
 from shmring.engine.account import ranks_text
@@ -148,8 +148,8 @@ def _nearness(group: Group) -> dict[str, Any]:
 
 
 def _stores(store_us: tuple) -> dict[str, float] | None:
-    """What the rank has measured of each kind of stores into its outbox, in microseconds."""
-    return {f"{kind}_us": us for kind, us in zip(STORES, store_us, strict=True)} if store_us else None
+    """What the rank has measured of each way to hand over its data, in microseconds."""
+    return {f"{kind}_us": us for kind, us in zip(WAYS, store_us, strict=False)} if store_us else None
 
 
 def _channel(one: ChannelLook, has_rates: bool) -> dict[str, Any]:

@@ -49,7 +49,10 @@ class Case:
 def descend(rank, session, size, cases):
     """Life of one rank through all cases, to the one in which it fails."""
     origin = rank
-    comm = shmring.init(rank=rank, size=size, session=session, **cases[0].settings())
+    settings = cases[0].settings()
+    if any(case.call.startswith("all_reduce_exchange") for case in cases):
+        settings |= {"stores": 3, "one_shot_nbytes": 0}
+    comm = shmring.init(rank=rank, size=size, session=session, **settings)
     for number, case in enumerate(cases):
         victim = case.victim % comm.size
         if comm.rank == victim:

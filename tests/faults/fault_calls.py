@@ -62,6 +62,12 @@ def all_reduce(comm, n):
     assert (x == total(comm)).all()
 
 
+@call(LARGE)
+def all_reduce_exchange(comm, n):
+    """With results in the contributors' slots: `descent.descend` makes the communicator so."""
+    yield from all_reduce(comm, n)
+
+
 @call(SMALL, LARGE)
 def reduce(comm, n):
     x, root = ones(comm, n), comm.size - 1

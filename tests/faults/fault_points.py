@@ -48,6 +48,8 @@ def points_of(name):
         return (*ALLOCATING, "move@1", "moved@1", "agree@1", "fold@1", "finished@1", "restore@1")
     if base == "all_reduce_shared":
         return MAPPED
+    if base == "all_reduce_exchange":
+        return (*PLANNED, "await_release@1", "await_release@2")
     return PLANNED if name.endswith("large") else (*EAGER, "line@1")
 
 

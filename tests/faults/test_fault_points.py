@@ -61,6 +61,7 @@ def test_survivors_of_every_failure_inside_a_step_name_the_rank_and_continue(cal
 WHERE = {
     "all_reduce small": "start write eager read conclude concluding concluded",
     "all_reduce large": "execute claim copy publish published await awaited fold release released",
+    "all_reduce_exchange large": "publish awaited fold release released await_release",
     "all_gather large": "finish finishing finished",
     "sendrecv large": "open push lay laid pull taken",
     "close": "leave left dropped",

@@ -40,6 +40,7 @@ MODELS = {
         [[], [DEATH], [ROOT], [ROOT, DEATH], ["-DNRANKS=3", "-DNROUNDS=3", TSO], ["-DNRANKS=3", "-DNROUNDS=3", ROOT]],
         mutations(1, 4) + mutations(2, 3, 5, 7, way=[ROOT]) + mutations(6, way=[DEATH]),
     ),
+    "exchange": ([[], [TSO], [DEATH]], mutations(1, 2, 3, 4, 5) + mutations(6, way=[DEATH])),
     "ahead": ([[], [TSO], ["-DNPEERS=1"]], mutations(1, 2, 3)),
     "trouble": (
         [[], [DEATH], [STOP]],

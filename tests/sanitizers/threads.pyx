@@ -152,7 +152,7 @@ cdef class Group:
                 slot = <uint64_t *> (e.slots[rank] + r % NSLOTS * SLOT_NBYTES)
                 for k in range(WORDS):
                     slot[k] = r * 1000 + rank * 100 + k
-                publish(e, r, 77)
+                publish(e, r, 77, False)
                 outcome = UNREADY
                 while outcome == UNREADY:
                     outcome = await_round(e, EVERYONE, r, r, 77, &patience)

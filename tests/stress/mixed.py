@@ -46,7 +46,7 @@ def settings(seed, run, size):
         "one_shot_nbytes": dice.choice((-1, -1, 0, 3000, 100_000)),
         "spin_us": dice.choice((-1, -1, 0, 5, 200)),
         "tick_ms": dice.choice((20, 20, 1)),
-        "stores": dice.choice((-1, 0, 1, 2)),
+        "stores": dice.choice((-1, 0, 1, 2, 3)),
         "timeout": 60,
     }
 

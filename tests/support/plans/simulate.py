@@ -3,7 +3,8 @@
 Errors:
 
 - `Deadlock`: no rank can take its next step.
-- `Misuse`: a slot written or a round published without claim, or after publish; a round awaited that is empty or
+- `Misuse`: a slot written or a round published without claim, or after publish; another rank's bytes replaced that it
+  has not written, or after they were released; a round awaited that is empty or
   released; a slot read that holds another round, or bytes never written, or that was released; rounds out of order; the
   last round released before the end; buffers out of bounds; a private plan that touches a peer's buffer; operands that
   overlap other than exactly.
@@ -31,7 +32,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shmring.plan.limits import Limits
-from shmring.plan.steps import ALL, IN, OUT, SLOT, Await, Claim, Copy, Operand, Plan, Publish, Reduce, Release, Step
+from shmring.plan.steps import (
+    ALL,
+    IN,
+    OUT,
+    SLOT,
+    Await,
+    AwaitRelease,
+    Claim,
+    Copy,
+    Operand,
+    Plan,
+    Publish,
+    Reduce,
+    Release,
+    Step,
+)
 
 Bytes = NDArray[np.uint8]
 Clock = NDArray[np.int64]
@@ -235,6 +251,8 @@ class Simulator:
             return [(self.published[r], first + step.round.at(i) + 1) for r in ranks]
         if isinstance(step, Claim):
             return [(self.consumed[r], first + step.round.at(i) + 1 - self.limits.nslots) for r in others]
+        if isinstance(step, AwaitRelease):
+            return [(self.consumed[r], first + step.round.at(i) + 1) for r in others]
         return []
 
     def _can_go_on(self, rank: int) -> bool:
@@ -280,7 +298,7 @@ class Simulator:
             case None:
                 self._advance_counter(self.published, rank, first + plan.rounds)
                 self._advance_counter(self.consumed, rank, first + plan.rounds)
-        if isinstance(step, (Claim, Publish, Await, Release)) and not 0 <= step.round.at(i) < plan.rounds:
+        if isinstance(step, (Claim, Publish, Await, Release, AwaitRelease)) and not 0 <= step.round.at(i) < plan.rounds:
             raise Misuse(f"rank {rank}: {step} in a collective of {plan.rounds} rounds")
         self.next[rank] = next(self.scripts[rank], None)
         return isinstance(step, (Publish, Release)) or step is None
@@ -332,7 +350,8 @@ class Simulator:
                 continue
             round, at = first + dst.round.at(i), dst.offset.at(i)
             if dst.rank != rank:
-                raise Misuse(f"rank {rank} writes into the outbox of rank {dst.rank}")
+                self._replace(rank, dst.rank, round, at, value)
+                continue
             if at + len(value) > plan.used_nbytes:
                 raise Misuse(f"rank {rank} writes to byte {at + len(value)} of a slot, past its {plan.used_nbytes}")
             if self.claimed[rank] < round or self.published[rank].value > round:
@@ -345,6 +364,15 @@ class Simulator:
                 slot.memory.store(0, self.limits.slot_nbytes, rank, clock, self._garbage(self.limits.slot_nbytes))
             slot.filled[at : at + len(value)] = True
             slot.memory.store(at, at + len(value), rank, clock, value)
+
+    def _replace(self, rank: int, owner: int, round: int, at: int, value: Bytes) -> None:
+        """Replace what another rank has staged."""
+        slot = self.slots[owner][round % self.limits.nslots]
+        if slot.round != round or not slot.filled[at : at + len(value)].all():
+            raise Misuse(f"rank {rank} replaces bytes of round {round} that rank {owner} has not written")
+        if self.consumed[rank].value > round:
+            raise Misuse(f"rank {rank} writes round {round} of rank {owner} after it released it")
+        slot.memory.store(at, at + len(value), rank, self.clock[rank], value)
 
     def _garbage(self, nbytes: int) -> Bytes:
         return self.poison.integers(0, 256, nbytes, np.uint8)

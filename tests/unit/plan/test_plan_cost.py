@@ -127,6 +127,7 @@ def test_synchronisations_that_depend_on_one_another_are_one_or_two():
         "flat": 1,
         "staged": 1,
         "two_shot": 2,
+        "exchange": 2,
         "sliced": 2,
         "zero_copy": 2,
         "zero_copy_shared": 2,
