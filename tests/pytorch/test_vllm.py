@@ -60,7 +60,6 @@ def answers(*arguments, on=True):
     [
         ("llama", {"tensor": 2}),
         ("llama", {"tensor": 2, "compiled": 1}),
-        ("qwen3_moe", {"tensor": 2}),
     ],
 )
 def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, shape):
