@@ -24,6 +24,7 @@ from shmring.arrays.array_view import memory_of
 from shmring.collective.registry import MovedArray, make_private
 from shmring.collective.shared_arrays import SharedArrayCalls, check_outcomes
 from shmring.collective.zero_copy import Sharing
+from shmring.engine.engine import Engine
 from shmring.errors import ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.mapping import Mapping
@@ -64,7 +65,10 @@ class Shared:
 
     _closed = True  # until it is made
 
-    def __init__(self, engine, arrays: tuple, moved: list[MovedArray]) -> None:
+    def __init__(self, engine: Engine, arrays: tuple, moved: list[MovedArray]) -> None:
+        if not (isinstance(engine, Engine) and isinstance(arrays, tuple) and isinstance(moved, list)
+                and all(isinstance(one, MovedArray) for one in moved)):  # fmt: skip
+            raise TypeError(f"Shared({engine!r}, ...): made by Communicator.share")
         self._arrays = arrays
         self._engine = weakref.ref(engine)
         self._moved = moved

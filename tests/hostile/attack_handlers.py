@@ -32,6 +32,9 @@ def storm(script, pause):
 
     @contextlib.contextmanager
     def limit(_seconds):
+        if script.is_limited:  # a step of a handler: the step that it interrupts keeps its timers
+            yield
+            return
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         signal.setitimer(signal.ITIMER_PROF, pause, pause)
         script.is_limited = True

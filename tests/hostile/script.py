@@ -105,11 +105,12 @@ class Script:
         line = f"{name} = {line}" if name else line
         self.write(line)
         self.steps += 1
+        was_limited = self.is_limited  # in a handler, within the step that it interrupts
         try:
             with self.limit(limit_s):
                 exec(compile(line, STEP, "exec"), self.names)
         except BaseException as error:
-            self.is_limited = False  # an interrupt may come while the block above is being left, too
+            self.is_limited = was_limited  # an interrupt may come while the block above is being left, too
             self.judge(error, line)
             return False
         if name:

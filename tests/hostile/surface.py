@@ -13,7 +13,15 @@ from functools import cache
 import shmring
 import shmring.ring
 
-GUESTS = ("shmring.torch", "shmring.cli", "shmring.bench", "shmring.__main__")
+GUESTS = (
+    "shmring.torch",
+    "shmring.jax",
+    "shmring.vllm",
+    "shmring.nodes.mpi_wire",
+    "shmring.cli",
+    "shmring.bench",
+    "shmring.__main__",
+)
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
 DOCUMENTED = (
     "shmring.collective.persistent.Prepared",
@@ -56,7 +64,8 @@ ALWAYS = ("__array__", "__buffer__", "__copy__", "__deepcopy__")
 @cache
 def exported() -> dict[str, object]:
     """What users get by name, errors excluded: from the package, `shmring.ring`, and `DOCUMENTED`."""
-    names = {f"shmring.{name}": getattr(shmring, name) for name in shmring.__all__}
+    # `from_mpi` starts MPI, or has no mpi4py: tests/mpi.
+    names = {f"shmring.{name}": getattr(shmring, name) for name in shmring.__all__ if name != "from_mpi"}
     names |= {f"shmring.ring.{name}": value for name, value in vars(shmring.ring).items() if name[0] != "_"}
     for name in DOCUMENTED:
         module, _, attribute = name.rpartition(".")

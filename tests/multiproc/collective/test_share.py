@@ -18,7 +18,7 @@ from support.harness import RANKS, run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
-from shmring.collective.share import LEAST_NBYTES
+from shmring.collective.share import LEAST_NBYTES, Shared
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
 
 PAGE = mmap.PAGESIZE
@@ -876,3 +876,8 @@ def bound(comm):
 def test_the_memory_policy_of_an_array_is_kept():
     if "refused" in run_ranks(2, bound):
         pytest.skip("mbind is refused here")
+
+
+def test_a_handle_is_made_by_share_only():
+    with pytest.raises(TypeError, match=r"made by Communicator\.share"):
+        Shared(object(), (np.ones(3),), [])

@@ -116,8 +116,8 @@ def test_several_machines_prints_the_same_alone_and_under_the_launcher():
     assert run("-m", "shmring", "run", "-n", "4", example) == run(example)
 
 
-def test_every_example_is_run_here_or_with_pytorch():
-    elsewhere = {"char_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
+def test_every_example_is_run_here_or_with_its_framework():
+    elsewhere = {"char_gpt.py", "jax_train.py", "parallel_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
     assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - elsewhere == {
         "actors_and_learner.py",
         "data_loader.py",

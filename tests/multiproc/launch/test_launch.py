@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import math
 import os
-import pickle
 import random
 import re
 import signal
@@ -86,9 +85,17 @@ def test_every_start_method_gives_the_same_results(method):
     assert shmring.spawn(sum_ranks, 2, (1,), start_method=method) == [(0, 2, [1.0] * 5), (1, 2, [1.0] * 5)]
 
 
-def test_spawn_is_the_default_start_method():
-    with pytest.raises((AttributeError, pickle.PicklingError), match=r"local object|lambda"):
-        shmring.spawn(lambda comm: comm.rank, 1)
+inherited = []
+
+
+def count_inherited(_comm):
+    return len(inherited)
+
+
+def test_spawn_is_the_default_start_method(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "inherited", [1])
+    assert shmring.spawn(count_inherited, 1) == [0]
+    assert shmring.spawn(count_inherited, 1, start_method="fork") == [1]
 
 
 def big_result(comm, nbytes):

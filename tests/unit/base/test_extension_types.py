@@ -14,7 +14,15 @@ from support.children import in_child, status_of
 import shmring
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by Python code
-NOT_IMPORTED = ("shmring.torch", "shmring.__main__", "shmring.cli", "shmring.bench")
+NOT_IMPORTED = (
+    "shmring.torch",
+    "shmring.jax",
+    "shmring.vllm",
+    "shmring.nodes.mpi_wire",
+    "shmring.__main__",
+    "shmring.cli",
+    "shmring.bench",
+)
 WATCHDOG_S = 20
 
 
