@@ -27,12 +27,13 @@ import shmring
 from shmring.engine.profiled import show_calls
 
 TIMES = 20000  # calls in a slice
-WATCHER = [sys.executable, "-m", "shmring", "top", "--json", "--interval", "0.1"]
+WATCHED_TIMES = 10_000_000  # some seconds, so that each slice has looks in it
+WATCHER = [sys.executable, "-m", "shmring", "top", "--json"]
 
 
 def test_watched_and_unwatched_calls(benchmark):
     """Slices of both kinds in turn."""
-    times = TIMES if benchmark.enabled else 100
+    times = WATCHED_TIMES if benchmark.enabled else 100
     session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
     child = os.fork()
     if child == 0:
@@ -57,7 +58,7 @@ def test_watched_and_unwatched_calls(benchmark):
     with subprocess.Popen(WATCHER, **free) as watcher:
         with shmring.init(rank=0, size=2, session=session) as comm:
             trip_us = round_trip_us(comm)
-            benchmark.pedantic(play_both, rounds=15, warmup_rounds=2)
+            benchmark.pedantic(play_both, rounds=7, warmup_rounds=1)
             comm.broadcast(np.zeros(3, np.int64))
         watcher.kill()
     assert os.waitpid(child, 0)[1] == 0

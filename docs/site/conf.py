@@ -43,7 +43,8 @@ autodoc_inherit_docstrings = False
 add_module_names = False
 python_display_short_literal_types = True
 nitpick_ignore = [("py:exc", name) for name in dir(builtins)] + [("py:class", name) for name in dir(builtins)]
-nitpick_ignore_regex = [("py:.*", r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch|MPI)\..*")]
+_ELSEWHERE = r"(queue|os|pickle|asyncio|typing|collections|numpy|np|multiprocessing|torch|MPI)\..*"
+nitpick_ignore_regex = [("py:.*", _ELSEWHERE)]
 copybutton_exclude = ".linenos, .gp"
 
 # `sphinx-build -b linkcheck`, which needs the network. Pages of GitHub make their anchors in the browser.
