@@ -1,6 +1,6 @@
 /* What MPItrampoline, which is linked into jaxlib, looks up in the library that MPITRAMPOLINE_LIB names.
  *
- * It wants each name of its ABI, a missing one ends the process; XLA uses those that shmring/jax/_mpi.pyx defines.
+ * It looks up each name of its ABI, and a missing one ends the process. XLA uses those that shmring/jax/_mpi.pyx defines.
  * This file has the others: constants with a value of their own each, and functions that return an error. To be
  * included in that module only, since it defines what it declares.
  *

@@ -68,16 +68,8 @@ class GroupCalls(CommunicatorMixin):
         group is independent of this communicator: either may be closed first.
         """
         config, limit_s = self._checked(rendezvous_timeout, settings)
-        numbers = [0 if number is None else operator.index(number) for number in (color, key)]
-        if not all(-(2**63) <= number < 2**63 for number in numbers):
-            raise ValueError(f"color={color}, key={key}: must fit in 64 bits")
-        own = np.array([color is not None, *numbers], np.int64)
-        colors = self.all_gather(own)
-        if color is None:
-            return None
-        members = [r for r in range(self.size) if colors[r, 0] and colors[r, 1] == own[1]]
-        members.sort(key=lambda r: (colors[r, 2], r))
-        return self._make_group(f"split.{own[1]}", members, config, limit_s)
+        found = split_members(self, color, key)
+        return None if found is None else self._make_group(f"split.{found[0]}", found[1], config, limit_s)
 
     def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """Make a communicator of some ranks. Only they call.
@@ -280,6 +272,19 @@ class GroupCalls(CommunicatorMixin):
             if survivors != before or time.monotonic() >= grace_until:
                 return survivors
             time.sleep(0.001)
+
+
+def split_members(comm: Any, color: int | None, key: int | None) -> tuple[int, list[int]] | None:
+    """The colour and its ranks, by key and rank; None without a colour. Collective: exchanges both."""
+    numbers = [0 if number is None else operator.index(number) for number in (color, key)]
+    if not all(-(2**63) <= number < 2**63 for number in numbers):
+        raise ValueError(f"color={color}, key={key}: must fit in 64 bits")
+    own = np.array([color is not None, *numbers], np.int64)
+    colors = comm.all_gather(own)
+    if color is None:
+        return None
+    members = [r for r in range(comm.size) if colors[r, 0] and colors[r, 1] == own[1]]
+    return int(own[1]), sorted(members, key=lambda r: (colors[r, 2], r))
 
 
 class _MemberLostError(PeerLostError):

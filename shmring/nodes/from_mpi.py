@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from shmring.collective.groups import split_members
 from shmring.communicator import Communicator
 from shmring.errors import BrokenError, PeerLostError, RendezvousError
 from shmring.launch.init import init
@@ -42,14 +40,8 @@ class MpiCommunicator(NodesCommunicator):
 
     def split(self, color, key=None, *, rendezvous_timeout=300.0, **settings):
         """As `shmring.Communicator.split`."""
-        numbers = [0 if number is None else operator.index(number) for number in (color, key)]
-        own = np.array([color is not None, *numbers], np.int64)
-        colors = self.all_gather(own)
-        if color is None:
-            return None
-        members = [r for r in range(self.size) if colors[r, 0] and colors[r, 1] == own[1]]
-        members.sort(key=lambda r: (colors[r, 2], r))
-        return self._make_group(members, rendezvous_timeout, settings)
+        found = split_members(self, color, key)
+        return None if found is None else self._make_group(found[1], rendezvous_timeout, settings)
 
     def subgroup(self, ranks, *, rendezvous_timeout=300.0, **settings):
         """As `shmring.Communicator.subgroup`."""
