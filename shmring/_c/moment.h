@@ -6,9 +6,12 @@
 #include <stdint.h>
 #include <time.h>
 
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+#ifdef __GLIBC_PREREQ /* absent from musl, so it cannot be called in the same condition */
+#if __GLIBC_PREREQ(2, 30)
 #define WAITING_CLOCK CLOCK_MONOTONIC
-#else
+#endif
+#endif
+#ifndef WAITING_CLOCK
 #define WAITING_CLOCK CLOCK_REALTIME /* a clock set back prolongs one tick, no more */
 #define sem_clockwait(sem, clock, until) sem_timedwait(sem, until)
 #define pthread_mutex_clocklock(lock, clock, until) pthread_mutex_timedlock(lock, until)
