@@ -4,7 +4,7 @@ from support import harness
 
 
 def pytest_sessionstart(session):
-    """Make that process now: a fork of one in which JAX has compiled, as `bench_arrays.py` has it do, compiles no more."""
+    """Make that process before collection: `bench_arrays.py` has JAX compile then, and a fork of it cannot."""
     harness.nursery()
 
 
