@@ -12,6 +12,7 @@ are those of one process, which rank 0 trains afterwards. Schedules that compute
 
 import argparse
 import os
+import resource
 import time
 import warnings
 from pydoc_data.topics import topics  # the reference manual, as help() shows it
@@ -36,6 +37,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import shmring.torch  # noqa: F401  where shmring is installed, torch finds it without
 
 CONTEXT, WIDTH, HEADS, LAYERS, BATCH, MICROBATCHES = 32, 64, 4, 4, 16, 4
+WARM_UP = 2
 
 
 class Attention(nn.Module):
@@ -136,8 +138,14 @@ def my_stages(args, mesh, nletters):
         yield pipelining.PipelineStage(module, k, total, torch.device("cpu"), group=mesh.get_group("stage"))
 
 
+def processor_s():
+    """Of this process, so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def train(args, backend, data, nletters):
-    """On all ranks: the losses, and tokens per second."""
+    """On all ranks: the losses, tokens per second, and microseconds of processor time per token."""
     dist.init_process_group(backend)
     ndata = dist.get_world_size() // (args.tensor * args.stages)
     shape, names = (ndata, args.stages, args.tensor), ("data", "stage", "tensor")
@@ -147,8 +155,10 @@ def train(args, backend, data, nletters):
     single = issubclass(kind, PipelineScheduleSingle)
     schedule = kind(stages[0] if single else stages, MICROBATCHES, loss_fn=loss_of)
     optimizer = torch.optim.AdamW([p for stage in stages for p in stage.submod.parameters()], lr=1e-2, foreach=False)
-    losses, start = [], 0.0
-    for x, y in batches(data, args.steps):
+    losses = []
+    for step, (x, y) in enumerate(batches(data, args.steps)):
+        if step == WARM_UP:  # the first steps find shapes and make buffers
+            start, used = time.perf_counter(), processor_s()
         mine = torch.arange(BATCH).chunk(ndata)[mesh["data"].get_local_rank()]
         optimizer.zero_grad()
         parts: list[torch.Tensor] = []
@@ -160,10 +170,11 @@ def train(args, backend, data, nletters):
         total = torch.stack(parts).mean().detach() if parts else torch.zeros(())
         dist.all_reduce(total)  # of the last stages; tensor ranks have the same
         losses.append(total.item() / ndata / args.tensor)
-        start = start or time.perf_counter()  # the first step finds shapes and makes buffers
-    took = time.perf_counter() - start
+    took, spent = time.perf_counter() - start, torch.tensor(processor_s() - used)
+    dist.all_reduce(spent)
     dist.destroy_process_group()
-    return losses, (args.steps - 1) * BATCH * CONTEXT / took
+    tokens = (args.steps - WARM_UP) * BATCH * CONTEXT
+    return losses, tokens / took, spent.item() / tokens * 1e6
 
 
 def train_alone(args, data, nletters):
@@ -188,6 +199,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--backends", nargs="*", default=["shmring", "gloo"])
     args = parser.parse_args()
+    if args.steps <= WARM_UP:
+        parser.error(f"--steps {args.steps}: must be more than {WARM_UP}, which are not timed")
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # its result is a view, which nothing here changes
     text = "\n".join(topics[name] for name in sorted(topics))
     alphabet = sorted(set(text))
@@ -195,9 +208,10 @@ def main():
     found = {backend: train(args, backend, data, len(alphabet)) for backend in args.backends}
     if os.environ["RANK"] == "0":
         alone = train_alone(args, data, len(alphabet))
-        for backend, (losses, speed) in found.items():
+        for backend, (losses, speed, us) in found.items():
             far = max(abs(a - b) for a, b in zip(losses, alone, strict=True))
-            print(f"{backend}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {speed:.0f} tokens per second")
+            used = f"{speed:.0f} tokens per second, {us:.0f} us of processor time per token"
+            print(f"{backend}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, {used}")
             print(f"{backend}: at most {far:.1e} from the losses of one process")
 
 
