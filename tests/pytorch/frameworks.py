@@ -110,6 +110,26 @@ def deepspeed(stage):
         return [p.detach().clone() for p in engine.parameters()], losses
 
 
+def deepspeed_sums():
+    """The sums of DeepSpeed's own tests of its communication, with its operator left out: all are the group's."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    dist.init_process_group("shmring")
+    deepspeed.init_distributed(dist_backend="shmring")
+    n, own, comm = dist.get_world_size(), dist.get_rank() + 1, dist.group.WORLD.comm
+    for call in (deepspeed.comm.all_reduce, deepspeed.comm.inference_all_reduce):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for count in (128, 3):
+                x, before = torch.full((1, count), own, dtype=dtype), comm.stats()["calls"]
+                call(x)
+                assert torch.equal(x, torch.full((1, count), n * (n + 1) // 2, dtype=dtype)), (call, dtype)
+                # its inference_all_reduce returns at once in one rank
+                assert comm.stats()["calls"] - before == (n > 1 or call is deepspeed.comm.all_reduce)
+    print(f"rank {own - 1} has summed", flush=True)
+
+
 def finish(model, losses):
     """The ranks have the same parameters, to the bit, the group was ours, and something was learned."""
     assert dist.get_backend() == "shmring"
@@ -128,6 +148,8 @@ if __name__ == "__main__":
     name, _, stage = sys.argv[1].partition(" ")
     if name == "lightning":
         lightning()
+    elif stage == "sums":
+        deepspeed_sums()
     else:
         finish(*(deepspeed(int(stage)) if name == "deepspeed" else accelerate()))
     dist.destroy_process_group()

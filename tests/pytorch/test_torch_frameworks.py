@@ -14,9 +14,9 @@ WATCHDOG_S = 900  # DeepSpeed compiles an operator of its own when first used
 RANKS = 2
 
 
-def run(program, *arguments):
+def run(program, *arguments, ranks=RANKS):
     """Run a program in ranks; its output."""
-    command = [sys.executable, "-m", "shmring", "run", "-n", str(RANKS), str(program), *arguments]
+    command = [sys.executable, "-m", "shmring", "run", "-n", str(ranks), str(program), *arguments]
     quiet = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env=quiet)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,6 +29,14 @@ def test_training(name):
         pytest.skip("not installed")
     output = run(PROGRAM, name)
     assert all(f"rank {rank} has learned" in output for rank in range(RANKS))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_sums_of_deepspeed(ranks):
+    if find_spec("deepspeed") is None:
+        pytest.skip("not installed")
+    output = run(PROGRAM, "deepspeed sums", ranks=ranks)
+    assert all(f"rank {rank} has summed" in output for rank in range(ranks))
 
 
 @pytest.mark.parametrize(
