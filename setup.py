@@ -41,7 +41,7 @@ COLD = {
         "channels/eventfd", "channels/format", "collective/coalesced", "collective/registry", "collective/schedule",
         "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect", "engine/membership",
         "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header", "memory/mapping",
-        "memory/moved_pages", "nodes/flat", "placement/numa", "ring/inspect", "sync/liveness",
+        "memory/moved_pages", "nodes/flat", "placement/numa", "ring/inspect", "memory/shm_calls", "sync/liveness",
     )
 }
 
@@ -75,7 +75,7 @@ DIRECTIVES = {
     "boundscheck": DEBUG,
     "wraparound": False,
     "initializedcheck": DEBUG,
-    "freethreading_compatible": False,
+    "freethreading_compatible": True,
     # What can be pickled has a __reduce__ of its own; the others are refused by Python's copyreg, too.
     "auto_pickle": False,
 }

@@ -54,6 +54,10 @@ static inline uint32_t subtract_one_u32(uint32_t *p) {
     return atomic_fetch_sub_explicit((_Atomic uint32_t *)p, 1, memory_order_acq_rel) - 1;
 }
 
+static inline uint32_t add_u32(uint32_t *p, uint32_t n) {
+    return atomic_fetch_add_explicit((_Atomic uint32_t *)p, n, memory_order_acq_rel);
+}
+
 static inline void full_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
 
 static inline void cpu_pause(void) {

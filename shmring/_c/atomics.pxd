@@ -15,5 +15,6 @@ cdef extern from "atomics.h" nogil:
     bint compare_swap_u64(uint64_t *p, uint64_t expected, uint64_t desired)
     uint64_t add_one_u64(uint64_t *p)
     uint32_t subtract_one_u32(uint32_t *p)
+    uint32_t add_u32(uint32_t *p, uint32_t n)
     void full_fence()
     void cpu_pause()

@@ -16,6 +16,7 @@ import numpy as np
 
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport NDIM_MAX
+from shmring.sync.turn cimport FREE_THREADED
 
 cnp.import_array()
 
@@ -37,12 +38,13 @@ cdef inline bint is_plain(object array) noexcept:
 cdef int borrow(object data, borrowed_t *b, bint writable) except -1:
     """Pointer and size of a caller's memory, valid while the GIL is held and no Python code runs.
 
-    Exact types save the 60 ns and more of an export. Exported memory stays valid until `end_borrow`.
+    Exact types save the 60 ns and more of an export. Exported memory stays valid until `end_borrow`. Without the GIL
+    another thread may resize a bytearray at any time, so that is exported, too.
     """
     b.is_exported = False
     if PyBytes_CheckExact(data) and not writable:
         b.address, b.nbytes = PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
-    elif PyByteArray_CheckExact(data):
+    elif PyByteArray_CheckExact(data) and not FREE_THREADED:
         b.address, b.nbytes = PyByteArray_AS_STRING(data), PyByteArray_GET_SIZE(data)
     elif cnp.PyArray_CheckExact(data) and is_plain(data) and (not writable or cnp.PyArray_ISWRITEABLE(data)):
         b.address, b.nbytes = <char *>cnp.PyArray_DATA(data), cnp.PyArray_NBYTES(data)
@@ -67,10 +69,16 @@ cdef class Span:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.address, self.nbytes, self.is_readonly, flags)
-        self.exports += 1
+        count_export(self, 1)
 
     def __releasebuffer__(self, Py_buffer *view):
-        self.exports -= 1
+        count_export(self, -1)
+
+
+@cython.critical_section
+cdef int count_export(Span span, int change) except -1:
+    span.exports += change
+    return 0
 
 
 cdef Span make_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly):
@@ -88,7 +96,7 @@ cdef class SpanReference:
 
     def __dealloc__(self):
         if self.span is not None:
-            self.span.exports -= 1
+            count_export(self.span, -1)
 
 
 cdef object array_over(Span span, object dtype, tuple shape):
@@ -106,7 +114,7 @@ cdef object array_over(Span span, object dtype, tuple shape):
                                                   flags, NULL)
     cnp.PyArray_UpdateFlags(array, cnp.NPY_ARRAY_ALIGNED)
     reference.span = span
-    span.exports += 1
+    count_export(span, 1)
     cnp.set_array_base(array, reference)
     return array
 
@@ -131,6 +139,7 @@ cdef class Lease:
             raise ValueError("this lease is over: its memory was committed, aborted or released")
         return self.span
 
+    @cython.critical_section
     cdef int end(self) except -1:
         cdef Span span = self.live()
         if span.exports:
@@ -139,11 +148,13 @@ cdef class Lease:
         return 0
 
     @property
+    @cython.critical_section
     def array(self):
         """The leased memory, read-only if it was peeked. The lease cannot end while this array is alive."""
         return array_over(self.live(), self.dtype, self.shape)
 
     @property
+    @cython.critical_section
     def nbytes(self):
         """Size of the leased memory in bytes."""
         return self.live().nbytes

@@ -55,6 +55,7 @@ cdef class BroadcastSender(BroadcastRings):
 
     # ---- sending ----
 
+    @cython.critical_section
     def send(self, x, timeout=None):
         """Send bytes or an array to all receivers; or, in a broadcast of records, one record.
 
@@ -114,6 +115,7 @@ cdef class BroadcastSender(BroadcastRings):
         finally:
             writer.end_send(m)
 
+    @cython.critical_section
     def send_object(self, obj, timeout=None):
         """Send a Python object to all receivers, by pickle as `Sender.send_object`.
 
@@ -144,6 +146,7 @@ cdef class BroadcastSender(BroadcastRings):
             raise self.full()
         return self.announce_to_all()
 
+    @cython.critical_section
     def try_send(self, x):
         """Send if there is room for all of it now. Raises as `send`.
 
@@ -165,6 +168,7 @@ cdef class BroadcastSender(BroadcastRings):
             is_sent = self.send_one(x, 0) == READY
         return self.announce_to_all() > 0 and is_sent
 
+    @cython.critical_section
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room; or records, as one array.
 
@@ -210,6 +214,7 @@ cdef class BroadcastSender(BroadcastRings):
                                                left_until(deadline_ns, timeout_ns)) == LATE:
                 return done
 
+    @cython.critical_section
     def reserve(self, shape=1, dtype=None, timeout=None):
         """Lease memory of the ring, to write in place what all receivers get. Raises as `Sender.reserve`.
 
@@ -243,6 +248,7 @@ cdef class BroadcastSender(BroadcastRings):
             if self.make_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
                 raise self.full()
 
+    @cython.critical_section
     def commit(self, count=None):
         """Send what was reserved, and end the lease. Raises as `Sender.commit`.
 
@@ -259,6 +265,7 @@ cdef class BroadcastSender(BroadcastRings):
         self.sender.commit(count)
         return self.announce_to_all()
 
+    @cython.critical_section
     def abort(self):
         """Give up what was reserved, and end the lease; nothing is sent. Raises as `Sender.commit`."""
         self.sender.abort()
@@ -266,6 +273,7 @@ cdef class BroadcastSender(BroadcastRings):
     # ---- state ----
 
     @property
+    @cython.critical_section
     def receivers(self):
         """State of each receiver: state, pid, how far behind, how much it missed."""
         cdef cursor_t *c
@@ -286,11 +294,13 @@ cdef class BroadcastSender(BroadcastRings):
         return found
 
     @property
+    @cython.critical_section
     def sent_count(self):
         """Messages ever sent."""
         return self.sender.ring.sent.messages
 
     @property
+    @cython.critical_section
     def dropped_count(self):
         """Messages that were overwritten before a receiver received them, all receivers together."""
         return sum([follower.dropped_count for follower in self.receivers])

@@ -45,6 +45,7 @@ cdef class Endpoint:
             raise RuntimeError(f"another thread is in a call of this {role}: an end is for one thread at a time")
         return 0
 
+    @cython.critical_section
     def take(self):
         """Make this end belong to this process now, instead of at its first use.
 
@@ -64,6 +65,7 @@ cdef class Endpoint:
         self.prepare()
         return self
 
+    @cython.critical_section
     def close(self):
         """Close this end in good order: nothing more will be sent, or received. Idempotent.
 
@@ -77,10 +79,12 @@ cdef class Endpoint:
         """
         self.close_end(True)
 
+    @cython.critical_section
     def __enter__(self):
         self.prepare()
         return self
 
+    @cython.critical_section
     def __exit__(self, exception_type, exception, traceback):
         self.close_end(exception_type is None)
 
@@ -223,6 +227,7 @@ cdef class RingEndpoint(Endpoint):
             return READY
         return GONE if state == END_CLOSED or state == END_LOST else LATE
 
+    @cython.critical_section
     def fileno(self):
         """A descriptor for ``select``, ``poll``, ``epoll`` and event loops: readable when there may be something to do.
 
@@ -293,6 +298,7 @@ cdef class RingEndpoint(Endpoint):
     # ---- state ----
 
     @property
+    @cython.critical_section
     def peer(self):
         """State of the other end: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
         if self.is_closed:
@@ -300,6 +306,7 @@ cdef class RingEndpoint(Endpoint):
         return END_STATES[ring_end_state(self.watch.other)]
 
     @property
+    @cython.critical_section
     def peer_pid(self):
         """Process id of the other end's holder in its own PID namespace; 0 if no process has taken it yet."""
         return self.watch.other.liveness.pid
@@ -315,10 +322,12 @@ cdef class RingEndpoint(Endpoint):
         return self.channel.when_full
 
     @property
+    @cython.critical_section
     def dropped_count(self):
         """Messages, or records, ever dropped because they did not fit, or because newer ones did not."""
         return self.ring.sent.dropped + self.ring.sent.overwritten
 
+    @cython.critical_section
     def __len__(self):
         """Messages, or records, sent and not yet received: a hint, the other end may change it at any time."""
         return max(0, <int64_t>(self.ring.sent.messages - self.ring.sent.overwritten - self.ring.received.messages))

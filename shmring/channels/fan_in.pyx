@@ -63,16 +63,14 @@ cdef class FanInReceiver(Endpoint):
             raise TypeError(f"FanInReceiver({rings!r}): call shmring.fan_in() instead")
         cdef Mapping mapping = rings.mapping
         kind = Receiver if rings.dtype is None else RecordReceiver
-        self.rings = rings
-        self.count = rings.count
+        self.rings, self.count = rings, rings.count
         self.receivers = [kind(rings.ring(i), "receiver") for i in range(self.count)]
-        self.over = [False] * self.count
         self.awaited = <awaited_t *>calloc(self.count, sizeof(awaited_t))
         self.untils = <uint64_t *>calloc(self.count, sizeof(uint64_t))
         if self.awaited == NULL or self.untils == NULL:
             raise MemoryError
         self.wake = &(<shmring_waiter *>(mapping.address + <size_t>rings.common_waiter_offset)).wake
-        self.last_sender = -1
+        self.last_sender, self.over = -1, [False] * self.count
 
     def __dealloc__(self):
         self.notifier = None           # its thread uses the receivers
@@ -121,6 +119,7 @@ cdef class FanInReceiver(Endpoint):
             raise EndOfStreamError("all senders are closed or dead, and all their messages were received")
         return None
 
+    @cython.critical_section
     cdef object next(self, str method, tuple args, timeout):
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         self.prepare()
@@ -215,6 +214,7 @@ cdef class FanInReceiver(Endpoint):
         """
         return self.next("recv", (0,), timeout)
 
+    @cython.critical_section
     def recv_from(self, timeout=None):
         """Receive the next message, with the number of its sender. Raises as `recv`.
 
@@ -290,6 +290,7 @@ cdef class FanInReceiver(Endpoint):
         """
         return when_ready(self, self.recv)
 
+    @cython.critical_section
     def peek(self, timeout=None):
         """Lease the next message, or records of one sender, where they lie. Raises as `Receiver.peek`.
 
@@ -307,6 +308,7 @@ cdef class FanInReceiver(Endpoint):
         self.leased_by = self.receivers[self.last_sender]
         return lease
 
+    @cython.critical_section
     def release(self):
         """End the lease of what was peeked, which is then received. Raises as `Receiver.release`."""
         if self.leased_by is None:
@@ -314,6 +316,7 @@ cdef class FanInReceiver(Endpoint):
         self.leased_by.release()
         self.leased_by = None
 
+    @cython.critical_section
     def poll(self, timeout=0):
         """Whether `recv` would not have to wait.
 
@@ -340,6 +343,7 @@ cdef class FanInReceiver(Endpoint):
             if self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
                 return False
 
+    @cython.critical_section
     def fileno(self):
         """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
         self.prepare()
@@ -373,6 +377,7 @@ cdef class FanInReceiver(Endpoint):
         """Process id of each sender; 0 if no process has taken that end yet."""
         return [receiver.peer_pid for receiver in self.receivers]
 
+    @cython.critical_section
     cdef int close_end(self, bint in_good_order) except -1:
         cdef RingReceiver receiver
         if self.is_closed:

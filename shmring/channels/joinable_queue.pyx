@@ -3,7 +3,7 @@
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring._c.atomics cimport compare_swap_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32
+from shmring._c.atomics cimport add_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32
 from shmring._c.layout cimport sem_t
 from shmring.channels.queue cimport Queue
 from shmring.channels.queue_ends cimport TICK_NS
@@ -57,11 +57,3 @@ cdef class JoinableQueue(Queue):
     cdef bint is_done(self) except -1:
         self.require_made()
         return load_acquire_u64(&self.q.done) >= load_acquire_u64(&self.ring.sent.messages)
-
-
-cdef void add_u32(uint32_t *word, uint32_t value) noexcept nogil:
-    cdef uint32_t old
-    while True:
-        old = load_relaxed_u32(word)
-        if compare_swap_u32(word, old, old + value):
-            return

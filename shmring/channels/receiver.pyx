@@ -38,6 +38,7 @@ cdef class Receiver(MessageReader):
 
     # ---- receiving ----
 
+    @cython.critical_section
     def recv(self, timeout=None):
         """Receive the next message.
 
@@ -84,6 +85,7 @@ cdef class Receiver(MessageReader):
         """
         return aio.when_ready(self, self.recv)
 
+    @cython.critical_section
     def recv_into(self, out, timeout=None):
         """Receive the content of the next message, bytes or an array, into memory of the caller.
 
@@ -165,6 +167,7 @@ cdef class Receiver(MessageReader):
             raise TypeError("the next message is an object: receive it by recv()")
         return 0
 
+    @cython.critical_section
     def recv_many(self, count=None, timeout=None):
         """Receive the messages that are there; wait only for the first. Raises as `recv`.
 
@@ -215,6 +218,7 @@ cdef class Receiver(MessageReader):
                 wake_peer(&self.watch, self.c.head)
         return 0
 
+    @cython.critical_section
     def peek(self, timeout=None):
         """Lease the next message where it lies, to read it in place.
 
@@ -252,6 +256,7 @@ cdef class Receiver(MessageReader):
             self.lease = make_lease(array, <char *>cnp.PyArray_DATA(array), array.dtype, array.shape, True)
         return self.lease
 
+    @cython.critical_section
     def release(self):
         """End the lease of the message that was peeked, which is then received.
 

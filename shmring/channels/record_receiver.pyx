@@ -33,6 +33,7 @@ cdef class RecordReceiver(RingReceiver):
     that are there as one array. Belongs to the process that uses it first, and to one thread at a time.
     """
 
+    @cython.critical_section
     def recv(self, timeout=None):
         """Receive one record.
 
@@ -57,6 +58,7 @@ cdef class RecordReceiver(RingReceiver):
         """
         return self.recv_many(1, timeout)[0]
 
+    @cython.critical_section
     def recv_many(self, count=None, timeout=None):
         """Receive the records that are there; wait only for the first.
 
@@ -99,6 +101,7 @@ cdef class RecordReceiver(RingReceiver):
         """
         return aio.when_ready(self, lambda timeout: self.recv_many(count, timeout))
 
+    @cython.critical_section
     def recv_into(self, out, timeout=None):
         """Receive the records that are there into the beginning of an array; wait only for the first.
 
@@ -130,6 +133,7 @@ cdef class RecordReceiver(RingReceiver):
         self.pop(cnp.PyArray_DATA(out), n)
         return n
 
+    @cython.critical_section
     def peek(self, count=None, timeout=None):
         """Lease records where they lie, to read them in place.
 
@@ -159,6 +163,7 @@ cdef class RecordReceiver(RingReceiver):
         self.lease = make_lease(self.mapping, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
+    @cython.critical_section
     def release(self, count=None):
         """End the lease of the records that were peeked, which are then received.
 

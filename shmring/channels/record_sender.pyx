@@ -57,6 +57,7 @@ cdef class RecordSender(RingSender):
     process that uses it first, and to one thread at a time.
     """
 
+    @cython.critical_section
     def send(self, record, timeout=None):
         """Send one record.
 
@@ -87,6 +88,7 @@ cdef class RecordSender(RingSender):
             raise queue.Full
         return sent == 1
 
+    @cython.critical_section
     def try_send(self, record):
         """Send one record if there is room for it now. Raises as `send`.
 
@@ -103,6 +105,7 @@ cdef class RecordSender(RingSender):
         self.require_idle()
         return self.send_many(one_record(record, self.channel.dtype), 0) == 1
 
+    @cython.critical_section
     def send_many(self, records, timeout=None):
         """Send records, as many as there are, in as few steps as there is room.
 
@@ -219,6 +222,7 @@ cdef class RecordSender(RingSender):
         cdef uint64_t known = self.p.capacity - (self.p.tail - self.p.cached_head)
         return min(count, known) if self.drops == DROPS_OLDEST else count
 
+    @cython.critical_section
     def reserve(self, count=1, timeout=None):
         """Lease memory of the ring, to write records in place.
 
@@ -274,6 +278,7 @@ cdef class RecordSender(RingSender):
         self.lease = make_lease(self.mapping, address, self.channel.dtype, (found,), False)
         return READY
 
+    @cython.critical_section
     def commit(self, count=None):
         """Send what was reserved, and end the lease.
 

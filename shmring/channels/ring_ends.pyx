@@ -29,6 +29,7 @@ cdef class RingSender(RingEndpoint):
             ring_close_producer(&self.p, in_good_order)
             wake_peer_at_once(&self.watch)
 
+    @cython.critical_section
     def abort(self):
         """Give up what was reserved, and end the lease; nothing is sent. Raises as `commit` does."""
         self.require_lease("reserved")
@@ -36,6 +37,7 @@ cdef class RingSender(RingEndpoint):
         ring_abort(&self.p)
 
     @property
+    @cython.critical_section
     def sent_count(self):
         """Messages, or records, ever sent into this channel."""
         return self.ring.sent.messages
@@ -89,6 +91,7 @@ cdef class RingReceiver(RingEndpoint):
         except queue.Empty:
             return default
 
+    @cython.critical_section
     def poll(self, timeout=0):
         """Whether `recv` would not have to wait.
 
@@ -112,6 +115,7 @@ cdef class RingReceiver(RingEndpoint):
         return True
 
     @property
+    @cython.critical_section
     def ended(self):
         """Whether the sender has closed in good order and all was received, so that `recv` would raise that."""
         self.require_idle()
@@ -127,6 +131,7 @@ cdef class RingReceiver(RingEndpoint):
             raise StopIteration from None
 
     @property
+    @cython.critical_section
     def received_count(self):
         """Messages, or records, ever received from this channel."""
         return self.ring.received.messages

@@ -14,6 +14,7 @@ cdef class Sender(MessageWriter):
     cdef uint64_t quiet            # messages that `send_many` has put into the ring and not announced yet
 
     cdef void announce_quiet(self) noexcept
+    cdef int take_step(self, message_t *m, uint64_t *wanted) except -1
     cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1
 

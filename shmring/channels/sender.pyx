@@ -36,6 +36,7 @@ cdef class Sender(MessageWriter):
     it first, and to one thread at a time.
     """
 
+    @cython.critical_section
     def send(self, x, timeout=None):
         """Send bytes or an array.
 
@@ -77,6 +78,7 @@ cdef class Sender(MessageWriter):
             raise queue.Full
         return outcome == READY
 
+    @cython.critical_section
     def try_send(self, x):
         """Send bytes or an array if there is room for all of it now. Raises as `send`.
 
@@ -98,6 +100,7 @@ cdef class Sender(MessageWriter):
         self.require_idle()
         return self.send_message(&m, 0) == READY
 
+    @cython.critical_section
     def send_object(self, obj, timeout=None):
         """Send a Python object by pickle; large buffers inside it (arrays) are not copied into the pickle stream.
 
@@ -162,17 +165,21 @@ cdef class Sender(MessageWriter):
         cdef uint64_t wanted
         self.fileno()      # before the first step: in the middle of a message it could not be made
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
-        self.require_idle()
         try:
-            while self.advance(&m, False, &wanted) == LATE:
+            while self.take_step(&m, &wanted) == LATE:
                 await aio.readable(self)
-                if not m.is_streamed:      # it may have been closed meanwhile
-                    self.require_idle()
         finally:
             self.end_send(&m)
 
+    @cython.critical_section
+    cdef int take_step(self, message_t *m, uint64_t *wanted) except -1:
+        if not m.is_streamed:      # this end may have been closed meanwhile
+            self.require_idle()
+        return self.advance(m, False, wanted)
+
     # ---- several at a time, and in place ----
 
+    @cython.critical_section
     def send_many(self, messages, timeout=None):
         """Send several messages, announced together as far as there is room.
 
@@ -232,6 +239,7 @@ cdef class Sender(MessageWriter):
         self.announce_quiet()
         MessageWriter.leave(self, in_good_order)
 
+    @cython.critical_section
     def reserve(self, shape, dtype=None, timeout=None):
         """Lease memory of the ring, to write a message in place.
 
@@ -289,6 +297,7 @@ cdef class Sender(MessageWriter):
             self.lease = make_lease(self.mapping, to + meta_nbytes, kind, shape, False)
         return outcome
 
+    @cython.critical_section
     def commit(self, count=None):
         """Send what was reserved, and end the lease.
 

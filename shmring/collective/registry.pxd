@@ -40,6 +40,8 @@ cdef class AllocationRegistry:
     cdef range_t *range_at(self, const void *address) noexcept
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept
     cdef entry_t *entry_of(self, uint32_t allocation) noexcept
+    cdef Allocation allocation_of(self, uint32_t number)
+    cdef MovedArray moved_at(self, const void *address)
 
 
 cdef class Allocation:

@@ -19,8 +19,27 @@ from shmring.memory.mapping cimport Mapping
 from shmring.memory.moved_pages cimport MovedPages
 
 
+# The registry's references are borrowed: without the GIL, a thread may find an object whose last reference another
+# thread has just dropped, and which waits to leave the registry.
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define may_be_found(object) PyUnstable_EnableTryIncRef(object)
+    static inline PyObject *living(void *object) {
+        return PyUnstable_TryIncRef((PyObject *)object) ? (PyObject *)object : Py_NewRef(Py_None);
+    }
+    #else
+    #define may_be_found(object) ((void)(object))
+    static inline PyObject *living(void *object) { return Py_NewRef((PyObject *)object); }
+    #endif
+    """
+    void may_be_found(object)
+    object living(void *found)      # a reference; None: it is being deallocated
+
+
 cdef class AllocationRegistry:
-    """Which addresses belong to which allocation. Read and changed with the GIL held."""
+    """Which addresses belong to which allocation. Read and changed with the GIL held; without one, in the critical
+    section of this object, as are entries and ranges that it returns pointers to."""
 
     def __dealloc__(self):
         free(self.ranges)
@@ -54,6 +73,7 @@ cdef class AllocationRegistry:
         self.ranges[at] = new
         self.nranges += 1
 
+    @cython.critical_section
     cdef int add(self, Allocation allocation) except -1:
         """Add an allocation, which has a higher number than all before it."""
         cdef range_t new
@@ -72,6 +92,7 @@ cdef class AllocationRegistry:
         allocation.is_registered = True
         return 0
 
+    @cython.critical_section
     cdef void remove(self, Allocation allocation) noexcept:
         cdef int i, kept = 0
         for i in range(self.nranges):
@@ -86,6 +107,7 @@ cdef class AllocationRegistry:
                 kept += 1
         self.nentries = kept
 
+    @cython.critical_section
     cdef void remove_moved(self, MovedArray moved) noexcept:
         cdef int i, kept = 0
         for i in range(self.nranges):
@@ -107,6 +129,7 @@ cdef class AllocationRegistry:
             return NULL
         return &self.ranges[low - 1]
 
+    @cython.critical_section
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept:
         """The place of ``nbytes`` from an address on; NOWHERE unless they lie in one shared array."""
         cdef place_t place
@@ -133,23 +156,40 @@ cdef class AllocationRegistry:
             return NULL
         return &self.entries[low]
 
+    @cython.critical_section
+    cdef Allocation allocation_of(self, uint32_t number):
+        """An allocation by its number; None as in `entry_of`."""
+        cdef entry_t *entry = self.entry_of(number)
+        return None if entry == NULL else living(entry.object)
+
+    @cython.critical_section
+    cdef MovedArray moved_at(self, const void *address):
+        """The private array that contains an address and is shared now; None if there is none."""
+        cdef range_t *found = self.range_at(address)
+        return None if found == NULL or found.moved == NULL else living(found.moved)
+
+    @cython.critical_section
     def locate(self, size_t address):
         """(allocation, owner, offset) of an address; None if it is not in a segment as this process maps that."""
         cdef range_t *found = self.range_at(<void *> address)
         if found == NULL or found.moved != NULL:
             return None
-        allocation = <Allocation> self.entry_of(found.allocation).object
-        return allocation, found.owner, <size_t> (address - <size_t> found.start)
+        allocation = self.allocation_of(found.allocation)
+        return None if allocation is None else (allocation, found.owner, <size_t> (address - <size_t> found.start))
 
+    @cython.critical_section
     def moved_arrays(self):
         """The private arrays of this rank that are shared now, by address."""
         cdef int i
-        return [<MovedArray> self.ranges[i].moved for i in range(self.nranges) if self.ranges[i].moved != NULL]
+        found = [living(self.ranges[i].moved) for i in range(self.nranges) if self.ranges[i].moved != NULL]
+        return [array for array in found if array is not None]
 
+    @cython.critical_section
     def allocations(self):
         """All that this process still has mapped, by number."""
         cdef int i
-        return [<Allocation> self.entries[i].object for i in range(self.nentries)]
+        found = [living(self.entries[i].object) for i in range(self.nentries)]
+        return [allocation for allocation in found if allocation is not None]
 
     def __len__(self):
         return self.nentries
@@ -197,6 +237,7 @@ cdef class Allocation:
             if mapping.address == NULL or offset > mapping.nbytes or nbytes > mapping.nbytes - offset:
                 raise ValueError(f"the segment of rank {r} has no {nbytes} bytes of data from {offset} on")
             self.bases[r] = mapping.address + offset
+        may_be_found(self)
         registry.add(self)
 
     def __dealloc__(self):
@@ -248,11 +289,13 @@ cdef class MovedArray:
         self.start = <char *> address
         self.end = self.start + allocation.nbytes
         self.inner_start, self.inner_end = <char *> <size_t> inner[0], <char *> <size_t> inner[1]
-        self.registry.reserve(1)
         new.start, new.end = self.start, self.end
         new.allocation, new.owner = allocation.number, rank
         new.moved = <void *> self
-        self.registry.insert(new)
+        may_be_found(self)
+        with cython.critical_section(self.registry):
+            self.registry.reserve(1)
+            self.registry.insert(new)
         self.is_registered = True
 
     def __dealloc__(self):

@@ -9,11 +9,12 @@ A process can access an allocation only while it has views of it. A rank that na
 has not named all allocations that the plan needs, a second exchange asks each rank whether it has them.
 """
 
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.collective.registry cimport NOWHERE, Allocation, AllocationRegistry, MovedArray, entry_t, range_t
+from shmring.collective.registry cimport NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
 from shmring.collective.schedule cimport open_eager
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
@@ -104,6 +105,7 @@ cdef class Sharing:
         """Bytes of private arrays of this rank that are shared now (`shmring.collective.share`)."""
         return sum([array.nbytes for array in self.registry.moved_arrays()])
 
+    @cython.critical_section
     def release_later(self, arrays):
         """Have moved arrays made private at the end of the next call that looks for shared arrays."""
         cdef MovedArray array
@@ -198,21 +200,17 @@ cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
     NULL if it is not mapped any more, or if ``nbytes`` from there on exceed the allocation: a peer wrote the place, so
     it is checked.
     """
-    cdef entry_t *entry
     cdef Allocation allocation
     if place == NULL:
         return NULL
-    entry = s.registry.entry_of(place.allocation)
-    if entry == NULL:
-        return NULL
-    allocation = <Allocation> entry.object
-    if place.owner >= <uint32_t> s.size:
+    allocation = s.registry.allocation_of(place.allocation)
+    if allocation is None or place.owner >= <uint32_t> s.size:
         return NULL
     if place.offset > allocation.nbytes or nbytes > allocation.nbytes - place.offset:
         return NULL
     if not s.pins or s.pins[len(s.pins) - 1] is not allocation:
         s.pins.append(allocation)
-    return entry.bases[place.owner] + place.offset
+    return allocation.bases[place.owner] + place.offset
 
 
 cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except -2:
@@ -241,23 +239,24 @@ cdef inline int unpin_all(Sharing s) except -1:
 
 cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
     """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array."""
-    cdef range_t *found = s.registry.range_at(address)
-    cdef MovedArray array
-    if found == NULL or found.moved == NULL or nbytes > <size_t> (found.end - address):
+    cdef MovedArray array = s.registry.moved_at(address)
+    if array is None or nbytes > <size_t> (array.end - address):
         return NULL
-    array = <MovedArray> found.moved
-    s.moved.append(array)
-    array.nusers += 1
+    with cython.critical_section(s):
+        s.moved.append(array)
+        array.nusers += 1
     array.stage_ends(address, nbytes)
     return array.image + (address - array.start)
 
 
 cdef int close_own(Sharing s) except -1:
     cdef MovedArray array
-    cdef list moved = s.moved
-    s.moved = []
+    cdef list moved
+    with cython.critical_section(s):
+        moved, s.moved = s.moved, []
+        for array in moved:
+            array.nusers -= 1
     for array in moved:
-        array.nusers -= 1
         if array.is_released:
             make_private([array])
     return 0
@@ -277,7 +276,6 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
     cdef Sharing s = e.sharing
     cdef char *in_base = j.in_base
     cdef char *out_base = j.out_base
-    cdef range_t *found
     j.ins, j.outs = s.ins, s.outs
     s.nzero_copy += 1
     try:
@@ -289,8 +287,7 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
     finally:
         j.in_base, j.out_base = in_base, out_base       # a persistent plan executes it again
     if s.out_image != NULL:
-        found = s.registry.range_at(out_base)
-        (<MovedArray> found.moved).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
+        s.registry.moved_at(out_base).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
     return 0
 
 
@@ -377,6 +374,6 @@ cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
     cdef place_t place
     if s.nresults and x.data == out.data:
         place = s.registry.place_of(x.data, x.nbytes)
-        if place.allocation != NOWHERE and (<Allocation> s.registry.entry_of(place.allocation).object).is_result:
+        if place.allocation != NOWHERE and s.registry.allocation_of(place.allocation).is_result:
             raise ValueError("x lies in a shared result, which all ranks write: pass it as out, and another array as x")
     return 0

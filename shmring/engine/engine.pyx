@@ -23,7 +23,7 @@ from shmring.engine.place cimport caller, store_place
 from shmring.engine.rounds cimport count_call
 from shmring.engine.trace cimport Trace, begin_call, end_call, record_t
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
-                                take_shared_turn, take_turn)
+                                take_shared_turn, take_turn, try_turn)
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
@@ -61,8 +61,7 @@ cdef class Engine(Membership):
         cdef engine_t *c = &self.c
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
-        self.programs = {}
-        self.retired = []
+        self.programs, self.retired = {}, []
         c.group.seen[PUBLISHED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.group.seen[CONSUMED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.eager = <shmring_eager_line **> self.heap.allocate(size, sizeof(void *))
@@ -136,12 +135,12 @@ cdef class Engine(Membership):
         if has_turn(&self.turn):
             function()
             return True
-        if not waits:
-            if self.turn.is_taken:
-                return False
-        elif self.has_backlog:
-            self.progress.drain()
-        take_turn(&self.turn, self.turn_queue, self.name)
+        if waits:
+            if self.has_backlog:
+                self.progress.drain()
+            take_turn(&self.turn, self.turn_queue, self.name)
+        elif not try_turn(&self.turn):
+            return False
         try:
             function()
         finally:
@@ -187,6 +186,7 @@ cdef class Engine(Membership):
                 shown.__exit__(None, None, None)
         return 0
 
+    @cython.critical_section
     def record_in(self, Trace trace):
         """Record further calls there; None: nowhere. Does not block.
 
@@ -347,12 +347,13 @@ cdef class Engine(Membership):
         retake_gil(state)
         return outcome
 
+    @cython.critical_section
     def adopt_progress(self, made):
         """The progress object of this engine: ``made``, unless there is one already."""
-        if self.progress is None:
-            self.progress = made
+        self.progress = self.progress or made
         return self.progress
 
+    @cython.critical_section
     cdef object remember(self, tuple key, Program program):
         cdef Program shorter = program if program.exchange is None else program.exchange
         program.stores.tries = tries_for(shorter.code.rounds, self.c.nslots * program.code.places)
@@ -361,8 +362,7 @@ cdef class Engine(Membership):
         program.stores.way = SHMRING_EXCHANGE if self.exchanges and shorter is not program else self.c.outbox_stores
         if len(self.programs) >= MOST_PROGRAMS:
             del self.programs[next(iter(self.programs))]
-        self.programs[key] = program
-        return program
+        return self.programs.setdefault(key, program)      # another thread may have made it meanwhile
 
     def stats(self):
         """What was chosen here, and why; see `Communicator.stats`."""
@@ -382,10 +382,11 @@ cdef class Engine(Membership):
             "zero_copy_calls": 0 if self.sharing is None else self.sharing.nzero_copy,
             "shared_nbytes": 0 if self.sharing is None else self.sharing.moved_nbytes,
             "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_stores)
-                         for key, program in self.programs.items() if program.plan.size > 1],
+                         for key, program in list(self.programs.items()) if program.plan.size > 1],
             **self.thresholds.report(),
         }
 
+    @cython.critical_section
     def totals(self):
         """Calls, bytes and time waited so far; None once closed."""
         if self.c.own == NULL:

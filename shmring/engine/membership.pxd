@@ -1,10 +1,11 @@
 # One rank's membership in a communicator: its view of all ranks, the error that ends it, leaving.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
+from shmring._c.atomics cimport add_u32
 from shmring._runtime cimport Heap
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
-from shmring.sync.turn cimport turn_t
+from shmring.sync.turn cimport FREE_THREADED, turn_t
 
 
 cdef class Membership:
@@ -25,11 +26,12 @@ cdef class Membership:
     cdef object message_turn_queue
     # Threads that use the mapped memory without `turn`, which `close` waits for. They run no Python code meanwhile,
     # unless they have the `message_turn`.
-    cdef int nvisitors
+    cdef uint32_t nvisitors
     cdef int nsleepers                   # threads without the GIL that sleep for messages; stored with `message_turn`
 
     cdef object diagnose(self)
     cdef int break_down(self) except -1
+    cdef int note_trouble(self) except -1
     cpdef int disagree(self, int about, uint64_t signature, str reason) except -1
     cdef int report_abort(self, bytes reason) except -1
     cdef str inherited_text(self)
@@ -41,3 +43,10 @@ cdef class Membership:
     cdef int end_calls(self) except -1
     cdef object last_disagreement(self)
     cdef void mark_left(self) noexcept
+
+
+cdef inline void count_visitor(Membership m, int change) noexcept nogil:
+    if FREE_THREADED:
+        add_u32(&m.nvisitors, <uint32_t> change)
+    else:
+        m.nvisitors += <uint32_t> change

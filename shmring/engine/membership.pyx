@@ -3,7 +3,7 @@
 The memory stays mapped until `Membership.close`, which any thread may call at any time. So a thread that accesses it
 is in a call, which `close` waits for; or is counted in ``nvisitors``; or lets no other thread run between its check of
 ``is_closed`` and its last access: no Python object is made there, as that may start a garbage collection, in which
-any code may run.
+any code may run. Without the GIL, the critical section of this object does that (``docs/free-threading.md``).
 """
 
 import copy
@@ -20,7 +20,7 @@ from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_LATE, SHMRING_LATE_NBYT
                                 shmring_header, shmring_liveness, shmring_outbox)
 from shmring.engine.outbox cimport control_area
 from shmring.engine.rounds cimport find_disagreement, mix_history
-from shmring.sync.turn cimport give_turn, has_turn, share_turn, take_turn, try_turn
+from shmring.sync.turn cimport give_turn, has_turn, is_taken, share_turn, take_turn, try_turn
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.group cimport group_t
@@ -87,7 +87,7 @@ cdef class Membership:
         """The error this process raises because of the abort record."""
         cdef shmring_abort r
         cdef int j, by, about, size = self.c.group.size, pid
-        self.nvisitors += 1
+        count_visitor(self, 1)
         with nogil:
             insist_on_report(&self.c.group)
             r = self.c.group.record[0]
@@ -95,7 +95,7 @@ cdef class Membership:
             by = r.by if 0 <= r.by < size else 0
             about = r.about if 0 <= r.about < size else by
             pid = self.c.group.liveness[about].pid
-        self.nvisitors -= 1
+        count_visitor(self, -1)
         late, accounted = (), ""
         if r.cause == SHMRING_LATE:
             late = [j for j in range(min(size, 8 * sizeof(r.late))) if r.late[j >> 3] >> (j & 7) & 1] or [about]
@@ -108,9 +108,17 @@ cdef class Membership:
 
     cdef int break_down(self) except -1:
         """Raise the error of the abort record, now and in every further call."""
-        if self.trouble is None:
-            self.trouble = self.diagnose()
+        self.note_trouble()
         raise copy.copy(self.trouble)
+
+    @cython.critical_section
+    cdef int note_trouble(self) except -1:
+        """Have every further call raise the error of the abort record. Of several threads the first one decides."""
+        if self.trouble is None:
+            trouble = self.diagnose()      # lets other threads run
+            if self.trouble is None:
+                self.trouble = trouble
+        return 0
 
     cpdef int disagree(self, int about, uint64_t signature, str reason) except -1:
         """Raise a mismatch that all ranks find alike, in data that they exchanged."""
@@ -118,6 +126,7 @@ cdef class Membership:
         report_trouble(&self.c.group, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
         self.break_down()
 
+    @cython.critical_section
     def abort(self, str reason not None):
         """Break this communicator on all ranks at once; see `Communicator.abort`."""
         text = reason.encode("utf-8", "replace")      # report_trouble cuts it to the record's room
@@ -128,9 +137,7 @@ cdef class Membership:
         """The same, where the memory is known to be mapped."""
         report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
                        reason)
-        if self.trouble is None:
-            self.trouble = self.diagnose()
-        return 0
+        return self.note_trouble()
 
     def refuse(self):
         """Raise why there can be no call."""
@@ -158,13 +165,15 @@ cdef class Membership:
         """Mix a number into the history of calls: ranks that gave different ones disagree in their next collective."""
         mix_history(&self.c, number)
 
+    @cython.critical_section
     def check_usable(self):
         """Raise what a call would raise here and now: closed, inherited, or broken."""
         if not self.is_closed and self.trouble is None and in_trouble(&self.c.group):
-            self.trouble = self.diagnose()
+            self.note_trouble()
         self.refuse()
 
     @property
+    @cython.critical_section
     def is_broken(self):
         """Whether a call failed here, or the abort record is written."""
         return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.group))
@@ -195,6 +204,7 @@ cdef class Membership:
             states[j] = (HAS_LEFT if load_acquire_u32(&g.outbox[j].left)
                          else PRESENT if liveness_state(g.liveness[j]) == ALIVE else HAS_DIED)
 
+    @cython.critical_section
     def rank_states(self):
         """By rank: 0, or 1 if it has closed, or 2 if it died. Works on a broken communicator, too."""
         states = bytearray(self.c.group.size)      # made before the check
@@ -202,6 +212,7 @@ cdef class Membership:
         self.look_at_ranks(states)
         return states
 
+    @cython.critical_section
     def account(self):
         """What each rank is in and waits for, as text; empty if this process must not access the memory."""
         cdef int j, nlooks = min(self.c.group.size, 8 * <int> SHMRING_LATE_NBYTES)
@@ -239,6 +250,7 @@ cdef class Membership:
         drop_liveness(self.c.group.liveness[self.c.group.rank])
         fault_point("dropped")
 
+    @cython.critical_section
     def close(self):
         """Leave. Idempotent. Peers that still need this rank get `PeerLostError`.
 
@@ -287,10 +299,10 @@ cdef class Membership:
 
     cdef bint take_turns(self) noexcept:
         """Take both turns, if no thread is in a call."""
-        if self.nvisitors or not try_turn(&self.turn):
+        if not try_turn(&self.turn):
             return False
         if try_turn(&self.message_turn):
-            if not self.nsleepers:
+            if not (self.nsleepers or load_acquire_u32(&self.nvisitors)):
                 return True
             give_turn(&self.message_turn, self.message_turn_queue)
         give_turn(&self.turn, self.turn_queue)
@@ -306,7 +318,7 @@ cdef class Membership:
             raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
         if self.trouble is None:
             self.report_abort(b"closed while another thread was in a call")
-        if self.turn.is_taken:
+        if is_taken(&self.turn):
             take_turn(&self.turn, self.turn_queue, self.name)
             give_turn(&self.turn, self.turn_queue)      # to the next waiting thread, which raises
         else:

@@ -9,6 +9,7 @@ import resource
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EFAULT, EINTR, EINVAL, ENOMEM, ENOSPC, errno
@@ -195,6 +196,7 @@ cdef class Mapping:
         """Whether `close` was called."""
         return self.address == NULL
 
+    @cython.critical_section
     def close(self):
         """Unmap. A second call does nothing; ``BufferError`` while there are memoryviews or arrays of the memory."""
         if self.address == NULL:
@@ -203,6 +205,7 @@ cdef class Mapping:
             raise BufferError(f"cannot close a mapping with {self.views} views: release them first")
         self.unmap()
 
+    @cython.critical_section
     def collapse(self, Py_ssize_t offset=0, nbytes=None):
         """Turn the whole huge pages inside a range into one physical page each, contents kept, mapped by one entry.
 
@@ -252,6 +255,7 @@ cdef class Mapping:
             return 0
         return kib << 10
 
+    @cython.critical_section
     def prefault(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
         """Give every page of a range its physical page and page-table entry now, contents kept.
 
@@ -299,6 +303,7 @@ cdef class Mapping:
             PyErr_CheckSignals()
         return True
 
+    @cython.critical_section
     def touch(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
         """Fault pages in by hand: read one byte of each and, with ``write``, store it again.
 
@@ -327,13 +332,15 @@ cdef class Mapping:
         return f"<Mapping of {self.nbytes} bytes{', closed' if self.address == NULL else ''}>"
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        if self.address == NULL:
-            raise ClosedError("the mapping is closed")
-        PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, 0, flags)
-        self.views += 1
+        with cython.critical_section(self):
+            if self.address == NULL:
+                raise ClosedError("the mapping is closed")
+            PyBuffer_FillInfo(buffer, self, self.address, self.nbytes, 0, flags)
+            self.views += 1
 
     def __releasebuffer__(self, Py_buffer *buffer):
-        self.views -= 1
+        with cython.critical_section(self):
+            self.views -= 1
 
 
 def address_space_limit():

@@ -25,15 +25,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from weakref import WeakSet
 
-import posix_ipc
-
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
 from shmring.memory.descriptor import Descriptor, close_or_keep, interrupted
 from shmring.memory.mapping import Mapping
 from shmring.memory.syscalls import SHM_DIRECTORY, call, refusal_to_create, refusals
-from shmring.sync.turn import Turn
+from shmring.sync.turn import IS_FREE_THREADED, Turn
+
+if IS_FREE_THREADED:
+    import shmring.memory.shm_calls as posix_ipc
+else:
+    import posix_ipc
 
 LIFE, NAME = 0, 1
 

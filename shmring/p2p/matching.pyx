@@ -8,6 +8,7 @@ blocks its sender.
 Callers have the turn (p2p/progress.pyx).
 """
 
+cimport cython
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport copy_back
@@ -267,12 +268,13 @@ cdef class Matching(Waiter):
         return 0
 
     cdef int finish(self, Request r, Message message) except -1:
-        r.message = message
-        r.is_over = True
-        self.record(r)
-        if r.kind == RECV:
-            copy_back(r.keeper)
-        self.settled(r)
+        with cython.critical_section(r):
+            r.message = message
+            r.is_over = True
+            self.record(r)
+            if r.kind == RECV:
+                copy_back(r.keeper)
+            self.settled(r)
         return 0
 
     cdef void record(self, Request r) noexcept:
@@ -285,11 +287,13 @@ cdef class Matching(Waiter):
             note_message(t, KIND_RECV, m.source, m.tag, m.nbytes, m.number, r.started_ns)
 
     cdef void fail(self, Request r, object error):
-        r.error = error
-        r.is_over = True
-        self.settled(r)
+        with cython.critical_section(r):
+            r.error = error
+            r.is_over = True
+            self.settled(r)
 
     cdef void settled(self, Request r):
+        """In the critical section of the request, as `Request.add_done_callback`, which runs without the turn."""
         r.keeper = r.array = None
         if r.callbacks is not None:
             self.finished.append(r)

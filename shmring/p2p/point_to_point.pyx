@@ -75,9 +75,12 @@ cdef class PointToPoint(Progress):
             self.awaiting_is_posted = False
             if not self.engine.is_closed:      # a signal handler may have closed it
                 store_relaxed_u64(&self.engine.c.own.awaiting, 0)
-        give_message_turn(self.engine)
+        finished = None
         if self.finished:
-            run_callbacks(self)
+            finished, self.finished = self.finished, []
+        give_message_turn(self.engine)
+        if finished is not None:
+            run_callbacks(finished)
 
     # ---- calls ----
 
@@ -373,11 +376,10 @@ cdef class PointToPoint(Progress):
         return True
 
 
-cdef void run_callbacks(PointToPoint self) noexcept:
+cdef void run_callbacks(list finished) noexcept:
     """Without the turn. No caller can catch what a callback raises, so it is reported as unraisable."""
     cdef Request r
-    while self.finished:
-        r = self.finished.pop(0)
+    for r in finished:
         callbacks, r.callbacks = r.callbacks, None
         for callback in callbacks:
             try:

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 
 from shmring.engine.engine cimport Engine
+from shmring.engine.membership cimport count_visitor
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.pair_queue cimport pair_queues_t
@@ -10,12 +11,12 @@ from shmring.p2p.pair_queue cimport pair_queues_t
 cdef inline bint take_message_turn(Engine e) except -1:
     """Take the turn; whether that took waiting, in which the communicator may have been closed."""
     cdef bint has_waited = take_turn(&e.message_turn, e.message_turn_queue, e.name)
-    e.nvisitors += 1
+    count_visitor(e, 1)
     return has_waited
 
 
 cdef inline void give_message_turn(Engine e) noexcept:
-    e.nvisitors -= 1
+    count_visitor(e, -1)
     give_turn(&e.message_turn, e.message_turn_queue)
 
 

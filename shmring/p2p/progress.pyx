@@ -12,6 +12,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine
+from shmring.engine.membership cimport count_visitor
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.sync.turn cimport give_turn
@@ -120,7 +121,7 @@ cdef class Progress(Matching):
                 give_turn(&self.engine.message_turn, self.engine.message_turn_queue)
                 with nogil:
                     sleep_until_news(&self.queues, tick_ns, changes)
-                self.engine.nvisitors -= 1      # until it has the turn again: the communicator may be closed meanwhile
+                count_visitor(self.engine, -1)      # until it has the turn again: it may be closed meanwhile
             else:
                 wake_self(&self.queues)      # it must now sleep for this thread's requests, too
                 self.nfollowers += 1
@@ -129,17 +130,19 @@ cdef class Progress(Matching):
                     self.followers.get(timeout=1e-9 * max(0, tick_ns))
                 except Empty:
                     pass
-                finally:
-                    self.nfollowers -= 1
             PyErr_CheckSignals()
             if place is None:
                 place = caller()
         finally:
-            if leads:
-                self.has_sleeper = False
-                for _i in range(self.nfollowers):
-                    self.followers.put(None)
-            self.retake_turn()
+            try:
+                self.retake_turn()
+            finally:
+                if not leads:
+                    self.nfollowers -= 1
+                else:
+                    self.has_sleeper = False
+                    for _i in range(self.nfollowers):
+                        self.followers.put(None)
         return place
 
     cdef int retake_turn(self) except -1:

@@ -106,6 +106,7 @@ cdef class Request:
     not be used. Any thread may call.
     """
 
+    @cython.critical_section
     cdef int settle(self, int64_t timeout_ns) except -1:
         """Wait until it is over, with or without success, for at most ``timeout_ns``."""
         cdef bint came
@@ -120,9 +121,10 @@ cdef class Request:
             finally:
                 self.owner.leave()
         except (BrokenError, ClosedError) as error:
-            if not self.is_over:
-                self.error = error
-                self.is_over = True
+            with cython.critical_section(self):
+                if not self.is_over:
+                    self.error = error
+                    self.is_over = True
             return 0
         if not came:
             raise MessageTimeoutError(f"{self!r}: not done in time; it is still under way")
@@ -194,6 +196,7 @@ cdef class Request:
                 pass
         return self.is_over
 
+    @cython.critical_section
     def add_done_callback(self, callback):
         """Call ``callback(request)`` once it is over; at once if it is.
 

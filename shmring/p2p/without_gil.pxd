@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t
+from shmring.engine.membership cimport count_visitor
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 
 
@@ -15,4 +16,4 @@ cdef int await_free(PointToPoint p, array_t *a, int peer, int tag, int64_t *time
 cdef inline void visit(PointToPoint p) noexcept:
     """For a thread that has entered by `enter_free` and has taken the GIL: from here on it is in a call as by
     `PointToPoint.enter`, and leaves by `PointToPoint.leave`."""
-    p.engine.nvisitors += 1
+    count_visitor(p.engine, 1)

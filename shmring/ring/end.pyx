@@ -103,6 +103,7 @@ cdef class End:
             ring_leave(self.own, in_good_order)
         self.is_open = False
 
+    @cython.critical_section
     def close(self):
         """Close this end in good order: nothing more will come, or be read. Idempotent.
 
@@ -120,10 +121,12 @@ cdef class End:
         self.export = None
         return 0
 
+    @cython.critical_section
     def __enter__(self):
         require_open(self)
         return self
 
+    @cython.critical_section
     def __exit__(self, exception_type, exception, traceback):
         self.close_end(exception_type is None)
 
@@ -153,6 +156,7 @@ cdef class End:
         return not self.is_open
 
     @property
+    @cython.critical_section
     def peer(self):
         """{"absent", "here", "closed", "lost"} : How the other end stands; ``lost``: died, or left without closing."""
         require_open(self)

@@ -38,16 +38,19 @@ cdef class Producer(End):
         self.capacity, self.nbytes = self.p.capacity, self.p.slot_nbytes
 
     @property
+    @cython.critical_section
     def tail(self):
         """int : Slots ever committed, modulo 2**64."""
         return self.p.tail
 
     @property
+    @cython.critical_section
     def free_count(self):
         """int : Slots that are free now; there may be more a moment later, never fewer."""
         require_open(self)
         return checked(self, ring_free(self.p, self.p.capacity))
 
+    @cython.critical_section
     def try_push(self, data):
         """Copy ``data``, exactly one slot's worth of bytes, into the ring.
 
@@ -58,6 +61,7 @@ cdef class Producer(End):
         """
         return self.push(data, True) == 1
 
+    @cython.critical_section
     def try_push_many(self, data):
         """Copy as many whole slots of ``data`` into the ring as there is room for, from the first one on.
 
@@ -84,6 +88,7 @@ cdef class Producer(End):
             end_borrow(&b)
         return checked(self, count)
 
+    @cython.critical_section
     def reserve(self, count=1):
         """Lend up to ``count`` free slots to write in place.
 
@@ -105,6 +110,7 @@ cdef class Producer(End):
         checked(self, found)
         return None if address == NULL else self.lend(address, found * self.p.slot_nbytes, False)
 
+    @cython.critical_section
     def commit(self, count=None):
         """Hand over the first ``count`` reserved slots (all if None), give up the others, and end the view.
 
@@ -117,6 +123,7 @@ cdef class Producer(End):
         """
         ring_commit(self.p, self.taken(count, &self.p.reserved))
 
+    @cython.critical_section
     def abort(self):
         """Give up the reserved slots and end the view; the consumer sees nothing of them. Raises as `commit` does."""
         self.take_back()
@@ -151,22 +158,26 @@ cdef class Consumer(End):
         self.capacity, self.nbytes = self.c.capacity, self.c.slot_nbytes
 
     @property
+    @cython.critical_section
     def head(self):
         """int : Slots ever released, modulo 2**64."""
         return self.c.head
 
     @property
+    @cython.critical_section
     def ready_count(self):
         """int : Slots that can be read now; there may be more a moment later, never fewer."""
         require_open(self)
         return checked(self, ring_ready(self.c, self.c.capacity))
 
     @property
+    @cython.critical_section
     def finished(self):
         """bool : Whether the producer closed its end in good order and everything it committed was released."""
         require_open(self)
         return ring_is_finished(self.c)
 
+    @cython.critical_section
     def try_pop(self, out):
         """Copy the next slot into ``out``, a writable buffer of exactly one slot's size.
 
@@ -177,6 +188,7 @@ cdef class Consumer(End):
         """
         return self.pop(out, True) == 1
 
+    @cython.critical_section
     def try_pop_many(self, out):
         """Copy as many slots as are ready into ``out``, from its beginning on.
 
@@ -203,6 +215,7 @@ cdef class Consumer(End):
             end_borrow(&b)
         return checked(self, count)
 
+    @cython.critical_section
     def peek(self, count=1):
         """Lend up to ``count`` filled slots to read in place.
 
@@ -224,6 +237,7 @@ cdef class Consumer(End):
         checked(self, found)
         return None if address == NULL else self.lend(address, found * self.c.slot_nbytes, True)
 
+    @cython.critical_section
     def release(self, count=None):
         """Give back the first ``count`` peeked slots (all if None) and end the view; the others come again.
 

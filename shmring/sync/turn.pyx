@@ -4,6 +4,7 @@ from queue import SimpleQueue
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -16,6 +17,8 @@ cdef extern from "moment.h" nogil:
     timespec moment_in(int64_t ns)
     int pthread_mutex_clocklock(pthread_mutex_t *mutex, int clock, const timespec *until)
 
+IS_FREE_THREADED = bool(FREE_THREADED)      # for Python code: whether the interpreter has no GIL
+
 cdef enum:
     TICK_NS = 20000000      # of a wait for a shared turn, after which signals are handled
 
@@ -24,13 +27,13 @@ cdef int await_turn(turn_t *turn, object queue, object name) except -1:
     cdef timespec until
     cdef bint is_locked
     while True:
-        if turn.is_shared and pthread_mutex_trylock(&turn.mutex) == 0:
+        if is_shared(turn) and pthread_mutex_trylock(&turn.mutex) == 0:
             return 0
-        if not turn.is_taken and not turn.is_shared:
+        if not is_shared(turn) and not turn.is_taken:
             return 0
         if has_turn(turn):
             raise RuntimeError(f"{name}: a signal handler or callback made a call inside a call of its own thread")
-        if turn.is_shared:
+        if is_shared(turn):
             with nogil:
                 until = moment_in(TICK_NS)
                 is_locked = pthread_mutex_clocklock(&turn.mutex, WAITING_CLOCK, &until) == 0
@@ -48,12 +51,12 @@ cdef int await_turn(turn_t *turn, object queue, object name) except -1:
 cdef int share_turn(turn_t *turn, object queue, object name) except -1:
     """From now on threads without the GIL take it, too. Waits until it is free."""
     cdef int _thread
-    if turn.is_shared:
+    if is_shared(turn):
         return 0
     take_turn(turn, queue, name)
-    if not turn.is_shared:      # else another thread has done it meanwhile
+    if not turn.by_mutex:      # else another thread has done it meanwhile
         pthread_mutex_lock(&turn.mutex)
-        turn.is_shared = True
+        turn.by_mutex = True
         for _thread in range(turn.nwaiting):
             queue.put(None)
     give_turn(turn, queue)
@@ -102,8 +105,8 @@ cdef class Turn:
 
     def renew(self):
         """Make it free, in a forked child: the thread that had it is not here."""
-        self.turn.is_taken = False
-        self.turn.nwaiting = self.depth = 0
+        memset(&self.turn, 0, sizeof(turn_t))
+        self.depth = 0
         self.queue = SimpleQueue()
 
     def run(self, function, *args):
