@@ -130,6 +130,14 @@ def error_of(report: Report, rank: int) -> BaseException:
     return error
 
 
+def in_short(error: BaseException) -> str:
+    """The type and the text of an exception."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # raised by its __str__
+        return type(error).__name__
+
+
 class _RemoteTraceback(Exception):
     """Carries a rank's traceback as text, to be shown as the cause of the error raised here."""
 

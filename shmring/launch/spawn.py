@@ -25,9 +25,19 @@ from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.by_value import check_portable
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
-from shmring.launch.report import Kind, Report, ReportReader, error_of, report_of_failure, report_of_result, result_of
+from shmring.launch.report import (
+    Kind,
+    Report,
+    ReportReader,
+    error_of,
+    in_short,
+    report_of_failure,
+    report_of_result,
+    result_of,
+)
 from shmring.launch.signals import HeldSignals
 from shmring.launch.task import Task
+from shmring.launch.threads import check_free_threaded, run_in_threads
 from shmring.memory.sweep import sweep
 
 
@@ -42,6 +52,7 @@ def spawn(
     env: Mapping[str, str] | None = None,
     init: Mapping[str, Any] | None = None,
     grace: float = 2.0,
+    threads: bool = False,
 ) -> list[Any]:
     """Run ``fn(comm, *args, **kwargs)`` in ``size`` processes; return what it returned on each rank.
 
@@ -69,6 +80,10 @@ def spawn(
     grace : float
         Seconds that ranks have when another one has failed: first to end by themselves, then after SIGTERM.
         After that they are killed. None: no limit.
+    threads : bool
+        Make the ranks threads of this process instead: in a free-threaded Python (3.14t), where they run at once. They
+        get ``args`` and ``kwargs`` themselves, not copies, and nothing is pickled; ``start_method`` and ``env`` do not
+        apply, and no environment variable is set.
 
     Returns
     -------
@@ -80,8 +95,10 @@ def spawn(
     ImportError
         ``fn`` is defined in a notebook or in the interpreter, and cloudpickle is not installed.
     ValueError
-        ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, or the platform has
-        no such ``start_method``.
+        ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, the platform has
+        no such ``start_method``, or that or ``env`` is given with ``threads``.
+    RuntimeError
+        ``threads``, where Python has the GIL, or has enabled it.
     PeerLostError
         A rank was killed by a signal, which the message names.
     RankFailedError
@@ -101,15 +118,24 @@ def spawn(
     When a rank fails its communicator aborts, so that the others get `AbortedError` from the call they are in. The
     error raised is that of the rank that failed by itself, not of those that failed in consequence. Sets ``RANK``,
     ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and ``SHMRING_SESSION`` in each rank.
+
+    A thread cannot be killed: with ``threads``, the communicators of ranks that are to end are aborted, and after
+    ``grace`` a RuntimeWarning names those that are still running. They end at their next call, or with the process.
     """
     check_size(operator.index(size))
     context = multiprocessing.get_context(start_method)
-    if start_method != "fork":
+    if threads:
+        check_free_threaded()
+        if env or start_method != "spawn":
+            raise ValueError("threads=True: env and start_method are for ranks that are processes")
+    elif start_method != "fork":
         check_portable(fn)
     session = secrets.token_hex(8)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     grace = seconds(grace, "grace")
     task = fn, tuple(args), dict(kwargs or {}), dict(init or {})
+    if threads:
+        return run_in_threads(task, size, timeout, deadline, grace)
     ranks: list[_Rank] = []
     with HeldSignals() as signals:
         try:
@@ -317,14 +343,7 @@ def _child(outbox: Connection, parent_pid: int | None, task: Task) -> None:
         if comm is not None:
             with contextlib.suppress(Exception):
                 if not isinstance(error, BrokenError):
-                    comm.abort(f"rank {rank} failed with {_in_short(error)}")
+                    comm.abort(f"rank {rank} failed with {in_short(error)}")
                 comm.close()
         raise SystemExit(1) from None
     report.send(outbox.fileno())
-
-
-def _in_short(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # raised by its __str__
-        return type(error).__name__

@@ -245,6 +245,7 @@ BY_NAME = {
     "src": words("0 0 -1 1"),
     "start": words("0 7 2**63"),
     "start_method": ["'fork'"],
+    "threads": ["False", "True"],
     "tag": words("0 0 -1 5 2**31-1"),
     "timeout": words("0 0.001 0.01 0.005 0.02 np.float64(0.01)"),
     "value": words("1 np.ones(3) 0.5"),

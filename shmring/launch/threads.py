@@ -1,0 +1,163 @@
+"""Ranks as threads of one process: `spawn` with ``threads=True``, in a Python without the GIL.
+
+A thread cannot be ended from outside. What ends ranks here is the abort of their communicators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from shmring.communicator import Communicator
+from shmring.config import configure
+from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedError
+from shmring.launch.init import init as init_communicator
+from shmring.launch.processes import LONGEST_WAIT_S
+from shmring.launch.report import in_short
+from shmring.memory.sweep import sweep
+from shmring.sync.turn import IS_FREE_THREADED
+
+Task = tuple[Callable[..., Any], tuple, dict[str, Any], dict[str, Any]]
+
+
+def check_free_threaded() -> None:
+    """Raise `RuntimeError` where one rank at a time would run."""
+    if not IS_FREE_THREADED:
+        raise RuntimeError(
+            "threads=True needs a free-threaded Python (3.14t): this one has the GIL, with which one rank at a time "
+            "would run. Leave threads=True out: ranks are then processes"
+        )
+    if sys._is_gil_enabled():  # type: ignore[attr-defined]
+        raise RuntimeError(
+            "threads=True needs the GIL disabled: a module that was imported here has enabled it (Python has warned "
+            "which), or PYTHON_GIL=1 or -X gil=1 was given. Run with PYTHON_GIL=0, or leave threads=True out"
+        )
+
+
+def run_in_threads(task: Task, size: int, timeout: float | None, deadline: float, grace: float) -> list[Any]:
+    """What `shmring.spawn` does with ``threads=True``, after its checks."""
+    settings = {name: value for name, value in task[3].items() if name != "rendezvous_timeout"}
+    configure(**settings)  # here: other ranks would wait for one that its settings keep from joining
+    session = secrets.token_hex(8)
+    ended: SimpleQueue[None] = SimpleQueue()
+    ranks = [_Rank(number, size, session, task, ended) for number in range(size)]
+    try:
+        for rank in ranks:
+            rank.start()
+        _attend(ranks, ended, deadline, lambda: any(rank.failed_at for rank in ranks))
+        late = [rank.number for rank in ranks if rank.running]
+        if late and not any(rank.failed_at for rank in ranks):
+            raise TimeoutError(f"ranks {', '.join(map(str, late))} of {size} were not done after {timeout} s")
+        _attend(ranks, ended, time.monotonic() + grace)
+    finally:
+        _end(ranks, ended, grace)
+        sweep(session)
+    if failed := [rank for rank in ranks if rank.failed_at]:
+        raise min(failed, key=lambda rank: (rank.followed, rank.failed_at)).failure()
+    return [rank.result for rank in ranks]
+
+
+class _Rank:
+    """One thread: running, or ended with a result or an error."""
+
+    def __init__(self, number: int, size: int, session: str, task: Task, ended: SimpleQueue[None]) -> None:
+        self.number = number
+        self.running = False
+        self.failed_at = 0.0
+        self.result: Any = None
+        self._error: BaseException | None = None
+        self._comm: Communicator | None = None
+        self._is_ended_here = False
+        # A daemon: the interpreter need not wait for a rank that does not end.
+        self._thread = threading.Thread(
+            target=self._run, args=(size, session, task, ended), name=f"shmring rank {number}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.running = True
+        try:
+            self._thread.start()
+        except BaseException:
+            self.running = self._thread.is_alive()
+            raise
+
+    @property
+    def followed(self) -> bool:
+        """Whether another rank's failure, or this module, brought about the failure of this one."""
+        return self._is_ended_here or isinstance(self._error, (AbortedError, PeerLostError))
+
+    def end(self) -> None:
+        """Have the calls of its communicator raise, now and later; no effect while it waits for the other ranks."""
+        if self.running:
+            self._is_ended_here = True
+            if self._comm is not None:
+                with contextlib.suppress(BrokenError):
+                    self._comm.abort(f"rank {self.number} was ended by spawn")
+
+    def failure(self) -> BaseException:
+        """What it raised."""
+        error = self._error
+        if isinstance(error, SystemExit):
+            status = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+            failed = RankFailedError(f"rank {self.number}: left with status {status}", self.number, status)
+            failed.__cause__ = error
+            return failed
+        assert error is not None
+        if hasattr(error, "add_note"):
+            error.add_note(f"raised by rank {self.number}")
+        return error
+
+    def _run(self, size: int, session: str, task: Task, ended: SimpleQueue[None]) -> None:
+        fn, args, kwargs, options = task
+        try:
+            self._comm = init_communicator(rank=self.number, size=size, session=session, **options)
+            self.result = fn(self._comm, *args, **kwargs)
+            self._comm.close()
+        except BaseException as error:  # of any kind: `failure` raises it
+            self._error, self.failed_at = error, time.monotonic()
+            self._leave(error)
+        self.running = False
+        ended.put(None)
+
+    def _leave(self, error: BaseException) -> None:
+        """Leave the communicator after a failure; the other ranks get the reason."""
+        if self._comm is None:
+            return
+        with contextlib.suppress(Exception):
+            if not isinstance(error, BrokenError):
+                self._comm.abort(f"rank {self.number} failed with {in_short(error)}")
+            self._comm.close()
+
+
+def _attend(
+    ranks: Sequence[_Rank], ended: SimpleQueue[None], deadline: float, enough: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait until all ranks have ended, ``enough()``, or the deadline; signal handlers run meanwhile."""
+    while any(rank.running for rank in ranks) and not enough():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        with contextlib.suppress(Empty):
+            ended.get(timeout=min(left, LONGEST_WAIT_S))
+
+
+def _end(ranks: Sequence[_Rank], ended: SimpleQueue[None], grace: float) -> None:
+    """Have the ranks that are running fail, and wait for them."""
+    for rank in ranks:
+        rank.end()
+    _attend(ranks, ended, time.monotonic() + grace)
+    if left := [rank.number for rank in ranks if rank.running]:
+        warnings.warn(
+            f"ranks {', '.join(map(str, left))} are still running: a thread cannot be ended. They end at their next "
+            "call of their communicator, or with this process",
+            RuntimeWarning,
+            stacklevel=4,
+        )
