@@ -1,5 +1,7 @@
 """What the build knows of its sources, and what it puts into the wheel."""
 
+import os
+import re
 import runpy
 import subprocess
 import sys
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.installed import ROOT
+
+import shmring
 
 NEEDED = (
     "shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
@@ -71,3 +75,14 @@ def test_the_source_distribution_has_what_builds_tests_and_documents_it(build, t
     generated = {str(path.with_suffix(end)) for path in sources for end in (".c", ".h")}
     assert wanted - names - generated == set()
     assert {name for name in names if name in generated or name.endswith(".so")} == set()
+
+
+def test_only_a_tag_that_is_the_version_is_published(build):
+    workflow = Path(".github/workflows/wheels.yml")
+    if not workflow.exists():
+        pytest.skip("a source distribution has no workflows")
+    (command,) = re.findall(r'run: (test "\$GITHUB_REF_NAME" .*)', workflow.read_text())
+    for tag, is_published in [(f"v{shmring.__version__}", True), ("v0.0.0", False), (shmring.__version__, False)]:
+        variables = {**os.environ, "GITHUB_REF_NAME": tag}
+        status = subprocess.run(["bash", "-c", command], env=variables, check=False).returncode
+        assert (status == 0) == is_published, tag
