@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
+from shmring.nodes.deaths import DeathWatch
 from shmring.nodes.exchange import CallExchange
 from shmring.nodes.execute import Executor, Operand, PlanCache
 from shmring.nodes.plan.layout import Layout
@@ -57,6 +59,7 @@ class NodesLifecycle:
     progress: Any = None  # of asynchronous work
     is_closed = False
     is_inherited = False  # in a forked child
+    _deaths: DeathWatch | None = None
 
     def __init__(
         self, local: Communicator, nodes: Sequence[Sequence[int]], wire: Wire, reproducible: bool = True
@@ -110,6 +113,24 @@ class NodesLifecycle:
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else " broken" if self.is_broken else ""
         return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size} on {self.nodes}{state}>"
+
+    def watch(self, deaths: DeathWatch) -> None:
+        """Break the group as soon as ``deaths``, which is closed with it, notices one."""
+        self._deaths = deaths
+        weakref.finalize(self, deaths.close).atexit = False
+        method = weakref.WeakMethod(self._note_death)
+
+        def lost(rank: int) -> None:
+            note_death = method()
+            if note_death is not None:
+                note_death(rank)
+
+        deaths.start(lost)
+
+    def _note_death(self, rank: int) -> None:
+        if not (self.is_closed or self.is_inherited):
+            node = self.layout.places[rank][0]
+            self._break(WireError(PeerLostError(f"{self.name}: rank {rank}, on node {node}, died", rank)))
 
     # ---- a call ----
 
@@ -222,6 +243,8 @@ class NodesLifecycle:
     def disown(self) -> None:
         """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = True
+        if self._deaths is not None:
+            self._deaths.disown()
         self._turn.renew()
         self.object_turn.renew()
 
@@ -230,6 +253,8 @@ class NodesLifecycle:
         if not self.is_inherited:
             self._announce_leave()
             self.wire.cut()
+            if self._deaths is not None:
+                self._deaths.close()
         self.local.close()
 
     def _has_left(self, rank: int) -> bool:

@@ -185,7 +185,8 @@ class MpiWire(Wire):
                 os.sched_yield()
             for work in [self._notices] + ([self._envelope[0]] if self._envelope else []):
                 work.Cancel()
-                work.Wait()
+                while not work.Test() and time.monotonic() < until:  # beside a dead peer, Wait may not return
+                    os.sched_yield()
         except MPI.Exception:  # a peer is dead
             _abandoned.extend(self._sent)
 

@@ -43,7 +43,7 @@ class GlooWire(Wire):
     def __init__(self, name: str, store, rank: int, size: int, timeout_s: float | None) -> None:
         self.name, self.rank, self.size = name, rank, size
         self._store = store
-        timeout = _connecting(timeout_s)
+        timeout = connecting(timeout_s)
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("transport", store), rank, size, timeout)
         self._is_cut = False
         self._receivers: dict[int, threading.Thread] = {}
@@ -101,7 +101,7 @@ class GlooWire(Wire):
         """As `Wire.await_all`."""
         if self._store.add("connected", 1) == self.size:
             self._store.set("complete", b"")
-        self._store.wait(["complete"], _connecting(timeout_s))
+        self._store.wait(["complete"], connecting(timeout_s))
 
     def publish_failure(self, record: bytes) -> bytes | None:
         """As `Wire.publish_failure`."""
@@ -160,5 +160,5 @@ class GlooWire(Wire):
                 thread.join(timeout_s)
 
 
-def _connecting(timeout_s: float | None) -> timedelta:
+def connecting(timeout_s: float | None) -> timedelta:
     return timedelta(days=1) if timeout_s is None else timedelta(seconds=timeout_s)

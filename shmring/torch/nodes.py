@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -11,8 +11,9 @@ import torch.distributed as dist
 import shmring
 from shmring.engine import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
+from shmring.nodes.deaths import DeathWatch
 from shmring.nodes.discovery import discover_nodes
-from shmring.torch.gloo_wire import GlooWire
+from shmring.torch.gloo_wire import GlooWire, connecting
 
 
 def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> list[list[int]]:
@@ -20,17 +21,21 @@ def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> lis
 
     ``store`` is the group's; ``session`` is unique to this group; ``patience`` is how long to wait for the other ranks.
     """
+    return discover_nodes(_exchange_by(store, rank, size, session, patience), rank, size, session)
+
+
+def _exchange_by(store, rank: int, size: int, prefix: str, patience: timedelta) -> Callable[[str], list[str]]:
     nexchanges = 0
 
     def exchange(text: str) -> list[str]:
         nonlocal nexchanges
         nexchanges += 1
-        keys = [f"{session}/{nexchanges}/{r}" for r in range(size)]
+        keys = [f"{prefix}/{nexchanges}/{r}" for r in range(size)]
         store.set(keys[rank], text)
         store.wait(keys, patience)
         return [value.decode() for value in store.multi_get(keys)]
 
-    return discover_nodes(exchange, rank, size, session)
+    return exchange
 
 
 def join(
@@ -48,10 +53,12 @@ def join(
         **settings,
     )  # fmt: skip
     try:
-        wire = GlooWire(
-            session, dist.PrefixStore(session, store), rank, sum(map(len, machines)), local.config.timeout
-        )
-        return NodesCommunicator(local, machines, wire)
+        nranks = sum(map(len, machines))
+        wire = GlooWire(session, dist.PrefixStore(session, store), rank, nranks, local.config.timeout)
+        group = NodesCommunicator(local, machines, wire)
+        exchange = _exchange_by(store, rank, nranks, f"{session}/deaths", connecting(timeout_s))
+        group.watch(DeathWatch(session, machines, rank, exchange))
+        return group
     except BaseException:
         local.abort("another node could not be reached")
         local.close()

@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.skipif(not mpi.PYTHONS, reason="no mpi4py here; SHMRING_MPI_PYTHONS names interpreters with it"),
 ]
 CHECKS = Path(__file__).with_name("mpi_checks.py")
+DEATHS = Path(__file__).with_name("mpi_deaths.py")
 EVERYWHERE = ("collectives", "messages")
 ONCE = ("bits", "objects", "background", "groups", "merged", "refusals", "disagreement", "abort", "late", "leaves")
 
@@ -40,6 +41,17 @@ def test_calls_on_any_layout(python, name, layout):
 @pytest.mark.parametrize("name", ONCE)
 def test_calls(python, name):
     check(python, name, "aabb")
+
+
+@pytest.mark.parametrize("moment", ["call", "message", "elsewhere"])
+@pytest.mark.parametrize(("layout", "victims"), [("ab", "0"), ("aabb", "3"), ("aabb", "01"), ("abab", "13")])
+def test_killed_ranks_and_nodes_are_named_by_all_others(python, layout, victims, moment, tmp_path):
+    """Without a timeout."""
+    run = mpi.run(python, len(layout), str(DEATHS), str(tmp_path), layout, victims, moment)
+    survivors = [r for r in range(len(layout)) if str(r) not in victims]
+    named = {path.name: path.read_text() for path in tmp_path.glob("survivor.*")}
+    assert set(named) == {f"survivor.{r}" for r in survivors}, run.stdout + run.stderr
+    assert set(named.values()) <= set(victims)
 
 
 def test_the_example_prints_the_same_under_every_launcher(python):

@@ -203,6 +203,24 @@ def test_a_death_on_another_node_ends_a_wait(receives):
     assert outcomes[2].ok, outcomes[2]
 
 
+def notices_without_a_call(rank, victims):
+    comm = dist.group.WORLD.comm
+    dist.barrier()
+    if rank in victims:
+        os.kill(os.getpid(), 9)
+    while not comm.is_broken:
+        time.sleep(0.001)
+    with pytest.raises(shmring.PeerLostError) as caught:
+        dist.barrier()
+    assert caught.value.rank in victims
+
+
+@pytest.mark.parametrize("victims", [[0], [3], [0, 1], [2, 3]], ids=str)
+def test_a_killed_rank_or_node_is_known_to_ranks_that_make_no_call(victims):
+    outcomes = start_group(4, notices_without_a_call, victims, labels="aabb").outcomes()
+    assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
+
+
 def late(rank, tardy):
     quick = dist.new_group(timeout=timedelta(seconds=1))
     if rank == tardy:
