@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from shmring._runtime import timeout_ns
@@ -43,9 +42,8 @@ class NodesCall:
 
     def _make(self) -> Any:
         comm, call = self._comm, self._opened()
-        build = partial(call.build, comm.layout, comm.rank, *call.key)
-        x, out = (None if flat is None else flat.data for flat in (call.x, call.out))
-        comm._execute(call.what, (call.build, *call.key), build, call.operand, x, out, self._timeout)
+        x, out = None if call.x is None else call.x.data, None if call.out is None else call.out.data
+        comm._execute(call.what, call.build, call.key, call.operand, x, out, self._timeout)
         if call.out is not None:
             call.out.copy_back()
         return call.result

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shmring.arrays.dtype_codec import dtype_with_code
 from shmring.nodes.exchange import CallExchange
 from shmring.nodes.flat import fold
-from shmring.nodes.plan.steps import Await, Copy, Fold, Local, Plan, Recv, Send, Span
+from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Local, Plan, Recv, Send, Settle, Span, Step, X
 from shmring.nodes.wire import AFTER_S
 
 MOST_PLANS = 64
@@ -28,31 +28,93 @@ class Operand(NamedTuple):
     partial_itemsize: int
 
 
+SEND, RECV, AWAIT, SETTLE, FOLD, COPY, LOCAL = range(7)
+_KINDS = {Send: SEND, Recv: RECV, Await: AWAIT, Settle: SETTLE, Fold: FOLD, Copy: COPY, Local: LOCAL}
+
+
+class Program:
+    """A plan with its memory, ready to be executed: its steps name places in a list of arrays.
+
+    Parameters
+    ----------
+    plan : Plan
+    operand : Operand
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the plan's own memory.
+    """
+
+    def __init__(self, plan: Plan, operand: Operand) -> None:
+        self.operand = operand
+        self._itemsizes = {name: operand.partial_itemsize if name in plan.partials else operand.itemsize
+                           for name in (X, OUT, *plan.temps)}  # fmt: skip
+        self._memory = {name: np.empty(n * self._itemsizes[name], np.uint8) for name, n in plan.temps.items()}
+        self.nbytes = sum(memory.nbytes for memory in self._memory.values())
+        self._views: list[np.ndarray | None] = [None]
+        self._places: dict[Span, int] = {}
+        self._foreign: list[tuple[int, str, int, int]] = []  # of X and OUT: place, buffer, start, stop in bytes
+        self.steps = [self._step(step) for step in plan.steps]
+
+    def _step(self, step: Step) -> tuple:
+        kind, place = _KINDS[type(step)], self._place
+        if isinstance(step, (Send, Recv)):
+            return kind, place(step.span), step.peer, step.stream
+        if isinstance(step, Await):
+            return kind, step.peer, step.stream, 0
+        if isinstance(step, Settle):
+            return kind, step.nmessages, 0, 0
+        if isinstance(step, Fold):
+            return kind, place(step.out), ([place(span) for span in step.sources], place(step.before)), step.total
+        if isinstance(step, Copy):
+            return kind, place(step.out), place(step.source), 0
+        return kind, place(step.out), place(step.source), step
+
+    def _place(self, span: Span | None) -> int:
+        """Where the array of a span is; 0 for None."""
+        if span is None:
+            return 0
+        if span not in self._places:
+            buffer, start, stop = span
+            itemsize = self._itemsizes[buffer]
+            self._places[span] = len(self._views)
+            if buffer in self._memory:
+                self._views.append(self._memory[buffer][start * itemsize : stop * itemsize])
+            else:
+                self._foreign.append((len(self._views), buffer, start * itemsize, stop * itemsize))
+                self._views.append(None)
+        return self._places[span]
+
+    def views(self, x: np.ndarray | None, out: np.ndarray | None) -> list[Any]:
+        """The arrays of all places, with these as X and OUT; None where the rank has none."""
+        views = self._views.copy()
+        for place, buffer, start, stop in self._foreign:
+            whole = x if buffer == X else out
+            assert whole is not None
+            views[place] = whole if stop - start == whole.size else whole[start:stop]
+        return views
+
+
 class PlanCache:
     """The latest plans and their memory, which is used again by the next call: fresh pages would cost page faults."""
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[tuple, tuple[Plan, dict[str, np.ndarray], int]] = OrderedDict()
+        self._programs: OrderedDict[tuple, Program] = OrderedDict()
         self._nbytes = 0
 
-    def find(self, key: tuple, build: Callable[[], Plan], operand: Operand) -> tuple[Plan, dict[str, np.ndarray]]:
-        """The plan of this key and its memory."""
-        key = (*key, operand.itemsize, operand.partial_itemsize)
-        if key in self._plans:
-            self._plans.move_to_end(key)
-            return self._plans[key][:2]
-        plan = build()
-        sizes = {
-            name: count * (operand.partial_itemsize if name in plan.partials else operand.itemsize)
-            for name, count in plan.temps.items()
-        }
-        memory = {name: np.empty(nbytes, np.uint8) for name, nbytes in sizes.items()}
-        nbytes = sum(sizes.values())
-        self._plans[key] = plan, memory, nbytes
-        self._nbytes += nbytes
-        while len(self._plans) > MOST_PLANS or (self._nbytes > MOST_KEPT_NBYTES and len(self._plans) > 1):
-            self._nbytes -= self._plans.popitem(last=False)[1][2]
-        return plan, memory
+    def find(self, key: tuple, build: Callable[..., Plan], operand: Operand) -> Program:
+        """The program of ``build(*key)``."""
+        whole = (build, key, operand.itemsize, operand.partial_itemsize, operand.op, operand.code)
+        program = self._programs.get(whole)
+        if program is not None:
+            self._programs.move_to_end(whole)
+            return program
+        program = self._programs[whole] = Program(build(*key), operand)
+        self._nbytes += program.nbytes
+        while len(self._programs) > MOST_PLANS or (self._nbytes > MOST_KEPT_NBYTES and len(self._programs) > 1):
+            self._nbytes -= self._programs.popitem(last=False)[1].nbytes
+        return program
 
 
 class Executor:
@@ -63,61 +125,47 @@ class Executor:
     local : Communicator
         The ranks of the node.
     exchange : CallExchange
-    memory : dict
-        The buffers by name, each an array of uint8, None where the rank has none.
-    operand : Operand
-    partials : frozenset
-        The names of buffers with partial results.
+    program : Program
+    is_passive : bool
+        As `shmring.nodes.wire.Wire.is_passive`.
     """
 
-    def __init__(
-        self, local, exchange: CallExchange, memory: dict[str, np.ndarray | None], operand: Operand, partials
-    ) -> None:
+    def __init__(self, local, exchange: CallExchange, program: Program, is_passive: bool) -> None:
         self._local = local
         self._exchange = exchange
-        self._memory = memory
-        self._operand = operand
-        self._partials = partials
+        self._operand = program.operand
+        self._program = program
+        self._is_passive = is_passive
 
-    def run(self, plan: Plan) -> None:
+    def run(self, x: np.ndarray | None, out: np.ndarray | None) -> None:
         """Execute the steps in their order."""
-        exchange, view = self._exchange, self._view
-        for step in plan.steps:
-            if isinstance(step, Send):
-                exchange.send(view(step.span), step.peer, step.stream)
-            elif isinstance(step, Recv):
-                exchange.recv(view(step.span), step.peer, step.stream)
-            elif isinstance(step, Await):
-                exchange.wait(step.peer, step.stream)
-            elif isinstance(step, Fold):
-                self._fold(step)
-            elif isinstance(step, Local):
-                self._call_local(step)
-            elif isinstance(step, Copy):
-                np.copyto(view(step.out), view(step.source))
+        exchange, operand = self._exchange, self._operand
+        views = self._program.views(x, out)
+        for kind, a, b, c in self._program.steps:
+            if kind == SEND:
+                exchange.send(views[a], b, c)
+            elif kind == RECV:
+                exchange.recv(views[a], b, c)
+            elif kind == AWAIT:
+                exchange.wait(a, b)
+            elif kind == FOLD:
+                fold([views[place] for place in b[0]], operand.op, operand.code, views[a], views[b[1]], c)
+            elif kind == COPY:
+                np.copyto(views[a], views[b])
+            elif kind == LOCAL:
+                if c.is_after and self._is_passive:  # what has not left would wait for this rank, which is to sleep
+                    exchange.finish()
+                self._call_local(c, views[b], views[a])
             else:
-                exchange.settle()
+                exchange.settle(a)
         exchange.finish()
 
-    def _view(self, span: Span) -> np.ndarray:
-        buffer, start, stop = span
-        itemsize = self._operand.partial_itemsize if buffer in self._partials else self._operand.itemsize
-        memory = self._memory[buffer]
-        assert memory is not None
-        return memory[start * itemsize : stop * itemsize]
-
-    def _fold(self, step: Fold) -> None:
-        out, view = self._view(step.out), self._view
-        before = None if step.before is None else view(step.before)
-        fold([view(span) for span in step.sources], self._operand.op, self._operand.code, out, before, step.total)
-
-    def _call_local(self, step: Local) -> None:
+    def _call_local(self, step: Local, source: np.ndarray | None, out: np.ndarray | None) -> None:
         call = getattr(self._local, step.call)
         left_s = self._exchange.left_s(AFTER_S if step.is_after else 0.0)
         if step.call == "barrier":
             call(timeout=left_s)
             return
-        source, out = (None if span is None else self._view(span) for span in (step.source, step.out))
         unit = self._operand.itemsize
         options: dict = {"timeout": left_s}
         if step.call in ("reduce", "reduce_scatter"):

@@ -30,10 +30,9 @@ from shmring.errors import (
     ShmringError,
 )
 from shmring.nodes.deaths import DeathWatch
-from shmring.nodes.exchange import CallExchange
+from shmring.nodes.exchange import CallExchange, Rooms
 from shmring.nodes.execute import Executor, Operand, PlanCache
 from shmring.nodes.plan.layout import Layout
-from shmring.nodes.plan.steps import OUT, X
 from shmring.nodes.wire import Deadline, Wire, WireError
 from shmring.sync.turn import Turn
 
@@ -77,6 +76,7 @@ class NodesLifecycle:
         self._turn = Turn(self.name)
         self.object_turn = Turn(self.name)
         self._plans = PlanCache()
+        self._rooms = Rooms()
         self._failure: ShmringError | None = None
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
@@ -130,24 +130,26 @@ class NodesLifecycle:
     def _note_death(self, rank: int) -> None:
         if not (self.is_closed or self.is_inherited):
             node = self.layout.places[rank][0]
-            self._break(WireError(PeerLostError(f"{self.name}: rank {rank}, on node {node}, died", rank)))
+            error = WireError(PeerLostError(f"{self.name}: rank {rank}, on node {node}, died", rank))
+            self._break(error, is_to_publish=self.wire.survives_deaths)
 
     # ---- a call ----
 
-    def _execute(self, what: str, key: tuple, build, operand: Operand, x, out, timeout) -> None:
-        """One collective, in the turn: ``build()`` makes the plan of this ``key``. Any failure breaks the group."""
+    def _execute(self, what: str, build, key: tuple, operand: Operand, x, out, timeout) -> None:
+        """One collective, in the turn: its plan is ``build(layout, rank, *key)``. Any failure breaks the group."""
         self.check_usable()
         self._ncalls += 1
-        text = f"call {self._ncalls}: {what}"
         try:
-            exchange = CallExchange(self.wire, text, Deadline(self._timeout_s if timeout is ... else timeout))
-            plan, temps = self._plans.find(key, build, operand)
-            self.local.engine.remember(zlib.crc32(text.encode()))  # so that the node's ranks compare the whole call
-            Executor(self.local, exchange, {X: x, OUT: out, **temps}, operand, plan.partials).run(plan)
+            deadline = Deadline(self._timeout_s if timeout is ... else timeout)
+            exchange = CallExchange(self.wire, self._ncalls, what, deadline, self._rooms)
+            program = self._plans.find((self.layout, self.rank, *key), build, operand)
+            if self.local.size > 1:  # so that the node's ranks compare the whole call
+                self.local.engine.remember(zlib.crc32(f"{self._ncalls}: {what}".encode()))
+            Executor(self.local, exchange, program, self.wire.is_passive).run(x, out)
         except (ShmringError, WireError) as error:
-            raise self._break(error, text) from error
+            raise self._break(error, f"call {self._ncalls}: {what}") from error
         except BaseException as error:
-            self._break(AbortedError(f"{type(error).__name__} in {text}", self.local_rank))
+            self._break(AbortedError(f"{type(error).__name__} in call {self._ncalls}: {what}", self.local_rank))
             raise
 
     def _checked_rank(self, number: Any, name: str) -> int:
@@ -168,13 +170,13 @@ class NodesLifecycle:
 
     # ---- failures ----
 
-    def _break(self, error: ShmringError | WireError, call: str = "") -> ShmringError:
+    def _break(self, error: ShmringError | WireError, call: str = "", is_to_publish: bool = True) -> ShmringError:
         """Break the group, unless it is broken already, and return the exception to raise."""
         if isinstance(error, ShmringError) and not isinstance(error, BrokenError):
             return error
         if self._failure is None:
             own = error.error if isinstance(error, WireError) else self._in_group_ranks(error, call)
-            self._failure = self._local_record(error) or self._published(own)
+            self._failure = self._local_record(error) or (self._published(own) if is_to_publish else own)
             record = pickle.dumps(self._failure)
             if len(record) <= RECORD_NBYTES:
                 self._records[self.local_rank][: len(record)] = np.frombuffer(record, np.uint8)

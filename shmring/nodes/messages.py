@@ -52,7 +52,7 @@ class NodesMessages(NodesLifecycle):
         self._lost: dict[int, ShmringError] = {}
         remote = [r for i, ranks in enumerate(self.nodes) if i != self.node for r in ranks]
         self._mailboxes = {r: Mailbox(self.wire, r) for r in remote}
-        self.ticks_s = (20e-6, 1e-3) if self.wire.is_polled else None  # of a thread that waits and polls
+        self.ticks_s = (20e-6, 1e-3) if self.wire.is_passive else None  # of a thread that waits and polls
 
     # ---- calls ----
 

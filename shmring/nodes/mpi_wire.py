@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,35 @@ from shmring.nodes.wire import Channel, Wire, WireError
 SPIN_TESTS = 200  # before a wait lets others run between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
 SLEEPS_S = (20e-6, 1e-3)  # first and longest sleep
+LINGER_S = 0.05  # for the notices of others that leave at the same time
 NOTICE_TESTS = 64  # between two looks for notices
 NOTICE_NBYTES = 4096 + 8
 
 _FAILED, _LEFT = 1, 2
 _NOTICE = len(Channel)
+
+
+class _Inbox:
+    """The messages of one channel from any rank, in the order of their arrival.
+
+    They are found by a probe: over UCX, MPICH 5.0 never completes a receive from any source whose message came before
+    it.
+    """
+
+    def __init__(self, comm: Any, tag: int, room: Callable[[], np.ndarray]) -> None:
+        self._comm, self._tag, self._room = comm, tag, room
+        self._arriving: deque[tuple[Any, np.ndarray, int]] = deque()
+
+    def take(self) -> list[tuple[np.ndarray, int]]:
+        """What has arrived, with the source of each. By one thread at a time."""
+        status = MPI.Status()
+        while (message := self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)) is not None:
+            data = self._room()
+            self._arriving.append((message.Irecv([data, MPI.BYTE]), data, status.Get_source()))
+        taken = []
+        while self._arriving and self._arriving[0][0].Test():
+            taken.append(self._arriving.popleft()[1:])
+        return taken
 
 
 class MpiWire(Wire):
@@ -44,7 +69,8 @@ class MpiWire(Wire):
         The ranks of other nodes.
     """
 
-    is_polled = True
+    is_passive = True
+    survives_deaths = False  # over UCX, MPICH ends this process by a segmentation fault if it sends to a dead one
 
     def __init__(self, name: str, comm: Any, others: list[int]) -> None:
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()
@@ -57,11 +83,10 @@ class MpiWire(Wire):
         self._failure: bytes | None = None
         self._left: set[int] = set()
         self._ended: set[int] = set()  # of those that were listened to
-        self._notice = np.zeros(NOTICE_NBYTES, np.uint8)
-        self._notices = self._receive(self._notice, MPI.ANY_SOURCE, _NOTICE)
+        self._notices = _Inbox(comm, _NOTICE * self._tags, lambda: np.empty(NOTICE_NBYTES, np.uint8))
         self._sent: list[tuple[Any, np.ndarray]] = []
         self._listening: set[int] = set()
-        self._envelope: tuple[Any, np.ndarray] | None = None
+        self._envelopes: _Inbox | None = None
         self._handlers: tuple | None = None
         self._thread: threading.Thread | None = None
 
@@ -78,13 +103,23 @@ class MpiWire(Wire):
     def _begin(self, start: Callable, data: np.ndarray, peer: int, channel: Channel, number: int) -> Any:
         if self._is_cut:
             raise self._lost_error(peer)
-        work = self._attempt(peer, start, [data, MPI.BYTE], peer, channel * self._tags + number % self._tags)
+        try:
+            work = start([data, MPI.BYTE], peer, channel * self._tags + number % self._tags)
+        except MPI.Exception as error:
+            raise self._died_error(peer, error) from error
         self._works[id(work)] = work, data
         return work
 
     def wait(self, work: Any, peer: int, left_s: float | None = None) -> None:
         """As `Wire.wait`."""
         test, ntests, since = work.Test, 0, 0.0
+        try:
+            for _ in range(NOTICE_TESTS):
+                if test():
+                    self._works.pop(id(work), None)
+                    return
+        except MPI.Exception as error:
+            raise self._died_error(peer, error) from error
         while not self._attempt(peer, test):
             ntests += 1
             if ntests < SPIN_TESTS and ntests % NOTICE_TESTS:
@@ -102,15 +137,14 @@ class MpiWire(Wire):
                 time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], (now - since) / 64)))
         self._works.pop(id(work), None)
 
-    def _receive(self, data: np.ndarray, source: int, channel: int) -> Any:
-        return self._comm.Irecv([data, MPI.BYTE], source, channel * self._tags)
-
     def _attempt(self, peer: int, function: Callable, *args) -> Any:
         try:
             return function(*args)
         except MPI.Exception as error:
-            text = f"{self.name}: rank {peer}, on another node, died or left ({error})"
-            raise WireError(PeerLostError(text, peer)) from error
+            raise self._died_error(peer, error) from error
+
+    def _died_error(self, peer: int, error: Exception) -> WireError:
+        return WireError(PeerLostError(f"{self.name}: rank {peer}, on another node, died or left ({error})", peer))
 
     def _lost_error(self, peer: int) -> WireError:
         how = "has left the group" if peer in self._left else "failed, or this rank has closed its connections"
@@ -131,15 +165,12 @@ class MpiWire(Wire):
         return self._failure is not None or self._is_cut or peer in self._left
 
     def _read_notices(self) -> None:
-        status = MPI.Status()
-        while self._attempt(self.rank, self._notices.Test, status):
-            source, kind = status.Get_source(), int(self._notice[0])
-            length = int.from_bytes(self._notice[1:8].tobytes(), "little")
+        for notice, source in self._attempt(self.rank, self._notices.take):
+            kind, length = int(notice[0]), int.from_bytes(notice[1:8].tobytes(), "little")
             if kind == _FAILED and self._failure is None:
-                self._failure = self._notice[8 : 8 + length].tobytes()
+                self._failure = notice[8 : 8 + length].tobytes()
             elif kind == _LEFT:
                 self._left.add(source)
-            self._notices = self._receive(self._notice, MPI.ANY_SOURCE, _NOTICE)
 
     def _notify(self, kind: int, content: bytes) -> None:
         content = content[: NOTICE_NBYTES - 8]
@@ -175,19 +206,19 @@ class MpiWire(Wire):
             _abandoned.extend(self._works.values())
 
     def join(self, timeout_s: float) -> None:
-        """Let the notices leave, as long as ``timeout_s``, and withdraw this rank's own receives."""
+        """Let the notices leave, as long as ``timeout_s``, and receive those of ranks that leave at the same time."""
         until = time.monotonic() + timeout_s
+        linger = min(until, time.monotonic() + LINGER_S)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         try:
+            while len(self._left) < len(self._others) and self._failure is None and time.monotonic() < linger:
+                self._is_lost(self.rank)
+                time.sleep(SLEEPS_S[0])
             while self._sent and time.monotonic() < until:
                 self._sent = [(work, data) for work, data in self._sent if not work.Test()]
                 os.sched_yield()
-            for work in [self._notices] + ([self._envelope[0]] if self._envelope else []):
-                work.Cancel()
-                while not work.Test() and time.monotonic() < until:  # beside a dead peer, Wait may not return
-                    os.sched_yield()
-        except MPI.Exception:  # a peer is dead
+        except (MPI.Exception, WireError):  # a peer is dead
             _abandoned.extend(self._sent)
 
     # ---- envelopes ----
@@ -201,8 +232,7 @@ class MpiWire(Wire):
         if self._handlers is not None:
             return
         self._handlers = room, deliver, lost
-        data = room()
-        self._envelope = self._receive(data, MPI.ANY_SOURCE, Channel.ENVELOPE), data
+        self._envelopes = _Inbox(self._comm, Channel.ENVELOPE * self._tags, room)
         # MPI makes progress only in its calls, and a rank that waits in shared memory makes none.
         self._thread = threading.Thread(target=self._serve, name=f"shmring {self.name} messages", daemon=True)
         self._thread.start()
@@ -221,11 +251,13 @@ class MpiWire(Wire):
 
     def poll(self) -> bool:
         """As `Wire.poll`; whether there were any."""
-        if self._handlers is None or self._is_cut or not self._looking.acquire(blocking=False):
+        if self._envelopes is None or self._handlers is None or self._is_cut:
+            return False
+        if not self._looking.acquire(blocking=False):
             return False
         _, deliver, lost = self._handlers
         try:
-            nexts = [deliver(data, source) for data, source in self._take_envelopes()]
+            nexts = [deliver(data, source) for data, source in self._attempt(self.rank, self._envelopes.take)]
             self._read_notices()
         finally:
             self._looking.release()
@@ -237,16 +269,6 @@ class MpiWire(Wire):
             self._ended.add(peer)
             lost(peer, self._lost_error(peer))
         return bool(nexts)
-
-    def _take_envelopes(self) -> list[tuple[np.ndarray, int]]:
-        assert self._envelope is not None
-        assert self._handlers is not None
-        arrived, status = [], MPI.Status()
-        while self._attempt(self.rank, self._envelope[0].Test, status):
-            arrived.append((self._envelope[1], status.Get_source()))
-            data = self._handlers[0]()
-            self._envelope = self._receive(data, MPI.ANY_SOURCE, Channel.ENVELOPE), data
-        return arrived
 
 
 _abandoned: list[tuple[Any, np.ndarray]] = []

@@ -16,11 +16,16 @@ from shmring.nodes.movement import NodesMovement, check_out, digest, row_counts,
 from shmring.nodes.plan import reduction
 from shmring.nodes.plan.cost import choose
 
+MOST_DESCRIPTIONS = 1024
 _ANY_ORDER = ("band", "bor", "bxor", "land", "lor")
 
 
 class NodesReductions(NodesMovement):
     """The reductions of a communicator over several nodes, as `shmring.Communicator` has them."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._descriptions: dict[tuple, tuple[str, Callable, tuple, Operand]] = {}
 
     def all_reduce(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce`."""
@@ -109,24 +114,35 @@ class NodesReductions(NodesMovement):
         def opened() -> Arguments:
             target = flat.target(into) if has_out else None
             source = target if into is x and target is not None else flat.source(x)
-            name = flat.checked_op(op, source.code)
+            described = self._described(kind, op, source, root)
             if target is not None and target is not source:
                 check_out("out", target, source, source.count)
                 flat.check_overlap(target, source, 0)
-            at = f", root {root}" if root >= 0 else ""
-            what = f"{kind}({name}, {source.dtype} x {source.count}{at})"
-            operand = _operand(name, source)
-            if kind in ("scan", "exscan"):
-                key: tuple = (source.count, source.itemsize, kind == "exscan")
-                return Arguments(what, reduction.scan, key, operand, source, target, into)
-            algorithm, merged = self._algorithm(kind, source, name)
-            if kind == "reduce":
-                key = (source.count, source.itemsize, algorithm, root, merged)
-                return Arguments(what, reduction.reduce, key, operand, source, target, into if has_out else None)
-            key = (source.count, source.itemsize, algorithm, merged)
-            return Arguments(what, reduction.all_reduce, key, operand, source, target, into)
+            return Arguments(*described, source, target, into if has_out else None)
 
         return self._collective(f"{kind}({op})", opened, timeout, async_op)
+
+    def _described(self, kind: str, op: str, source: flat.Flat, root: int) -> tuple[str, Callable, tuple, Operand]:
+        """The first fields of `Arguments`, which depend on these only."""
+        given = (kind, op, source.code, source.itemsize, source.count, root)
+        found = self._descriptions.get(given)
+        if found is not None:
+            return found
+        name = flat.checked_op(op, source.code)
+        at = f", root {root}" if root >= 0 else ""
+        what = f"{kind}({name}, {source.dtype} x {source.count}{at})"
+        key: tuple = (source.count, source.itemsize)
+        if kind in ("scan", "exscan"):
+            found = what, reduction.scan, (*key, kind == "exscan"), _operand(name, source)
+        else:
+            algorithm, merged = self._algorithm(kind, source, name)
+            build = reduction.reduce if kind == "reduce" else reduction.all_reduce
+            key = (*key, algorithm, root, merged) if kind == "reduce" else (*key, algorithm, merged)
+            found = what, build, key, _operand(name, source)
+        if len(self._descriptions) >= MOST_DESCRIPTIONS:
+            self._descriptions.clear()
+        self._descriptions[given] = found
+        return found
 
     def _algorithm(self, kind: str, source: flat.Flat, op: str) -> tuple[str, bool]:
         """The algorithm, and whether nodes may add their own ranks first: always where the order does not matter."""

@@ -18,7 +18,8 @@ from shmring.errors import ShmringError
 # Waits for another node last a little longer than the waits within that node, so that the error names the rank that is
 # late and not one that waits for it.
 GRACE_S = 0.25
-AFTER_S = 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
+ANSWER_S = 0.5  # how long a rank whose call failed waits for an earlier error of another node
+AFTER_S = ANSWER_S + 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
 
 
 class Channel(IntEnum):
@@ -57,14 +58,17 @@ class Wire(ABC):
     name : str
         Of the group, for error messages.
     rank, size : int
-    is_polled : bool
-        Whether a thread that waits receives envelopes sooner if it calls `poll`.
+    is_passive : bool
+        Whether messages make progress only in calls of the wire. A thread that waits for envelopes calls `poll` then.
+    survives_deaths : bool
+        Whether a failure may be published although ranks have died.
     """
 
     name: str
     rank: int
     size: int
-    is_polled = False
+    is_passive = False
+    survives_deaths = True
 
     @abstractmethod
     def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
@@ -111,7 +115,7 @@ class Wire(ABC):
         """
 
     def poll(self) -> object:  # noqa: B027  nothing to do where threads wait for them
-        """Receive envelopes that have arrived, where `is_polled`."""
+        """Receive envelopes that have arrived, where `is_passive`."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> None:

@@ -17,9 +17,7 @@ import torch
 import torch.distributed as dist
 
 from shmring.errors import CollectiveTimeoutError, PeerLostError
-from shmring.nodes.wire import Channel, Wire, WireError
-
-STORE_S = 1.0  # how long to wait for an answer of the store after a failure
+from shmring.nodes.wire import ANSWER_S, Channel, Wire, WireError
 
 _UNLIMITED = timedelta(days=3650)
 _NUMBERS = 1 << 28  # gloo's tags have 31 bits
@@ -127,7 +125,7 @@ class GlooWire(Wire):
         # The store's own timeout is that of the rendezvous, or unlimited.
         thread = threading.Thread(target=ask, name=f"shmring {self.name} store", daemon=True)
         thread.start()
-        thread.join(STORE_S)
+        thread.join(ANSWER_S)
         return answers[0] if answers else None
 
     # ---- envelopes: a thread for each peer ----

@@ -238,6 +238,17 @@ def merged(comm):
             assert np.array_equal(mean, wanted / comm.size)
 
 
+def rails(comm):
+    """Slices travel on all rails, and a rank that has its own waits in shared memory while its messages leave."""
+    with shmring.from_mpi(reproducible=False, timeout=60.0) as loose:
+        random = np.random.default_rng(comm.rank)
+        for _ in range(100):
+            x = np.ones(int(comm.broadcast_object(int(random.integers(20_000, 300_000)))))
+            time.sleep(random.choice([0, 0, 1e-4, 3e-3]))
+            assert (loose.all_reduce(x) == comm.size).all()
+            assert (loose.all_gather(x) == comm.size).all()
+
+
 def refusals(comm):
     assert isinstance(comm, MpiCommunicator)
     for name in ("empty", "zeros", "array", "share"):

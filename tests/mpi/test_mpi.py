@@ -15,7 +15,9 @@ pytestmark = [
 CHECKS = Path(__file__).with_name("mpi_checks.py")
 DEATHS = Path(__file__).with_name("mpi_deaths.py")
 EVERYWHERE = ("collectives", "messages")
-ONCE = ("bits", "objects", "background", "groups", "merged", "refusals", "disagreement", "abort", "late", "leaves")
+ONCE = (
+    "bits", "objects", "background", "groups", "merged", "rails", "refusals", "disagreement", "abort", "late", "leaves",
+)  # fmt: skip
 
 
 @pytest.fixture(params=mpi.PYTHONS, ids=lambda python: Path(python).parent.parent.name)

@@ -105,8 +105,11 @@ class Builder:
             own = span.split(counts)[self.local]
             self.local_call("all_gather", own, span, counts=counts)
 
-    def exchange(self, spans: Sequence[Span], source: Span | None = None) -> None:
-        """Send this rank's slice of its node's span to all other nodes, and receive theirs; ``source`` has ours."""
+    def exchange(self, spans: Sequence[Span], source: Span | None = None, meanwhile: Sequence[Step] = ()) -> None:
+        """Send this rank's slice of its node's span to all other nodes, and receive theirs; ``source`` has ours.
+
+        ``meanwhile`` are steps before the wait.
+        """
         self.is_after = True
         own = self.slice_of(spans[self.node]) if source is None else source
         for node in self.others:
@@ -116,6 +119,7 @@ class Builder:
         for node in self.others:
             if own is not None:
                 self.send(own, node)
+        self.add(*meanwhile)
         for node in self.others:
             if self.slice_of(spans[node]) is not None:
                 self.wait(node)

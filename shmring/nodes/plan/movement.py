@@ -38,7 +38,7 @@ def _along_tree(b: Builder, part: Span, home: int) -> None:
         if place + bit < n:
             children.append((place + bit + home) % n)
     parent = (place - (place & -place) + home) % n
-    pieces = list(part.pieces(b.piece_count))
+    pieces = list(part.pieces(b.piece_count)) if n > 2 else [part]  # between two nodes, no node forwards
     for piece in pieces if place else ():
         b.recv(piece, parent)
     for piece in pieces:
@@ -56,8 +56,7 @@ def all_gather(layout: Layout, rank: int, sizes: Sequence[int], itemsize: int) -
     source = Span(X, 0, sizes[rank])
     is_small = max(span.count for span in spans) * itemsize < CUT_NBYTES
     if b.is_alone:
-        b.exchange(spans, source)
-        b.add(Copy(own, source))
+        b.exchange(spans, source, [Copy(own, source)])
     elif is_small:  # then one rail has everything
         b.local_call("gather", source, own, counts=ours)
         b.exchange(spans)

@@ -3,7 +3,8 @@
 Three algorithms, chosen by `shmring.nodes.plan.choose`:
 
 - *gather*: one rank of each node gets the vectors of all ranks and reduces them. One message between nodes.
-- *direct*: each node reduces one part of the vector, which all others send to it. Two messages one after the other.
+- *direct*: each node reduces one part of the vector, which all others send to it. Two messages one after the other;
+  pipelined in pieces.
 - *chain*: a partial result goes from node to node, which adds its ranks, and the result returns; pipelined in pieces.
 
 By default operands are added in the order of all ranks, so the result has the bits of one machine: what is sent is the
@@ -18,7 +19,7 @@ from itertools import accumulate
 
 from shmring.nodes.plan.build import Builder
 from shmring.nodes.plan.layout import Layout, cut
-from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Plan, Recv, Send, Span, X
+from shmring.nodes.plan.steps import OUT, Await, Copy, Fold, Plan, Recv, Send, Settle, Span, X
 
 
 class Rows:
@@ -218,34 +219,51 @@ def _rail_rows(b: Builder, part: Span, rails: list[int], merged: bool) -> list[S
 def _fold_direct(b: Builder, rows: Rows, ours: list[list[Span]], targets: list[Span], returns: bool) -> None:
     """The direct algorithm: ``ours[i][node]`` is row i's part for a node, ``targets[node]`` where its result belongs.
 
-    With ``returns`` every node then gets the results of all parts.
+    With ``returns`` every node then gets the results of all parts. In pieces: a piece is added while others travel.
     """
     own = targets[b.node]
     inbox = b.temp("inbox", own.count * sum(rows.counts[node] for node in b.others))
     blocks = inbox.split([own.count * rows.counts[node] for node in b.others])
     by_node = {node: block.split([own.count] * rows.counts[node])
                for node, block in zip(b.others, blocks, strict=True)}  # fmt: skip
-    awaited = [(node, i) for node in b.others for i in range(rows.counts[node])] if own.count else []
-    for node, i in awaited:
-        b.recv(by_node[node][i], node, i)
-    for node in b.others:
-        for i, row in enumerate(ours):
-            if row[node].count:
-                b.send(row[node], node, i)
-    for node, i in awaited:
-        b.wait(node, i)
-    b.settle()
+    by_node[b.node] = [row[b.node] for row in ours]
+    results = list(own.pieces(b.piece_count)) if own.count else []
+    columns = {node: [list(row.pieces(b.piece_count)) for row in by_node[node]] for node in by_node}
+    awaited = [(node, i) for node in b.others for i in range(rows.counts[node])] if results else []
+    for k in range(len(results)):
+        for node, i in awaited:
+            b.recv(columns[node][i][k], node, i)
+    theirs = {node: list(targets[node].pieces(b.piece_count)) for node in b.others if returns and targets[node].count}
+    sent = _send_pieces(b, ours)
     stream = max(rows.counts)
-    back = [node for node in b.others if returns and targets[node].count]
-    for node in back:
-        b.recv(targets[node], node, stream)
-    if own.count:
-        by_node[b.node] = [row[b.node] for row in ours]
-        b.add(Fold(own, tuple(by_node[node][i] for node, i in rows.order), None, b.layout.size))
-        for node in b.others if returns else ():
-            b.send(own, node, stream)
-    for node in back:
-        b.wait(node, stream)
+    for k in range(max([len(results), len(sent)])):
+        if k < len(results):
+            for node, i in awaited:
+                b.wait(node, i)
+            b.add(Fold(results[k], tuple(columns[node][i][k] for node, i in rows.order), None, b.layout.size))
+            for node in b.others if returns else ():
+                b.send(results[k], node, stream)
+        if k < len(sent):
+            b.add(Settle(sent[k]))  # since the results may belong there
+        for node in theirs:
+            if k < len(theirs[node]):
+                b.recv(theirs[node][k], node, stream)
+    for node, pieces in theirs.items():
+        for _ in pieces:
+            b.wait(node, stream)
+
+
+def _send_pieces(b: Builder, ours: list[list[Span]]) -> list[int]:
+    """Send every other node its parts, piece by piece; returns the number of messages of each piece."""
+    sends = [(node, i, list(row[node].pieces(b.piece_count)))
+             for node in b.others for i, row in enumerate(ours) if row[node].count]  # fmt: skip
+    counts = []
+    for k in range(max([len(pieces) for _, _, pieces in sends], default=0)):
+        with_piece = [one for one in sends if k < len(one[2])]
+        counts.append(len(with_piece))
+        for node, i, pieces in with_piece:
+            b.send(pieces[k], node, i)
+    return counts
 
 
 def _chain(b: Builder, rows: list[Span], out: Span, targets: Sequence[int], stream: int = 0) -> None:

@@ -67,7 +67,9 @@ class Await(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Wait until what was sent so far may be overwritten."""
+    """Wait until what was sent so far may be overwritten, or as much of it as the next ``nmessages``."""
+
+    nmessages: int = 0
 
 
 class Fold(NamedTuple):
