@@ -88,20 +88,96 @@ def test_all_ranks_of_a_machine_killed_are_an_exception_on_the_other():
         assert [machine.names() for machine in machines] == [[], []]
 
 
+def idle(rank, victims):
+    comm = dist.group.WORLD.comm
+    dist.barrier()
+    if rank in victims:
+        os.kill(os.getpid(), 9)
+    while not comm.is_broken:
+        time.sleep(0.001)
+    with pytest.raises(shmring.PeerLostError) as caught:
+        dist.barrier()
+    assert caught.value.rank in victims
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 1], [2, 3]], ids=str)
+def test_a_killed_rank_or_machine_is_known_to_the_other_without_a_call(victims):
+    with two_machines("256m") as machines:
+        outcomes = start(machines, idle, victims).outcomes()
+        assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
+        assert [machine.names() for machine in machines] == [[], []]
+
+
 def unplugged(rank):
     x = torch.ones(10)
     dist.all_reduce(x)
     dist.group.WORLD.set_timeout(timedelta(seconds=2))  # not that of the rendezvous
     harness.report("ready")
     time.sleep(1)
-    with pytest.raises(dist.DistBackendError, match=" Timed out after 2000 ms: "):
+    with pytest.raises(dist.DistBackendError, match=" Timed out after 2000 ms: ") as caught:
         for _ in range(1_000_000):
             dist.all_reduce(x)
+    assert {late // RANKS_EACH for late in caught.value.late} == {1 - rank // RANKS_EACH}
 
 
-def test_a_cable_that_is_pulled_is_a_timeout():
+def test_a_cable_that_is_pulled_is_a_timeout_that_names_ranks_of_the_other_side():
     with two_machines("256m") as machines:
         gang = start(machines, unplugged)
         gang.wait_for("ready")
         machines[0].run("ip", "link", "set", CABLE, "down")
         gang.results()
+        assert [machine.names() for machine in machines] == [[], []]
+
+
+def unplugged_without_a_timeout(rank):
+    x = torch.ones(10)
+    dist.all_reduce(x)
+    dist.group.WORLD.set_timeout(timedelta(days=1))
+    harness.report("ready")
+    with pytest.raises(shmring.PeerLostError) as caught:
+        for _ in range(1_000_000_000):
+            dist.all_reduce(x)
+    assert caught.value.rank // RANKS_EACH != rank // RANKS_EACH
+
+
+@pytest.mark.long
+def test_a_cable_that_is_pulled_is_noticed_without_a_timeout():
+    """After half a minute, by the kernel's probes."""
+    with two_machines("256m") as machines:
+        gang = start(machines, unplugged_without_a_timeout)
+        gang.wait_for("ready")
+        machines[0].run("ip", "link", "set", CABLE, "down")
+        gang.results()
+
+
+def comes_late(rank):
+    x = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((1000,), 10.0))
+    assert dist.group.WORLD.comm.nodes == [[0, 1], [2, 3]]
+
+
+def on_machines_one_late(rank, *args):
+    if rank >= RANKS_EACH:
+        time.sleep(3)
+    return on_machines(rank, *args)
+
+
+def test_a_node_that_comes_late_is_awaited():
+    with two_machines("256m") as machines:
+        pids = [machine.pid for machine in machines]
+        harness.start_processes(N, on_machines_one_late, pids, comes_late).results()
+        assert [machine.names() for machine in machines] == [[], []]
+
+
+def test_a_machine_with_addresses_that_do_not_lead_there():
+    """Those of another device, of a network that the other machine has, too, and of its name."""
+    with two_machines("256m") as machines:
+        for machine in machines:
+            machine.run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there")
+            machine.run("ip", "address", "add", "10.9.9.1/24", "dev", "here")
+            machine.run("ip", "address", "add", "fd00::1/64", "dev", "here", "nodad")
+            for device in ("here", "there"):
+                machine.run("ip", "link", "set", device, "up")
+        outcomes = start(machines, idle, [2]).outcomes()
+        assert all(outcome.ok or outcome.rank == 2 for outcome in outcomes), outcomes

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.namespaces import CABLE, Room
+
 
 def _interpreters() -> list[str]:
     named = os.environ.get("SHMRING_MPI_PYTHONS", "")
@@ -45,3 +47,20 @@ def run(python: str, n: int, *command: str, options=(), env=None) -> subprocess.
         [mpiexec, *options, "-n", str(n), python, *command],
         capture_output=True, text=True, timeout=300, env={**os.environ, **more, **(env or {})},
     )  # fmt: skip
+
+
+def start_on(machines: tuple[Room, Room], folder: Path, python: str, n: int, *command: str) -> subprocess.Popen:
+    """Start ``python *command`` in ``n`` ranks of MPICH on each of the machines of `namespaces.two_machines`."""
+    agent = folder / "agent"  # in place of ssh: options, a host, a command
+    agent.write_text(
+        "#!/bin/bash\n"
+        'while [[ "$1" == -* ]]; do shift; done; shift\n'
+        f'exec {" ".join(machines[1].line("bash", "-c"))} "$*"\n'
+    )
+    agent.chmod(0o755)
+    mpiexec = str(Path(python).parent / "mpiexec")
+    hosts = f"10.0.0.1:{n},10.0.0.2:{n}"
+    options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", CABLE, "-hosts", hosts]
+    line = machines[0].line(mpiexec, *options, "-n", str(2 * n), python, *command)
+    env = {**os.environ, "UCX_NET_DEVICES": CABLE, "UCX_TLS": "tcp,self,sm", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)

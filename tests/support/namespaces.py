@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +67,17 @@ class Room:
         """Run a command in its network."""
         subprocess.run(["nsenter", "-t", str(self.pid), "-n", *command], check=True)
 
+    def line(self, *command: str) -> list[str]:
+        """The command line that runs a command in it."""
+        return ["nsenter", "-t", str(self.pid), "-m", "-i", "-n", "--", *command]
+
+    def await_cable(self) -> None:
+        """Mount a /sys with the devices of its network, and wait until the cable works, which takes a second."""
+        subprocess.run(self.line("mount", "-t", "sysfs", "sysfs", "/sys"), check=True)
+        state = self.line("cat", f"/sys/class/net/{CABLE}/operstate")
+        while subprocess.run(state, capture_output=True, text=True, check=True).stdout != "up\n":
+            time.sleep(0.02)
+
 
 @contextlib.contextmanager
 def room(size: str, *more: str) -> Iterator[Room]:
@@ -93,6 +105,8 @@ def two_machines(size: str) -> Iterator[tuple[Room, Room]]:
             one.run("ip", "address", "add", f"10.0.0.{number}/24", "dev", CABLE)
             one.run("ip", "link", "set", CABLE, "up")
             one.run("ip", "link", "set", "lo", "up")
+        for one in (first, second):
+            one.await_cable()
         yield first, second
 
 

@@ -1,0 +1,33 @@
+"""Ranks between which the network fails: ``mpi_cut.py FOLDER``, for `test_mpi_machines.py`."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import shmring
+
+
+def main(folder):
+    comm = shmring.from_mpi(timeout=5.0)
+    comm.all_reduce(np.ones(3))
+    Path(folder, f"ready.{comm.rank}").write_text("")
+    try:
+        while True:
+            comm.all_reduce(np.ones(3))
+    except shmring.CollectiveTimeoutError as error:
+        named = error.late[0]
+        kind = type(error).__name__
+    except shmring.PeerLostError as error:
+        named = error.rank
+        kind = type(error).__name__
+    comm.close()
+    part = Path(folder, f"part.{comm.rank}")
+    part.write_text(f"{kind} {named}")
+    part.rename(Path(folder, f"named.{comm.rank}"))
+    os._exit(0)  # MPI_Finalize would wait for the other side
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
