@@ -61,7 +61,8 @@ class Config:
     """Internal. Longest sleep between two checks of the peers' liveness."""
     stores: int = -1
     """Internal. How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
-    ones whose lines are prefetched, 3 as 0, and large all-reduces by exchange; -1: learned, if all ranks have -1."""
+    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1: learned,
+    if all ranks have -1."""
     past_cache_nbytes: int = -1
     """Internal. Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
     if each has); -1: the size of the last-level cache."""
@@ -110,8 +111,8 @@ class Config:
             raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
         if not re.fullmatch(POLICY, self.placement):
             raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
-        if self.stores not in (-1, 0, 1, 2, 3):
-            raise ValueError(f"stores={self.stores}: must be from 0 to 3, or -1 for automatic")
+        if self.stores not in (-1, 0, 1, 2, 3, 4):
+            raise ValueError(f"stores={self.stores}: must be from 0 to 4, or -1 for automatic")
         for name in ("huge_pages", "nearness"):
             if getattr(self, name) not in (-1, 0, 1):
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")

@@ -1,6 +1,6 @@
 /* Stores to lines that another core holds.
  *
- * An ordinary store to such a line waits until the core owns it. Two remedies, each of which pays on some machines and
+ * An ordinary store to such a line waits until the core owns it. Three remedies, each of which pays on some machines and
  * costs on others (docs/kernels.md):
  *
  * A streaming (non-temporal) store fills a whole line without reading it first and leaves it in no cache. That pays
@@ -8,6 +8,8 @@
  *
  * A line that is asked for some lines ahead of its stores is owned when they come: more lines change owner at a time
  * than stores can wait for.
+ *
+ * A string instruction knows that it fills whole lines, so the core need not fetch them, and may leave them in its cache.
  */
 #ifndef SHMRING_COPY_H
 #define SHMRING_COPY_H
@@ -74,6 +76,29 @@ static inline void copy_streaming(void *dst, const void *src, size_t nbytes) {
         _mm_stream_si128((__m128i *)to + 3, d);
     }
     memcpy(to, from, nbytes);
+#else
+    memcpy(dst, src, nbytes);
+#endif
+}
+
+/* Whether the processor has fast string instructions. */
+static inline int has_fast_strings(void) {
+#if defined(__x86_64__)
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx >> 9 & 1);
+#else
+    return 0;
+#endif
+}
+
+/* Copy by a string instruction. A later store, as the one that announces the data, becomes visible after all of its. */
+static inline void copy_string(void *dst, const void *src, size_t nbytes) {
+#if defined(__x86_64__)
+    size_t head = -(uintptr_t)dst & 63; /* whole lines are filled quickest by one that begins with a line */
+    if (head > nbytes) head = nbytes;
+    memcpy(dst, src, head);
+    dst = (char *)dst + head, src = (const char *)src + head, nbytes -= head;
+    __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(nbytes) : : "memory");
 #else
     memcpy(dst, src, nbytes);
 #endif

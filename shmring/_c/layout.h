@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 7u
+#define SHMRING_LAYOUT_VERSION 8u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -173,10 +173,11 @@ enum shmring_stores {
     SHMRING_ORDINARY = 0,
     SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
     SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
-    SHMRING_NSTORES = 3,
+    SHMRING_STRING = 3,     /* by string instructions, which fetch no line that they fill */
+    SHMRING_NSTORES = 4,
     /* In trials beside them, of plans that have it: results lie in the contributors' slots (plan/exchange.py). */
-    SHMRING_EXCHANGE = 3,
-    SHMRING_NWAYS = 4
+    SHMRING_EXCHANGE = 4,
+    SHMRING_NWAYS = 5
 };
 
 /* The time that trials of each way took this rank (arrays/store_tuning.pyx). */
@@ -280,7 +281,7 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
  * The pair queue from i to j lies in the outbox of i, and only i writes to it: SHMRING_PAIR_QUEUE_NCELLS cells, then a
  * byte ring. A cell is one cache line. Its `seq`, the cell's number counted from 1, is stored last (release). A message
  * of at most SHMRING_CELL_NBYTES lies in its cell. A longer message goes in pieces through the byte ring, with one cell
- * for each piece, which holds the piece's `trial` instead of payload. Payload is never stored where a `seq` may lie, so
+ * for each piece, which holds these instead of payload. Payload is never stored where a `seq` may lie, so
  * a stale `seq` is always the number of an older cell.
  * Invariants:   sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   bytes of the pieces not taken <= size of the byte ring. */
 #define SHMRING_PAIR_QUEUE_NCELLS 256u
@@ -290,7 +291,11 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
 typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
-        uint64_t trial; /* not 0: the receiver times its read of the piece (p2p/pair_queue.pyx) */
+        struct {
+            uint64_t trial; /* not 0: the receiver times its read of the piece (p2p/pair_queue.pyx) */
+            uint32_t kind;  /* enum shmring_stores, of the piece */
+            uint32_t skew;  /* in the first cell of a message: bytes from a line to where it lies */
+        };
     };
     uint64_t nbytes; /* of the whole message, in each of its cells */
     int32_t tag;

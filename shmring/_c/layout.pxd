@@ -125,6 +125,7 @@ cdef extern from "layout.h" nogil:
         SHMRING_ORDINARY
         SHMRING_STREAMING
         SHMRING_PREFETCHED
+        SHMRING_STRING
         SHMRING_NSTORES
         SHMRING_EXCHANGE
         SHMRING_NWAYS
@@ -195,6 +196,8 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_cell:
         uint8_t payload[SHMRING_CELL_NBYTES]
         uint64_t trial
+        uint32_t kind
+        uint32_t skew
         uint64_t nbytes
         int32_t tag
         int32_t dtype

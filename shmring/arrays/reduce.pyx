@@ -10,7 +10,7 @@ import os
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
 
-from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING, SHMRING_STRING
 
 from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
 
@@ -19,8 +19,10 @@ __all__ = ["kernels", "reduce_arrays", "use_kernel"]
 
 cdef extern from "copy.h" nogil:
     void copy_streaming(void *dst, const void *src, size_t nbytes)
+    void copy_string(void *dst, const void *src, size_t nbytes)
     void stream_fence()
     bint can_ask_for_lines()
+    bint has_fast_strings()
     void ask_for_first_lines(void *p, size_t nbytes)
 
 
@@ -45,7 +47,8 @@ cdef enum:
     MAX_BLOCK_SOURCES = 512
 
 cdef int chosen_set = 0
-cdef bint asks = can_ask_for_lines()      # else prefetched stores are ordinary ones
+cdef bint asks = can_ask_for_lines()          # else prefetched stores are ordinary ones,
+cdef bint by_strings = has_fast_strings()     # else string ones are
 
 
 cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil:
@@ -61,6 +64,8 @@ cdef inline void copy_unfenced(void *dst, const void *src, size_t nbytes, int st
         copy_streaming(dst, src, nbytes)
     elif stores == SHMRING_PREFETCHED and asks:
         kernel_sets[chosen_set].copy_ahead(dst, src, nbytes)
+    elif stores == SHMRING_STRING and by_strings:
+        copy_string(dst, src, nbytes)
     else:
         kernel_sets[chosen_set].copy(dst, src, nbytes)
 
@@ -131,8 +136,8 @@ cdef void reduce_into(
 
 # ---- the Python interface -------------------------------------------------------------------------------------------
 
-STORES = "ordinary", "streaming", "prefetched"      # in the order of enum shmring_stores,
-WAYS = *STORES, "exchange"                           # as is this: what trials compare
+STORES = "ordinary", "streaming", "prefetched", "string"      # in the order of enum shmring_stores,
+WAYS = *STORES, "exchange"                                     # as is this: what trials compare
 
 
 cpdef int stores_named(name) except -1:
@@ -314,7 +319,8 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordi
         Instruction set for this call, see `kernels`. None: the chosen one.
     stores : str or (str, str), optional
         How the destinations are written, one of `STORES`: one for both, or one for ``out`` and one for ``also``.
-        ``streaming`` stores go past the cache; lines for ``prefetched`` ones are asked for ahead.
+        ``streaming`` stores go past the cache; lines for ``prefetched`` ones are asked for ahead; ``string``: by string
+        instructions.
 
     Returns
     -------

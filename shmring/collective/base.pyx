@@ -124,7 +124,7 @@ cdef class CollectiveBase:
             calls without staging, as the memory that other ranks access lies in shared arrays. ``programs``: one entry
             for each kind and size of large call that is cached, with its algorithm, bytes, rounds, threads, calls, how
             it stores into the outbox, and the microseconds that all ranks together spent in copies and reductions in
-            the last complete trials of each way (ordinary, streaming, prefetched, exchange); 0 before.
+            the last complete trials of each way (ordinary, streaming, prefetched, string, exchange); 0 before.
 
         Notes
         -----

@@ -9,7 +9,7 @@ The caller has checked the arguments.
 """
 
 from shmring.collective.zero_copy cimport refuse_result, execute_shared
-from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.arrays.reduce cimport find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
@@ -170,6 +170,7 @@ cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out
                           execution_t *j) noexcept nogil:
     """Fill in what every execution has: signature, memory and kernels."""
     cdef int word = signature >> 50 & 255
+    cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
     j.signature = signature
     j.carrier = find_carrier(word >> 4, word & 15) if e.hierarchy is not None else NULL
     j.passed_nbytes = x.nbytes
@@ -177,21 +178,22 @@ cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out
     j.out_base = <char *> out.data
     j.kernel = kernel
     j.itemsize = x.itemsize
-    j.out_stores = SHMRING_STREAMING if outgrows_cache(e, x, out, is_blind) else SHMRING_ORDINARY
+    if outgrows_cache(e, x.nbytes if is_in_place else x.nbytes + out.nbytes, out.nbytes, is_in_place and not is_blind):
+        j.out_stores = SHMRING_STREAMING
+    else:
+        # No lines that have just been read: ordinary stores to these are quick.
+        j.out_stores = SHMRING_ORDINARY if is_in_place and not is_blind else SHMRING_STRING
 
 
-cdef bint outgrows_cache(Engine e, array_t *x, array_t *out, bint is_blind) noexcept nogil:
-    """Whether the output is better stored past the cache.
+cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_read) noexcept nogil:
+    """Whether the output is better stored past the cache; the ``arrays`` of this rank have so many bytes together.
 
-    In place, the lines to be stored have just been read and are in the cache, unless the array is larger than it.
-    Otherwise an ordinary store must first fetch the line from memory, once the arrays and outboxes of all ranks exceed
-    half the cache: eviction depends on addresses, and other processes use the cache, too. ``is_blind``: the call writes
-    its array without reading it, although it is input and output.
+    Lines that have just been read (``is_read``) are in the cache, unless the array is larger than it. Otherwise an
+    ordinary store must first fetch the line from memory, once the arrays and outboxes of all ranks exceed half the
+    cache: eviction depends on addresses, and other processes use the cache, too.
     """
-    cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
-    cdef size_t arrays = x.nbytes if is_in_place else x.nbytes + out.nbytes
-    if is_in_place and not is_blind:
-        return out.nbytes >= e.c.output_streaming_nbytes
+    if is_read:
+        return out_nbytes >= e.c.output_streaming_nbytes
     return 2 * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
 
 

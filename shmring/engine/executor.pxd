@@ -26,7 +26,7 @@ ctypedef struct execution_t:
     reduce_kernel kernel
     const carrier_t *carrier       # read by hierarchical plans only
     size_t itemsize
-    int out_stores                 # kinds of stores: enum shmring_stores in _c/layout.h
+    int out_stores                 # kinds of stores: enum shmring_stores in _c/layout.h; string: as slots, or ordinary
     int outbox_stores
     bint wants_exchange            # so would this rank, if it were rank 0, which all follow
     bint exchanges                 # it executes the other plan: known once the first round has been awaited

@@ -1,7 +1,7 @@
 """Executes a compiled plan, step by step in one loop, without the interpreter."""
 
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport SHMRING_ORDINARY
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
 from shmring.engine.compiled_plan cimport (AWAIT, AWAIT_RELEASE, CLAIM, COPY, FOLLOW, IN, PUBLISH, REDUCE, RELEASE,
                                            SLOT, loop_t, operand_t, program_t, step_t)
 from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
@@ -27,7 +27,9 @@ cdef inline char *address(engine_t *e, execution_t *x, operand_t *o) noexcept no
 
 
 cdef inline int stores(engine_t *e, execution_t *x, operand_t *o) noexcept nogil:
-    return x.outbox_stores if o.space == SLOT else x.out_stores
+    if o.space == SLOT:
+        return x.outbox_stores
+    return SHMRING_ORDINARY if x.out_stores == SHMRING_STRING != x.outbox_stores else x.out_stores
 
 
 cdef void copy(engine_t *e, execution_t *x, step_t *s) noexcept nogil:

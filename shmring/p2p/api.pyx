@@ -30,7 +30,8 @@ cdef class MessageCalls(DataMovement):
         dict
             The statistics of the engine, and ``pair_queues``: for each rank to which a message of more than 40 bytes
             was sent, the bytes of the byte ring, the laps made, how it is stored to, and the microseconds that writing
-            and reading one lap took in the last trials of each kind of stores (ordinary, streaming, prefetched).
+            and reading one lap took in the last trials of each kind of stores (ordinary, streaming, prefetched,
+            string).
 
         Notes
         -----

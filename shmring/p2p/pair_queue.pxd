@@ -5,14 +5,18 @@ from shmring._c.layout cimport shmring_cell, shmring_pair_queue_end
 from shmring.arrays.store_tuning cimport stores_t
 from shmring.sync.group cimport group_t
 
-# The result of pumping the queues, as bits.
+# The result of push and pull.
 cdef enum:
     MOVED = 1          # a cell was stored or taken
-    NEEDS_MATCHING = 2 # a message is complete, or one begins for which a request is posted
 
 cdef enum:
-    LONGEST_RUN_NS = 10000000     # of moving messages; then other threads of this process get the turn
     LAPS_TO_TRY = 3    # laps in a trial of a kind of store, of which two count
+
+# The waiter word of a sleeping thread: bit 0 is set; bits 1..20: the rank from which it awaits cells; bits 21..40: the
+# rank that is to take cells. Each field is rank + 2, ANY_PEER for more than one rank, or 0 for none.
+cdef enum:
+    ANY_PEER = 1
+    FIELD = 0xFFFFF
 
 # The sending end of the queue from this rank to one peer. All but `cells` and `bytes` is private.
 # Invariants: sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   filled - drained <= nbytes of the byte ring.
@@ -39,6 +43,7 @@ ctypedef struct send_queue_t:
     const char *source
     uint64_t nbytes
     uint64_t piece_nbytes
+    uint64_t skew                  # bytes from a line to `source`, and to where the message lies in the byte ring
     uint64_t done
     int32_t tag
     int32_t dtype
@@ -59,7 +64,7 @@ ctypedef struct recv_queue_t:
     uint64_t nbytes
     uint64_t piece_nbytes
     uint64_t done
-    int kind                       # the kind of stores to `target`
+    bint is_past_cache             # non-temporal stores to `target`
     uint64_t trial                 # the last that was timed
 
 ctypedef struct pair_queues_t:
@@ -74,17 +79,11 @@ ctypedef struct pair_queues_t:
 
 
 # ---- one queue, without waiting ----
-cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil
+cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
                         int dtype) noexcept nogil
 cdef int push(pair_queues_t *l, int peer) noexcept nogil
 cdef shmring_cell *next_cell(pair_queues_t *l, int peer) noexcept nogil
 cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target) noexcept nogil
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil
-
-# ---- all queues ----
-cdef int pump(pair_queues_t *l) noexcept nogil
-cdef int spin(pair_queues_t *l) noexcept nogil
-cdef void wake_self(pair_queues_t *l) noexcept nogil
-cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil
-cdef bint has_news(pair_queues_t *l, int j) noexcept nogil
+cdef void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil

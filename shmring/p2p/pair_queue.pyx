@@ -5,23 +5,20 @@ copy at the same time, and a message may be longer than the queue. A cell is ann
 line: one cache miss transfers the number and a small payload. The receiver publishes one counter, the cells it has
 taken; the sender loads it only when the queue seems full.
 
-This module moves bytes and waits. p2p/matching.pyx decides which request gets which message.
+This module moves bytes. p2p/all_queues.pyx waits, and p2p/matching.pyx decides which request gets which message.
 """
 
+from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from shmring._c.atomics cimport (cpu_pause, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
-                                 store_release_u64)
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_NWAYS, SHMRING_ORDINARY,
                                 SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_STREAMING,
-                                shmring_outbox)
+                                SHMRING_STRING)
 from shmring.arrays.reduce cimport copy_bytes
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, is_trial, least, next_call, note
-from shmring.sync.abort cimport in_trouble
-from shmring.sync.backoff cimport (LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, be_patient, before_wake,
-                                   end_wait, now_ns, patience_t, sem_post, sleeper_t, take_sleeper)
-from shmring.sync.group cimport READY, TROUBLE, UNREADY
+from shmring.sync.backoff cimport before_wake, now_ns, sem_post, take_sleeper
 
 
 cdef enum:
@@ -34,65 +31,64 @@ cdef inline uint64_t whole_lines(uint64_t nbytes) noexcept nogil:
     return (nbytes + SHMRING_LINE - 1) & ~<uint64_t> (SHMRING_LINE - 1)
 
 
+cdef inline uint64_t skew_of(const void *address) noexcept nogil:
+    """Bytes from the line in which ``address`` lies.
+
+    A message lies in the byte ring as far from a line as in the sender's memory, and its first piece is that much
+    shorter. So all others begin with a line at both places, and mostly at the receiver, too: allocators put long arrays
+    at the same distance from a page.
+    """
+    return <uintptr_t> address & (SHMRING_LINE - 1)
+
+
 cdef inline uint64_t piece_for(pair_queues_t *l, uint64_t nbytes) noexcept nogil:
     """Bytes in a piece of a message; 0 if it fits its cell. Both ends compute it from the message's length.
 
-    At least eight pieces, so that both ends copy most of the time, unless pieces would become too small.
+    At least four pieces, so that both ends copy most of the time, unless pieces would become too small.
     """
     cdef uint64_t piece = LEAST_PIECE_NBYTES
     if nbytes <= SHMRING_CELL_NBYTES:
         return 0
-    while piece < MOST_PIECE_NBYTES and nbytes > 8 * piece:
+    while piece < MOST_PIECE_NBYTES and nbytes > 4 * piece:
         piece *= 2
     return min(piece, l.ring_nbytes // 8)
 
 
-# ---- which peers a sleeping thread waits for -------------------------------------------------------------------------
-
-# The waiter word of a sleeping thread: bit 0 is set; bits 1..20: the rank from which it awaits cells; bits 21..40: the
-# rank that is to take cells. Each field is rank + 2, ANY_PEER for more than one rank, or 0 for none.
-cdef enum:
-    ANY_PEER = 1
-    FIELD = 0xFFFFF
+cdef inline uint64_t next_piece(uint64_t left, uint64_t piece, uint64_t skew) noexcept nogil:
+    """Bytes of the next piece of a message of which ``left`` are left. What exceeds the last one by less than a line is
+    part of it."""
+    return 0 if piece == 0 else left if left + skew < piece + SHMRING_LINE else piece - skew
 
 
-cdef inline void add_peer(uint64_t *field, int peer) noexcept nogil:
-    field[0] = <uint64_t> (peer + 2) if field[0] == 0 else ANY_PEER
+# ---- waking the peer ------------------------------------------------------------------------------------------------
 
-
-cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
-    cdef uint64_t cells = ANY_PEER if l.nposted else 0, room = 0
-    cdef int j
-    for j in range(l.group.size):
-        if l.recv[j].is_busy or l.recv[j].nposted:
-            add_peer(&cells, j)
-        if l.send[j].is_busy:
-            add_peer(&room, j)
-    return cells << 1 | room << 21 | 1
-
-
-cdef inline void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil:
+cdef void wake(pair_queues_t *l, int peer, uint64_t word) noexcept nogil:
     if take_sleeper(&l.group.outbox[peer].pair_queues_asleep, word):
         sem_post(&l.group.outbox[peer].pair_queues_wake)
 
 
-cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil:
-    """Wake ``peer`` if it sleeps for what this rank has just announced to it."""
-    cdef uint64_t word, field
-    before_wake()
-    word = load_relaxed_u64(&l.group.outbox[peer].pair_queues_asleep)
+cdef inline void wake_if_asleep(pair_queues_t *l, int peer, int shift) noexcept nogil:
+    """Wake ``peer`` if it is known to sleep for what this rank has just announced to it. It may have begun to unseen:
+    `wake_peer` follows after the last announcement."""
+    cdef uint64_t field, word = load_relaxed_u64(&l.group.outbox[peer].pair_queues_asleep)
     field = word >> shift & FIELD
     if word != 0 and (field == ANY_PEER or field == <uint64_t> (l.group.rank + 2)):
         wake(l, peer, word)
 
 
+cdef inline void wake_peer(pair_queues_t *l, int peer, int shift) noexcept nogil:
+    """Wake ``peer`` if it sleeps for what this rank has announced to it."""
+    before_wake()
+    wake_if_asleep(l, peer, shift)
+
+
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
-cdef bint takes_whole(pair_queues_t *l, int peer, uint64_t nbytes) noexcept nogil:
+cdef bint takes_whole(pair_queues_t *l, int peer, const void *source, uint64_t nbytes) noexcept nogil:
     """Whether all of a message fits the queue now, so that one `push` is enough."""
     cdef send_queue_t *o = &l.send[peer]
-    cdef uint64_t piece = piece_for(l, nbytes)
-    return has_room(l, o, 1 if piece == 0 else (nbytes + piece - 1) // piece, 0 if piece == 0 else whole_lines(nbytes))
+    cdef uint64_t piece = piece_for(l, nbytes), end = skew_of(source) + nbytes
+    return has_room(l, o, 1 if piece == 0 else (end + piece - 1) // piece, 0 if piece == 0 else whole_lines(end))
 
 
 cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t nbytes, int tag,
@@ -103,6 +99,7 @@ cdef void start_message(pair_queues_t *l, int peer, const void *source, uint64_t
     o.source = <const char *> source
     o.nbytes = nbytes
     o.piece_nbytes = piece_for(l, nbytes)
+    o.skew = skew_of(source) if o.piece_nbytes else 0
     o.done = 0
     o.tag = tag
     o.dtype = dtype
@@ -151,8 +148,8 @@ cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
         o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] = 0
 
 
-cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) noexcept nogil:
-    cdef uint64_t index = o.filled & (l.ring_nbytes - 1)
+cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t skew, uint64_t nbytes) noexcept nogil:
+    cdef uint64_t index = (o.filled & (l.ring_nbytes - 1)) + skew
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
     cdef int kind
     cdef int64_t started = 0
@@ -166,24 +163,27 @@ cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t nbytes) n
         copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, kind)
     if o.trial:
         o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] += now_ns() - started
-    o.filled += whole_lines(nbytes)
+    o.filled += whole_lines(skew + nbytes)
 
 
 cdef int push(pair_queues_t *l, int peer) noexcept nogil:
     """Store what fits of the message under way. MOVED or 0; ``is_busy``: there is more of it."""
     cdef send_queue_t *o = &l.send[peer]
     cdef shmring_cell *cell
-    cdef uint64_t nbytes
+    cdef uint64_t nbytes, skew
     cdef int moved = 0
     while o.is_busy:
-        nbytes = min(o.nbytes - o.done, o.piece_nbytes)
-        if not has_room(l, o, 1, whole_lines(nbytes)):
+        skew = o.skew if o.done == 0 else 0
+        nbytes = next_piece(o.nbytes - o.done, o.piece_nbytes, skew)
+        if not has_room(l, o, 1, whole_lines(skew + nbytes)):
             break
         fault_point("push")
         cell = o.cells + (o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1))
         if nbytes:
-            put_bytes(l, o, nbytes)
+            put_bytes(l, o, skew, nbytes)
             cell.trial = o.trial
+            cell.kind = o.kind
+            cell.skew = skew
             o.done += nbytes
         else:
             memcpy(cell.payload, o.source, o.nbytes)
@@ -198,8 +198,11 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
         # SYNC laid (meets: next_cell). The cell and its piece are written.
         store_release_u64(&cell.seq, o.sent)
         fault_point("laid")
-        wake_peer(l, peer, 1)
+        if o.is_busy:
+            wake_if_asleep(l, peer, 1)      # a fence after each piece would wait for all of its stores
         moved = MOVED
+    if moved:
+        wake_peer(l, peer, 1)
     return moved
 
 
@@ -232,19 +235,23 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
     i.target = <char *> target
     i.nbytes = nbytes
     i.piece_nbytes = piece_for(l, nbytes)
-    i.kind = SHMRING_STREAMING if nbytes >= l.past_cache_nbytes else SHMRING_ORDINARY
+    i.is_past_cache = nbytes >= l.past_cache_nbytes
     i.done = 0
 
 
-cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t nbytes, uint64_t trial) noexcept nogil:
-    cdef uint64_t index = i.drained & (l.ring_nbytes - 1)
-    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), spent_ns = 0
+cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uint64_t nbytes,
+                           const shmring_cell *cell) noexcept nogil:
+    cdef uint64_t index = (i.drained & (l.ring_nbytes - 1)) + skew
+    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), trial = cell.trial, spent_ns = 0
+    cdef int kind = SHMRING_STRING if cell.kind == SHMRING_STRING and nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_PAIR_QUEUE_NTRIALS]
     cdef int64_t started = now_ns() if trial else 0
-    copy_bytes(i.target + i.done, i.bytes + index, first, i.kind)
+    if i.is_past_cache:
+        kind = SHMRING_STREAMING
+    copy_bytes(i.target + i.done, i.bytes + index, first, kind)
     if nbytes > first:
-        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, i.kind)
-    i.drained += whole_lines(nbytes)
+        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, kind)
+    i.drained += whole_lines(skew + nbytes)
     if trial:
         if trial == i.trial:
             spent_ns = spent[0]
@@ -256,16 +263,17 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
     """Copy what has arrived of the message under way. MOVED or 0; ``is_busy``: more is to come."""
     cdef recv_queue_t *i = &l.recv[peer]
     cdef shmring_cell *cell
-    cdef uint64_t nbytes
+    cdef uint64_t nbytes, skew
     cdef int moved = 0
     while i.is_busy:
         cell = next_cell(l, peer)
         if cell == NULL:
             break
         fault_point("pull")
-        nbytes = min(i.nbytes - i.done, i.piece_nbytes)
+        skew = cell.skew & (SHMRING_LINE - 1) if i.piece_nbytes and i.done == 0 else 0
+        nbytes = next_piece(i.nbytes - i.done, i.piece_nbytes, skew)
         if nbytes:
-            get_bytes(l, i, nbytes, cell.trial)
+            get_bytes(l, i, skew, nbytes, cell)
             i.done += nbytes
         else:
             memcpy(i.target, cell.payload, i.nbytes)
@@ -275,114 +283,9 @@ cdef int pull(pair_queues_t *l, int peer) noexcept nogil:
         # SYNC taken (meets: has_room). The reads of the cells and bytes are over.
         store_release_u64(&i.own.taken, i.taken)
         fault_point("taken")
-        wake_peer(l, peer, 21)
+        if i.is_busy:
+            wake_if_asleep(l, peer, 21)
         moved = MOVED
+    if moved:
+        wake_peer(l, peer, 21)
     return moved
-
-
-# ---- all queues: move, wait, sleep -----------------------------------------------------------------------------------
-
-cdef inline bint is_posted(pair_queues_t *l, recv_queue_t *i) noexcept nogil:
-    return i.nposted > 0 or l.nposted > 0
-
-
-cdef int pump(pair_queues_t *l) noexcept nogil:
-    """Push and pull all messages under way once. MOVED and NEEDS_MATCHING, or 0."""
-    cdef int j, news = 0
-    for j in range(l.group.size):
-        if l.send[j].is_busy:
-            news |= push(l, j)
-            if not l.send[j].is_busy:
-                news |= NEEDS_MATCHING
-        if l.recv[j].is_busy:
-            news |= pull(l, j)
-            if not l.recv[j].is_busy:
-                news |= NEEDS_MATCHING
-        elif is_posted(l, &l.recv[j]) and next_cell(l, j) != NULL:
-            news |= NEEDS_MATCHING
-    return news
-
-
-cdef int spin(pair_queues_t *l) noexcept nogil:
-    """Pump while spinning. READY: matching is needed; UNREADY: time to sleep; TROUBLE: the communicator is broken.
-
-    The caller has the turn.
-    """
-    cdef int64_t started = 0, idle_since = 0, now
-    cdef int _look, news
-    while True:
-        for _look in range(LOOKS_PER_CLOCK):
-            news = pump(l)
-            if news & NEEDS_MATCHING:
-                return READY
-            if news:
-                idle_since = 0
-            else:
-                cpu_pause()
-        if in_trouble(l.group):
-            return TROUBLE
-        now = now_ns()
-        if idle_since == 0:
-            idle_since = now
-        if started == 0:
-            started = now
-        if now - idle_since >= l.group.spin_ns or now - started > LONGEST_RUN_NS:
-            return UNREADY
-
-
-cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
-    """Whether `pump` would find something to do for that peer. Stores nothing, so it needs no turn."""
-    cdef send_queue_t *o = &l.send[j]
-    cdef recv_queue_t *i = &l.recv[j]
-    if o.is_busy and load_acquire_u64(&o.peers.taken) != o.taken:      # SYNC taken (meets: pull)
-        return True
-    if not i.is_busy and not is_posted(l, i):
-        return False
-    if not i.is_open:
-        # SYNC opened (meets: open_pair_queue in p2p/point_to_point.pyx).
-        return load_acquire_u64(&i.peers.opened) != 0
-    # SYNC laid (meets: push).
-    return load_acquire_u64(&i.cells[i.taken & (SHMRING_PAIR_QUEUE_NCELLS - 1)].seq) == i.taken + 1
-
-
-cdef bint any_news(pair_queues_t *l) noexcept nogil:
-    cdef int j
-    for j in range(l.group.size):
-        if has_news(l, j):
-            return True
-    return False
-
-
-cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
-    """Yield, then sleep until something arrives or for ``tick_ns``. READY if there is something to do, else UNREADY.
-
-    One thread of the process at a time; it need not have the turn. ``changes`` is the value that it read before it gave
-    the turn away: if another thread has changed it since, the waiter word must be computed again.
-    """
-    cdef shmring_outbox *own = l.group.outbox[l.group.rank]
-    cdef sleeper_t sleeper = sleeper_t(word=&own.pair_queues_asleep, what=sleep_word(l), wake=&own.pair_queues_wake,
-                                       next=NULL, spin_ns=0, yields=0, tick_ns=tick_ns)
-    cdef patience_t patience
-    cdef int step
-    be_patient(&patience, -1)
-    patience.stage = YIELDS                # `spin` has spun
-    patience.looks = l.group.yields
-    patience.tick_ns = tick_ns
-    while not any_news(l):
-        step = back_off(&patience, &sleeper)
-        if step == LOOK_ROUND:
-            fault_point("p2p_sleep")
-        if step == TICK or (step == LOOK_ROUND and (in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes)):
-            break
-    end_wait(&patience, &sleeper)
-    return READY if any_news(l) else UNREADY
-
-
-cdef void wake_self(pair_queues_t *l) noexcept nogil:
-    """Wake the thread of this process that sleeps for messages: the requests that it sleeps for have changed."""
-    cdef uint64_t word
-    store_relaxed_u64(&l.changes, l.changes + 1)
-    before_wake()
-    word = load_relaxed_u64(&l.group.outbox[l.group.rank].pair_queues_asleep)
-    if word != 0:
-        wake(l, l.group.rank, word)

@@ -18,8 +18,8 @@ from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
 from shmring.engine.trace cimport message_started, note_message
-from shmring.p2p.pair_queue cimport (next_cell, pull, push, send_queue_t, spin, start_message, take_message,
-                                     takes_whole)
+from shmring.p2p.all_queues cimport spin
+from shmring.p2p.pair_queue cimport next_cell, pull, push, send_queue_t, start_message, take_message, takes_whole
 from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn
 from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
                                    check_apart, check_tag, is_for, known_code, message_of, request_of)
@@ -308,7 +308,7 @@ cdef class PointToPoint(Progress):
         """Start a message that fits the pair queue as it is, to be pushed by the caller; else False."""
         cdef send_queue_t *queue = &self.queues.send[peer]
         if (queue.nqueued or not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES)
-                or not takes_whole(&self.queues, peer, a.nbytes)):
+                or not takes_whole(&self.queues, peer, a.data, a.nbytes)):
             return False
         start_message(&self.queues, peer, a.data, a.nbytes, tag, a.dtype)
         return True

@@ -17,7 +17,8 @@ from shmring.engine.place cimport caller, store_place
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.sync.turn cimport give_turn
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.pair_queue cimport LONGEST_RUN_NS, has_news, pair_queues_t, pump, sleep_until_news, spin, wake_self
+from shmring.p2p.pair_queue cimport pair_queues_t
+from shmring.p2p.all_queues cimport LONGEST_RUN_NS, has_news, pump, sleep_until_news, spin, wake_self
 from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
 from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns

@@ -14,7 +14,8 @@ from shmring.arrays.array_view cimport array_t
 from shmring.engine.engine cimport timeline_of
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND, pack_signature
 from shmring.engine.trace cimport message_started, note_message
-from shmring.p2p.pair_queue cimport pull, push, sleep_until_news, spin
+from shmring.p2p.all_queues cimport sleep_until_news, spin
+from shmring.p2p.pair_queue cimport pull, push
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.progress cimport report_lost_peers
 from shmring.p2p.requests cimport ANY

@@ -51,7 +51,7 @@ def descend(rank, session, size, cases):
     origin = rank
     settings = cases[0].settings()
     if any(case.call.startswith("all_reduce_exchange") for case in cases):
-        settings |= {"stores": 3, "one_shot_nbytes": 0}
+        settings |= {"stores": 4, "one_shot_nbytes": 0}
     comm = shmring.init(rank=rank, size=size, session=session, **settings)
     for number, case in enumerate(cases):
         victim = case.victim % comm.size

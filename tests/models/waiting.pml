@@ -5,11 +5,13 @@
  *   await_counter, wake_peer                   ring/blocking.pyx                  NWAKERS=1
  *   await_call, wake_next, dismiss_helpers     _c/team.h                          NWAKERS=1
  *   await_helpers, help                        _c/team.h                          NWAKERS=1, the countdown is the counter
- *   sleep_until_news, wake_peer, wake_self     p2p/pair_queue.pyx                 ANY, with several words in one
+ *   sleep_until_news, wake_peer, wake_self     p2p/all_queues.pyx, pair_queue.pyx ANY BATCH, with several words in one
  *   await_any                                  ring/wait_any.pyx                  ANY: one waits for the first of several
  *
  * Plain: a waiter needs the counters of all NWAKERS to reach one number, and then the next; a waker swaps the word only
  * if the wait is over (is_due). With ANY each waker has a waiter word of its own, and all post the one semaphore.
+ *
+ * With BATCH a waker may leave out the fence before every look but its last one: of the pieces of a message.
  *
  * A sleep ends by a post only: without DEATH a lost wake-up is a deadlock, which spin reports. With DEATH a waker may be
  * killed at each step; then, and only then, the sleep also ends by a tick.
@@ -73,7 +75,14 @@ proctype waker(byte me) {
 #endif
         may_die();
 #if MUTATION != 1
+#ifdef BATCH
+        if
+        :: count < NROUNDS                  /* wake_if_asleep */
+        :: full_fence()
+        fi;
+#else
         full_fence();                       /* before_wake */
+#endif
 #endif
         load(ASLEEP(me), word);
 #if MUTATION == 5

@@ -61,12 +61,36 @@ def every_pair_every_size(comm):
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "init",
-    [{}, TINY, SHORT, {"stores": 1}, {"stores": 2}],
-    ids=["default", "tiny", "short", "streaming", "prefetched"],
+    [{}, TINY, SHORT, {"stores": 1}, {"stores": 2}, {"stores": 3}],
+    ids=["default", "tiny", "short", "streaming", "prefetched", "string"],
 )
 @pytest.mark.parametrize("n", RANKS)
 def test_messages_of_every_size_arrive_exactly_between_all_ranks(n, init):
     run_ranks(n, every_pair_every_size, init=init)
+
+
+def from_any_place_in_a_line(comm):
+    room = np.zeros(4096 + 40_000, np.uint8)
+    start = -room.ctypes.data % 64
+    rng = random.Random(6)
+    for i in range(300):
+        # Around one piece and several.
+        nbytes = max(1, rng.choice((64, 512, 4096, 8192, 16384, 32768)) + rng.randrange(-130, 130))
+        offset, expected = start + rng.choices(range(64), k=2)[comm.rank], values("uint8", nbytes, i)
+        if comm.rank == 0:
+            room[offset : offset + nbytes] = expected
+            comm.send(room[offset : offset + nbytes], 1)
+        else:
+            room[:] = 7
+            assert comm.recv(room[offset : offset + nbytes], 0).nbytes == nbytes
+            assert same_bits(room[offset : offset + nbytes], expected), (i, nbytes, offset)
+            assert (room[:offset] == 7).all()
+            assert (room[offset + nbytes :] == 7).all()
+
+
+@pytest.mark.parametrize("init", [{}, TINY, {"stores": 3}, TINY | {"stores": 3}])
+def test_messages_arrive_from_and_at_any_place_in_a_line(init):
+    run_ranks(2, from_any_place_in_a_line, init=init)
 
 
 def every_dtype(comm):
@@ -144,7 +168,7 @@ def stays_exact_while_trying(comm, stores):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("stores", [-1, 0, 1, 2])
+@pytest.mark.parametrize("stores", [-1, 0, 1, 2, 3])
 def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(stores):
     run_ranks(2, stays_exact_while_trying, stores, init=TINY | {"stores": stores})
 
@@ -437,7 +461,7 @@ def test_a_message_that_was_half_in_when_time_ran_out_can_still_be_received():
 
 
 def full_pair_queue(comm, how):
-    x = np.zeros(1000, np.uint8)
+    x = np.zeros(900, np.uint8)  # four fit, wherever in a line they begin, and a fifth does not
     if comm.rank == 1:
         comm.barrier()
         for _ in range(4):

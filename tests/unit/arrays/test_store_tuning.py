@@ -7,8 +7,8 @@ from shmring.arrays.reduce import STORES
 
 replay = compiled.load("array_hooks").replay
 
-NEAR, FAR, XEON = (10, 17, 12), (40, 10, 30), (20, 17, 12)
-BEST = {NEAR: 0, FAR: 1, XEON: 2}
+NEAR, FAR, XEON, ZEN = (10, 17, 12, 11), (40, 10, 30, 20), (20, 17, 12, 15), (40, 14, 30, 10)
+BEST = {NEAR: 0, FAR: 1, XEON: 2, ZEN: 3}
 EACH = range(len(STORES))
 
 
@@ -16,8 +16,8 @@ EACH = range(len(STORES))
 def test_after_warming_up_every_kind_is_tried_and_the_quickest_is_kept(cost):
     made = replay([cost] * 100)
     assert made[:2] == [(0, False)] * 2
-    assert made[2:8] == [(kind, True) for kind in EACH for _ in range(2)]
-    assert made[8:16] == [(BEST[cost], False)] * 8
+    assert made[2:10] == [(kind, True) for kind in EACH for _ in range(2)]
+    assert made[10:16] == [(BEST[cost], False)] * 6
 
 
 @pytest.mark.parametrize("before", BEST)
@@ -26,47 +26,48 @@ def test_a_change_of_placement_is_noticed_within_two_periods(before, after):
     first, period = 112, 128  # the first of full length begins when 8 + 16 + 32 tries have been made
     made = replay([before] * (first + 100) + [after] * 500)
     assert made[first + period + 1] == (BEST[before], False)
-    assert made[first + 2 * period + 8 : first + 3 * period] == [(BEST[after], False)] * (period - 8)
+    assert made[first + 2 * period + 10 : first + 3 * period] == [(BEST[after], False)] * (period - 10)
 
 
 def test_each_period_begins_with_another_kind():
     made = [kind for kind, is_trial in replay([NEAR] * 300) if is_trial]
-    firsts = (0, 1, 2, 0, 1)
-    assert made == [(first + number) % 3 for first in firsts for number in EACH for _ in range(2)]
+    firsts = (0, 1, 2, 3, 0)
+    assert made == [(first + number) % 4 for first in firsts for number in EACH for _ in range(2)]
 
 
 def test_caches_that_are_cold_wherever_trials_begin_decide_nothing_for_long():
     costs = [NEAR] * 500
     for start in (2, 18, 50, 114, 242, 370):
-        costs[start : start + 2] = [(50, 50, 50)] * 2
+        costs[start : start + 2] = [(50, 50, 50, 50)] * 2
     made = replay(costs)
-    assert made[24:] == [(kind if is_trial else 0, is_trial) for kind, is_trial in made[24:]]
+    assert made[26:] == [(kind if is_trial else 0, is_trial) for kind, is_trial in made[26:]]
 
 
 def test_early_verdicts_are_soon_looked_into_again():
     trials = [i for i, (_, is_trial) in enumerate(replay([NEAR] * 1000)) if is_trial]
-    assert trials[::6] == [2, 18, 50, 114, 242, 370, 498, 626, 754, 882]
+    assert trials[::8] == [2, 18, 50, 114, 242, 370, 498, 626, 754, 882]
     made = replay([FAR] * 10 + [NEAR] * 90)      # a cold start
     assert made[10:18] == [(1, False)] * 8
-    assert made[24:50] == [(0, False)] * 26
+    assert made[26:50] == [(0, False)] * 24
 
 
 @pytest.mark.parametrize("disturbed", [2, 3])
 def test_one_disturbed_call_decides_nothing(disturbed):
     costs = [NEAR] * 12
-    costs[disturbed] = (1000, 17, 12)
+    costs[disturbed] = (1000, 17, 12, 11)
     assert replay(costs)[-1] == (0, False)
 
 
 def test_only_the_last_two_tries_of_each_kind_count():
-    costs = [NEAR] * 4 * 5
-    costs[5:8] = [(1000, 17, 12)] * 3      # the slots still lie where the kind before has left them
-    costs[10:13] = [(10, 1, 12)] * 3
-    costs[15:18] = [(10, 17, 1)] * 3
+    costs = [NEAR] * 5 * 5
+    costs[5:8] = [(1000, 17, 12, 11)] * 3      # the slots still lie where the kind before has left them
+    costs[10:13] = [(10, 1, 12, 11)] * 3
+    costs[15:18] = [(10, 17, 1, 11)] * 3
+    costs[20:23] = [(10, 17, 12, 1)] * 3
     assert replay([*costs, *[NEAR] * 5], tries=5)[-1] == (0, False)
 
 
 def test_trials_come_by_number_so_that_all_ranks_try_alike():
     trials = [[i for i, (_, is_trial) in enumerate(replay([cost] * 1000)) if is_trial] for cost in BEST]
     assert trials[0] == trials[1] == trials[2]
-    assert len(trials[0]) == 10 * 6
+    assert len(trials[0]) == 10 * 8

@@ -27,7 +27,7 @@ GOOD = {
     "timeout": st.none() | st.floats(0, allow_nan=False),
     "spin_us": st.just(-1.0) | st.floats(0, 1e9),
     "tick_ms": st.floats(0, 60_000, exclude_min=True),
-    "stores": st.sampled_from((-1, 0, 1, 2, 3)),
+    "stores": st.sampled_from((-1, 0, 1, 2, 3, 4)),
     "past_cache_nbytes": st.integers(-1, 1 << 40),
     "huge_pages": st.sampled_from((-1, 0, 1)),
     "placement": st.sampled_from(("auto", "local", "interleave")) | st.integers(0, 9999).map("bind:{}".format),
@@ -54,7 +54,7 @@ BAD = {
     "spin_us": st.floats(max_value=0, exclude_max=True).filter(lambda x: x != -1) | st.just(float("nan"))
     | st.floats(1e9, exclude_min=True),
     "tick_ms": st.floats(max_value=0) | st.just(float("nan")) | st.floats(60_000, exclude_min=True),
-    "stores": st.integers().filter(lambda n: n not in (-1, 0, 1, 2, 3)),
+    "stores": st.integers().filter(lambda n: n not in (-1, 0, 1, 2, 3, 4)),
     "placement": st.sampled_from(("", "near", "bind", "bind:", "bind:-1", "bind:12345", "auto,local")),
     "threads": st.integers(max_value=-2) | st.just(0) | st.integers(33),
     "split_nbytes": st.integers(max_value=-2),
