@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from support import harness
+from support import compiled, harness
 from support.harness import PATIENCE, RANKS, RankError, report, run_processes, start_processes
 from support.installed import ROOT
 
@@ -264,3 +265,20 @@ def test_the_seed_can_be_set_and_is_shown():
     command = [sys.executable, "-m", "pytest", "-c", settings, "--collect-only", "--seed", "77", __file__]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "shmring: seed 77 (repeat with --seed 77)" in shown
+
+
+def test_a_module_built_by_two_processes_stays_where_the_first_has_put_it(monkeypatch, tmp_path):
+    """Each of two workers may build the same module: the later one removed what the first was about to load."""
+    monkeypatch.setattr(compiled.subprocess, "run", lambda *_, cwd, **__: (Path(cwd, "product").touch(), Built)[1])
+    place, old = tmp_path / "array_hooks-2", tmp_path / "array_hooks-1"
+    old.mkdir()
+    compiled._build("array_hooks", place)
+    assert not old.exists()
+    first = (place / "product").stat().st_ino
+    compiled._build("array_hooks", place)
+    assert (place / "product").stat().st_ino == first
+    assert list(tmp_path.iterdir()) == [place]
+
+
+class Built:
+    returncode = 0

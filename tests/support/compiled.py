@@ -70,12 +70,12 @@ def _build(name: str, place: Path) -> None:
         )
         if done.returncode:
             raise RuntimeError(f"cannot build {name}:\n{done.stdout[-3000:]}")
-        for old in place.parent.glob(f"{name}-*"):  # of other states of the sources
-            shutil.rmtree(old, ignore_errors=True)
         try:
             os.rename(work, place)
         except OSError:  # another process was first
             if not place.is_dir():
                 raise
             return
+        for old in set(place.parent.glob(f"{name}-*")) - {place}:  # of other states of the sources
+            shutil.rmtree(old, ignore_errors=True)
         os.mkdir(work)  # for the context manager to remove
