@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 from multiprocessing import resource_tracker
 
 import hypothesis
@@ -19,6 +20,7 @@ def pytest_addoption(parser):
     """Add the options of randomized tests."""
     parser.addoption("--seed", type=int, help="seed of randomized tests (default: SHMRING_SEED, else a fresh one)")
     parser.addoption("--long", action="store_true", help="all cases of every test; randomized ones for minutes")
+    parser.addoption("--seconds", type=float, help="begin no test after this time; exit status: that of the others")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +41,8 @@ def pytest_configure(config):
     if seed is None:
         seed = int(os.environ.get("SHMRING_SEED") or random.SystemRandom().randrange(2**32))
     config.shmring_seed = seed
+    config.shmring_end = time.monotonic() + (config.getoption("--seconds") or float("inf"))
+    config.shmring_not_begun = 0
     os.environ["SHMRING_SEED"] = str(seed)  # of all processes that share the tests
     # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and that is inherited: ranks could not be
     # interrupted, nor be sent away.
@@ -69,6 +73,21 @@ def pytest_collection_finish(session):
         harness.nursery()
         # multiprocessing keeps one helper process for all of a program's life; no test is to blame for it.
         resource_tracker.ensure_running()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Pass over the tests that are left when the time of ``--seconds`` is over."""
+    if time.monotonic() < item.config.shmring_end:
+        return None
+    item.config.shmring_not_begun += 1
+    return True
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print how many those were."""
+    if config.shmring_not_begun:
+        terminalreporter.write_line(f"notice: {config.shmring_not_begun} tests were not begun, as --seconds was over")
 
 
 def pytest_unconfigure(config):
