@@ -83,12 +83,12 @@ def _open(name: str) -> Descriptor | None:
         return None
     except posix_ipc.PermissionsError:
         raise SegmentError(errno.EACCES, f"{name} may not be opened: it is {_look(name)}") from None
-    except ValueError:  # posix_ipc raises it for EINVAL, which shm_open returns for a directory
+    except ValueError:  # posix_ipc raises it for EINVAL, which shm_open of glibc returns for a directory
         raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
     except OSError as error:
         if error.errno == errno.ENOTDIR:  # `refusal_to_create` has the remedy
             return None
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
             raise SegmentError(f"{name} is not a segment but {_look(name)}") from None
         raise
     try:

@@ -74,7 +74,7 @@ cdef class CallExchange:
         self.sent, self.copied = [], []      # (work, rank); no work: done
         self.pending = {}
 
-    cpdef send(self, cnp.ndarray data, peer, stream):
+    def send(self, cnp.ndarray data not None, peer, stream):
         """Begin to send; the data must not change until `settle`."""
         cdef size_t nbytes = cnp.PyArray_NBYTES(data), end = _HEADER
         cdef cnp.ndarray message
@@ -93,7 +93,7 @@ cdef class CallExchange:
                 return
         self.sent.append((self.wire.send(data, peer, _CONTENT_CHANNEL, self.stream_number(stream)), peer))
 
-    cpdef recv(self, cnp.ndarray data, peer, stream):
+    def recv(self, cnp.ndarray data not None, peer, stream):
         """Begin to receive exactly ``data``."""
         room = header = content = None
         cdef bint is_first = peer not in self.received_from
@@ -110,7 +110,7 @@ cdef class CallExchange:
         else:
             waiting.append((data, room, header, content))
 
-    cpdef wait(self, peer, stream):
+    def wait(self, peer, stream):
         """Wait for the first `recv` of this peer and stream that has not been waited for."""
         cdef cnp.ndarray data, room
         cdef size_t nbytes
@@ -128,14 +128,14 @@ cdef class CallExchange:
         if content is not None:
             self.wire.wait(content, peer, self.left_s(GRACE_S))
 
-    cpdef settle(self, int nmessages=0):
+    def settle(self, int nmessages=0):
         """Wait until everything sent may be overwritten, or the first messages that have not been waited for."""
         for work, peer in self.sent[:nmessages or None]:
             if work is not None:
                 self.wire.wait(work, peer, self.left_s(GRACE_S))
         del self.sent[:nmessages or None]
 
-    cpdef finish(self):
+    def finish(self):
         """Wait until everything sent has left."""
         self.settle()
         for work, peer in self.copied:
