@@ -1,9 +1,9 @@
-"""Ranks as threads beside ranks as processes: microseconds per all-reduce, in a free-threaded Python.
+"""Ranks as threads beside ranks as processes, with private and with shared arrays: microseconds per all-reduce.
 
     python -m pytest bench/bench_thread_ranks.py
 
-Both are pinned alike. One figure is the best of several batches on rank 0; ``round_trip_us`` beside it is what two
-barriers took.
+In a free-threaded Python. All are pinned alike. One figure is the best of several batches on rank 0; ``round_trip_us``
+beside it is what two barriers took.
 """
 
 import os
@@ -16,7 +16,7 @@ import shmring
 from shmring.sync.turn import IS_FREE_THREADED
 
 CPUS = sorted(os.sched_getaffinity(0))
-SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
+SIZES = [8, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20]
 
 
 def least_us(call, calls, batches=7):
@@ -30,21 +30,21 @@ def least_us(call, calls, batches=7):
     return min(times)
 
 
-def measure(comm, nbytes):
+def measure(comm, nbytes, kind):
     """Times of an all-reduce and of two barriers."""
     os.sched_setaffinity(0, {CPUS[comm.rank % len(CPUS)]})  # of the calling thread
-    x = np.zeros(nbytes // 4, np.float32)
+    x = comm.zeros(nbytes // 4, np.float32) if kind == "processes, shared" else np.zeros(nbytes // 4, np.float32)
     calls = max(4, min(2000, (16 << 20) // (nbytes + 4096)))
     return least_us(lambda: comm.all_reduce(x), calls), 2 * least_us(comm.barrier, 500)
 
 
 @pytest.mark.skipif(not IS_FREE_THREADED, reason="ranks are threads only where Python has no GIL")
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["threads", "processes", "processes, shared"])
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_all_reduce_of_two_ranks(benchmark, nbytes, kind):
     how = {"threads": True} if kind == "threads" else {"start_method": "fork"}
     (us, round_trip_us), _ = benchmark.pedantic(
-        lambda: shmring.spawn(measure, 2, (nbytes,), **how), rounds=1, iterations=1
+        lambda: shmring.spawn(measure, 2, (nbytes, kind), **how), rounds=1, iterations=1
     )
     benchmark.extra_info.update(us=round(us, 3), round_trip_us=round(round_trip_us, 3))
-    print(f"\n{kind:9} {nbytes:9} B  {us:9.2f} us  (two barriers {round_trip_us:.2f} us)")
+    print(f"\n{kind:17} {nbytes:9} B  {us:9.2f} us  (two barriers {round_trip_us:.2f} us)")

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 8u
+#define SHMRING_LAYOUT_VERSION 9u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -222,6 +222,8 @@ typedef struct {
     uint64_t full_signature[SHMRING_NSLOTS_MAX]; /* loaded only to explain a mismatch, */
     uint64_t history[SHMRING_NSLOTS_MAX];        /* as is the history that each was mixed with */
     uint64_t waited_ns;                          /* sum of the waits that are over */
+    uint32_t accesses; /* 1 while this rank accesses private arrays of others, in one process with them */
+    uint32_t unused;
     shmring_place place;                         /* of the call that waits now, */
     shmring_place message_place;                 /* and of the message call */
     SHMRING_APART shmring_costs costs[SHMRING_NCOSTS];

@@ -164,6 +164,7 @@ cdef extern from "layout.h" nogil:
         uint64_t full_signature[SHMRING_NSLOTS_MAX]
         uint64_t history[SHMRING_NSLOTS_MAX]
         uint64_t waited_ns
+        uint32_t accesses
         shmring_place place
         shmring_place message_place
         shmring_costs costs[SHMRING_NCOSTS]

@@ -7,6 +7,8 @@ must be equal on all ranks are computed by each rank from the same exchanged dat
 
 from __future__ import annotations
 
+import os
+import secrets
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns, patie
 from shmring.bootstrap.exchange_errors import as_rendezvous_errors
 from shmring.bootstrap.threads import Means, processors_each, team_size
 from shmring.config import Config
+from shmring.engine.lifecycle import in_child
 from shmring.errors import RendezvousError
 from shmring.placement.cpus import allowed_processors, processor_quota
 from shmring.placement.latency_clusters import domains_by_times
@@ -55,7 +58,15 @@ COMPARED = (
 )
 
 
-_FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq")
+_FORM = struct.Struct(f"<d{len(COMPARED)}d{MASK_NBYTES}sqq{SEAT_NBYTES}sq16sq")
+
+_process = secrets.token_bytes(16)  # no other process has it, in whichever PID namespace
+
+
+@in_child
+def _renew() -> None:
+    global _process
+    _process = secrets.token_bytes(16)
 
 
 class RankInfo(NamedTuple):
@@ -68,6 +79,7 @@ class RankInfo(NamedTuple):
     split_nbytes: int = -1
     seat: Seat = Seat()
     node: int = -1  # of its memory according to the kernel, even if a topology is forced
+    process: tuple[bytes, int] = (bytes(16), 0)  # the pid, too: C code may fork without the hooks of Python
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -80,15 +92,16 @@ class RankInfo(NamedTuple):
             self.split_nbytes,
             self.seat.pack(),
             self.node,
+            *self.process,
         )
 
     @classmethod
     def unpack(cls, packed: bytes) -> RankInfo:
         """From the bytes of `pack`."""
-        quota, *settings, mask, threads, split_nbytes, seat, node = _FORM.unpack(packed)
+        quota, *settings, mask, threads, split_nbytes, seat, node, token, pid = _FORM.unpack(packed)
         bits = int.from_bytes(mask, "little")
         processors = frozenset(n for n in range(bits.bit_length()) if bits >> n & 1)
-        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node)
+        return cls(quota, tuple(settings), processors, threads, split_nbytes, Seat.unpack(seat), node, (token, pid))
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,8 @@ class Thresholds:
         ranks.
     homes : tuple of int
         The NUMA node on which each rank ran in calibration; -1 if the kernel does not provide it.
+    is_one_process : bool
+        Whether the ranks, several, are threads of this process, so each can access the arrays of all.
     """
 
     limits: Limits
@@ -140,6 +155,7 @@ class Thresholds:
     domains: Domains | None = None
     levels: tuple[tuple[int, ...], ...] = ()
     homes: tuple[int, ...] = ()
+    is_one_process: bool = False
 
     @property
     def hierarchy(self) -> Hierarchy | None:
@@ -184,6 +200,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         config.split_nbytes,
         seat,
         current_node(),
+        (_process, os.getpid()),
     )
     with as_rendezvous_errors():
         packed = exchange(engine, own.pack(), timeout_ns)
@@ -205,6 +222,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         domains=domains,
         levels=domains.levels if times is None else domains_by_times(times),
         homes=tuple(info.node for info in ranks),
+        is_one_process=len(ranks) > 1 and len({info.process for info in ranks}) == 1,
     )
     if times is not None:
         found.why["domains"] = "measured: round trips between the ranks"

@@ -16,6 +16,7 @@ from shmring.arrays.reduce cimport find_kernel, reduce_kernel
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.collective.schedule cimport prepare_request, request_t, run_request
 from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
+from shmring.collective.zero_copy cimport sharing_of
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_EXSCAN, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
@@ -70,6 +71,7 @@ cdef class CollectiveBase:
         self.size = engine.c.group.size
         self.timeout_ns = timeout_to_ns(engine.config.timeout)
         self.object_turn = Turn(engine.name)
+        engine.sharing = engine.sharing or sharing_of(engine)
 
     @property
     def name(self):
@@ -121,10 +123,11 @@ cdef class CollectiveBase:
             The duration of a barrier as measured when the communicator was made, and the number of processors that the
             ranks have together. For each rank, how much of its outbox this process maps by huge pages. ``threads``: of
             each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
-            calls without staging, as the memory that other ranks access lies in shared arrays. ``programs``: one entry
-            for each kind and size of large call that is cached, with its algorithm, bytes, rounds, threads, calls, how
-            it stores into the outbox, and the microseconds that all ranks together spent in copies and reductions in
-            the last complete trials of each way (ordinary, streaming, prefetched, string, exchange); 0 before.
+            calls without staging, as the memory that other ranks access lies in shared arrays, or all ranks are threads
+            of one process. ``programs``: one entry for each kind and size of large call that is cached, with its
+            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
+            together spent in copies and reductions in the last complete trials of each way (ordinary, streaming,
+            prefetched, string, exchange); 0 before.
 
         Notes
         -----

@@ -73,13 +73,16 @@ class ExplainCalls(CommunicatorMixin):
         whole = nbytes * self.size if collective == "all_gather" else nbytes
         domains = hierarchy_for(collective, self.engine.hierarchy, whole, limits, costs, wide=wide)
         planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "hierarchical"
+        sharing = self.engine.sharing
+        one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
+        planned = "zero_copy" if one_process else planned
         lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'eager' if eager else planned}"]
         why = self.engine.thresholds.why
         lines.append(
             f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})"
         )
         for kind, name in BUILDERS:
-            if kind == collective and "zero_copy" not in name:
+            if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
                 taken = "taken" if name == planned and not eager else "no"
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
         if self.engine.hierarchy is not None and collective in HIERARCHICAL_KINDS:

@@ -5,10 +5,11 @@ from shmring.memory.moved_pages cimport MovedPages
 
 cdef enum:
     NOWHERE = 0
+    ANYWHERE = 0xffffffff
 
 # Where an array starts, independent of the addresses of one process.
 ctypedef struct place_t:
-    uint32_t allocation     # its number, from 1 on; NOWHERE: in no shared array
+    uint32_t allocation     # its number, from 1 on; NOWHERE: in no shared array; ANYWHERE: offset is its address
     uint32_t owner          # the rank of the segment
     uint64_t offset         # bytes into its data
 
@@ -31,6 +32,7 @@ cdef class AllocationRegistry:
     cdef int nranges
     cdef int nentries
     cdef int capacity       # of both
+    cdef bint is_one_process    # other ranks can access any address
 
     cdef int reserve(self, int nranges) except -1
     cdef void insert(self, range_t new) noexcept

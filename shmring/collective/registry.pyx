@@ -131,7 +131,8 @@ cdef class AllocationRegistry:
 
     @cython.critical_section
     cdef place_t place_of(self, const void *address, size_t nbytes) noexcept:
-        """The place of ``nbytes`` from an address on; NOWHERE unless they lie in one shared array."""
+        """The place of ``nbytes`` from an address on. NOWHERE unless they lie in one shared array, or all ranks are
+        threads of this process."""
         cdef place_t place
         cdef range_t *found = self.range_at(address)
         place.allocation = NOWHERE
@@ -141,6 +142,9 @@ cdef class AllocationRegistry:
             place.allocation = found.allocation
             place.owner = found.owner
             place.offset = <char *> address - found.start
+        elif self.is_one_process:
+            place.allocation = ANYWHERE
+            place.offset = <uint64_t> address
         return place
 
     cdef entry_t *entry_of(self, uint32_t allocation) noexcept:

@@ -8,7 +8,8 @@ needs the interpreter.
 The caller has checked the arguments.
 """
 
-from shmring.collective.zero_copy cimport refuse_result, execute_shared
+from shmring.collective.registry cimport ANYWHERE, NOWHERE, place_t
+from shmring.collective.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.arrays.reduce cimport find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
@@ -195,6 +196,17 @@ cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_rea
     if is_read:
         return out_nbytes >= e.c.output_streaming_nbytes
     return 2 * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
+
+
+cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
+    """Raise if a reduction is in place on a shared result: one rank would read what another has written."""
+    cdef Sharing s = e.sharing
+    cdef place_t place
+    if s.nresults and x.data == out.data:
+        place = s.registry.place_of(x.data, x.nbytes)
+        if place.allocation not in (NOWHERE, ANYWHERE) and s.registry.allocation_of(place.allocation).is_result:
+            raise ValueError("x lies in a shared result, which all ranks write: pass it as out, and another array as x")
+    return 0
 
 
 # ---- any collective --------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 # The agreement of the ranks about one large collective: which of its buffers lie in shared arrays, and so its plan.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.arrays.array_view cimport array_t
 from shmring.collective.registry cimport AllocationRegistry, place_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
@@ -19,6 +18,8 @@ cdef class Sharing:
     cdef readonly int nallocations      # ever made; equal on all ranks
     cdef readonly int nresults          # of those, with one segment for all
     cdef public size_t rooted_nbytes    # from this size up the root waits for the others; equal on all ranks
+    cdef readonly bint is_one_process   # all ranks are threads of this process: they access private arrays, too,
+    cdef public size_t private_nbytes   # from this size up; equal on all ranks
     cdef readonly uint64_t nzero_copy   # collectives without staging
     cdef int size
     # Of the current call:
@@ -32,5 +33,5 @@ cdef class Sharing:
     cdef char *out_image
 
 
+cdef Sharing sharing_of(Engine e)
 cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeout_ns) except -1
-cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1

@@ -6,7 +6,8 @@ with an eager exchange of one cache line per rank: the locations of this rank's 
 table, so they decide alike.
 
 A process can access an allocation only while it has views of it. A rank that names an allocation has it. If some rank
-has not named all allocations that the plan needs, a second exchange asks each rank whether it has them.
+has not named all allocations that the plan needs, a second exchange asks each rank whether it has them. Ranks that are
+threads of one process can access any array: the location of a private one is its address.
 """
 
 cimport cython
@@ -14,7 +15,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.collective.registry cimport NOWHERE, Allocation, AllocationRegistry, MovedArray
+from shmring.collective.accesses cimport await_accesses, begin_access, end_access
+from shmring.collective.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
 from shmring.collective.schedule cimport open_eager
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
@@ -22,6 +24,7 @@ from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_AL
 from shmring.engine.eager cimport eager_t
 
 from shmring.collective.registry import make_private
+from shmring.engine.signature import KINDS
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
 
@@ -79,11 +82,15 @@ cdef class Sharing:
     ----------
     size : int
         Number of ranks.
+    is_one_process : bool
+        Whether these are threads of this process.
     """
 
-    def __cinit__(self, int size):
+    def __cinit__(self, int size, bint is_one_process=False):
         self.registry = AllocationRegistry()
         self.rooted_nbytes = 1 << 20
+        self.is_one_process = self.registry.is_one_process = is_one_process
+        self.private_nbytes = 1 << 15
         self.size = size
         self.pins = []
         self.moved = []
@@ -114,6 +121,10 @@ cdef class Sharing:
             array.nusers += 1
             self.moved.append(array)
 
+    def takes_private(self, str kind, size_t nbytes):
+        """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
+        return self.is_one_process and may_be_zero_copy(self, KINDS.index(kind), nbytes)
+
     def add_allocation(self, list segments, size_t nbytes, offsets=None):
         """The next allocation, made of mapped segments with ``nbytes`` of data each, at ``offsets`` by rank.
 
@@ -125,13 +136,18 @@ cdef class Sharing:
         return allocation
 
 
+cdef Sharing sharing_of(Engine e):
+    """Before the first shared array: what ranks of one process have from the start; else None."""
+    return Sharing(e.c.group.size, True) if e.thresholds is not None and e.thresholds.is_one_process else None
+
+
 cdef inline bint may_be_zero_copy(Sharing s, int kind, size_t nbytes) noexcept:
-    if shared_inputs(kind, ZERO_COPY) == OF_ALL:
-        return s.size > 1 and nbytes > 0
+    cdef bint all_send = shared_inputs(kind, ZERO_COPY) == OF_ALL
     if shared_inputs(kind, ZERO_COPY) == OF_NO_RANK and shared_outputs(kind, ZERO_COPY) == OF_NO_RANK:
         return False
     nbytes *= max(parts_of_input(kind, s.size), parts_of_output(kind, s.size))
-    return s.size > 1 and nbytes > 0 and nbytes >= s.rooted_nbytes
+    return (s.size > 1 and nbytes > 0 and (all_send or nbytes >= s.rooted_nbytes)
+            and (s.nallocations > 0 or nbytes >= s.private_nbytes))
 
 
 # ---- decisions from the table: the same on all ranks -----------------------------------------------------------------
@@ -176,7 +192,7 @@ cdef int best_path(Sharing s, int kind, int root) noexcept:
 cdef bint all_name(Sharing s, place_t *place) noexcept:
     cdef uint32_t allocation = place.allocation if place != NULL else NOWHERE
     cdef int r
-    for r in range(s.size if place != NULL else 0):
+    for r in range(s.size if place != NULL and allocation != ANYWHERE else 0):
         if s.table[r].input.allocation != allocation and s.table[r].output.allocation != allocation:
             return False
     return True
@@ -203,6 +219,8 @@ cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
     cdef Allocation allocation
     if place == NULL:
         return NULL
+    if place.allocation == ANYWHERE and s.is_one_process:
+        return <char *> place.offset
     allocation = s.registry.allocation_of(place.allocation)
     if allocation is None or place.owner >= <uint32_t> s.size:
         return NULL
@@ -278,6 +296,8 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
     cdef char *out_base = j.out_base
     j.ins, j.outs = s.ins, s.outs
     s.nzero_copy += 1
+    if s.is_one_process:
+        begin_access(e)
     try:
         if s.in_image != NULL:
             j.in_base = s.in_image
@@ -285,6 +305,8 @@ cdef int execute_in_place(Engine e, Program program, execution_t *j, int64_t tim
             j.out_base = s.out_image
         e.execute(program, j, timeout_ns)
     finally:
+        if s.is_one_process:
+            end_access(e)
         j.in_base, j.out_base = in_base, out_base       # a persistent plan executes it again
     if s.out_image != NULL:
         s.registry.moved_at(out_base).fetch_ends(out_base, j.nbytes * parts_of_output(j.kind, s.size))
@@ -364,16 +386,9 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
         if path == STAGED:
             return e.execute(staged, j, timeout_ns)
         return execute_in_place(e, zero_copy_program(e, staged, j, kind, root, path), j, timeout_ns)
+    except BaseException as error:
+        if s.is_one_process:
+            await_accesses(e, error)
+        raise
     finally:
         unpin_all(s)
-
-
-cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
-    """Raise if a reduction is in place on a shared result: one rank would read what another has written."""
-    cdef Sharing s = e.sharing
-    cdef place_t place
-    if s.nresults and x.data == out.data:
-        place = s.registry.place_of(x.data, x.nbytes)
-        if place.allocation != NOWHERE and s.registry.allocation_of(place.allocation).is_result:
-            raise ValueError("x lies in a shared result, which all ranks write: pass it as out, and another array as x")
-    return 0

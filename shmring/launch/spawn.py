@@ -82,8 +82,8 @@ def spawn(
         After that they are killed. None: no limit.
     threads : bool
         Make the ranks threads of this process instead: in a free-threaded Python (3.14t), where they run at once. They
-        get ``args`` and ``kwargs`` themselves, not copies, and nothing is pickled; ``start_method`` and ``env`` do not
-        apply, and no environment variable is set.
+        get ``args`` and ``kwargs`` themselves, not copies, and nothing is pickled; large collectives access the arrays
+        of all ranks where they lie. ``start_method`` and ``env`` do not apply, and no environment variable is set.
 
     Returns
     -------

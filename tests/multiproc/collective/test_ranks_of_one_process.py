@@ -1,0 +1,265 @@
+"""Ranks that are threads of one process: large calls on private arrays stage nothing, with the bits of staged ones.
+
+The ranks of a test are threads of a process of its own, since what they must not do is access memory that was freed.
+"""
+
+import os
+import secrets
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.harness import run_processes, run_ranks
+from support.inputs import same_bits, values
+from support.numpy_model import reduce_model
+
+import shmring
+from shmring.collective import zero_copy
+from shmring.errors import BrokenError, CollectiveTimeoutError
+
+NEVER = 1 << 62
+LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here
+
+
+def threads_as_ranks(size, fn, *args):
+    """``fn(comm, *args)`` in so many threads; what each returned, or raised."""
+    session, results = f"threads{secrets.token_hex(8)}", [None] * size
+
+    def be_rank(rank):
+        try:
+            with shmring.init(rank=rank, size=size, session=session) as comm:
+                results[rank] = fn(comm, *args)
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=be_rank, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def without_errors(_, size, fn, *args):
+    results = threads_as_ranks(size, fn, *args)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def in_process(size, fn, *args):
+    """The same in a process of its own; raises what a failing rank raised."""
+    return run_processes(1, without_errors, size, fn, *args)[0]
+
+
+def nzero_copy(comm):
+    return comm.stats()["zero_copy_calls"]
+
+
+def every_collective(comm, dtype, op, count, key):
+    """What each collective gives on private arrays, in place and out of place."""
+    size, rank = comm.size, comm.rank
+    root = key % size
+    x, blocks = values(dtype, count, rank, key), values(dtype, (size, count), rank, key, 1)
+    rooted = np.empty_like(blocks) if rank == root else None
+    strided, swapped = np.repeat(x, 2)[::2], blocks.copy()
+    return [
+        comm.all_reduce(x.copy(), op=op),
+        comm.all_reduce(x, np.empty_like(x), op=op),
+        comm.all_reduce(strided, op=op),
+        comm.reduce(x.copy(), root=root, op=op),
+        comm.reduce_scatter(blocks, np.empty_like(x), op=op),
+        comm.broadcast(x.copy(), root=root),
+        comm.all_gather(x),
+        comm.gather(x, rooted, root=root),
+        comm.scatter(blocks if rank == root else None, np.empty_like(x), root=root),
+        comm.all_to_all(blocks, np.empty_like(blocks)),
+        comm.all_to_all(swapped, swapped),
+        comm.scan(x.copy(), op=op),
+        x,  # as it was
+        blocks,
+    ]
+
+
+def staged_and_not(comm, cases):
+    sharing = comm.engine.sharing
+    sharing.rooted_nbytes = 0
+    for key, (dtype, op, count) in enumerate(cases):
+        before = nzero_copy(comm)
+        sharing.private_nbytes = NEVER
+        expected = every_collective(comm, dtype, op, count, key)
+        assert nzero_copy(comm) == before
+        sharing.private_nbytes = 1
+        found = every_collective(comm, dtype, op, count, key)
+        large = np.dtype(dtype).itemsize * count > comm.stats()["eager_nbytes"]
+        assert nzero_copy(comm) - before == 10 * large  # of 12: an all_to_all in place and scans are staged
+        for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+            assert (a is None and b is None) or same_bits(a, b), (number, dtype, op, count)
+    return nzero_copy(comm)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_every_collective_gives_the_bits_of_staged_calls(n):
+    cases = [
+        (np.float32, "sum", 1025), (np.float16, "avg", 4099), (np.int64, "max", 3001), (np.uint8, "bxor", 9001),
+    ]  # fmt: skip
+    assert min(in_process(n, staged_and_not, cases)) >= 30
+
+
+def large_and_small(comm):
+    x = np.full(1 << 16, comm.rank + 1.0)
+    for nbytes in (32 << 10, (32 << 10) - 8):
+        comm.all_reduce(x[: nbytes // 8])
+    assert nzero_copy(comm) == 1
+    works = [comm.all_reduce(np.full(1 << 14, n), async_op=True) for n in range(5)]
+    assert [int(work.wait()[0]) for work in works] == [comm.size * n for n in range(5)]
+    before = nzero_copy(comm)
+    plan = comm.plan("all_reduce", x)
+    for _ in range(3):
+        plan()
+    assert nzero_copy(comm) - before == 3
+    half = comm.split(comm.rank % 2)
+    before = nzero_copy(half)
+    half.all_reduce(x)
+    done = nzero_copy(half) - before
+    half.close()
+    return done, comm.explain("all_reduce", 1 << 20).splitlines()[0]
+
+
+def test_from_32_kib_on_also_in_groups_and_in_the_background():
+    text = "all_reduce of 1048576 bytes among 4 ranks: zero_copy"
+    assert in_process(4, large_and_small) == [(1, text)] * 4
+
+
+def with_shared_arrays(comm):
+    """Private arrays, arrays of all ranks in segments, one result for all, arrays that were made shared: mixed."""
+    n = 50_000
+    sources = [values(np.float32, n, r) for r in range(comm.size)]
+    whole = reduce_model(sources, "sum")
+    made, result, private = comm.array(sources[comm.rank]), comm.shared_result(n, np.float32), sources[comm.rank].copy()
+    for x, out in ((made, private), (private, made), (made, result)):
+        x[:] = sources[comm.rank]
+        comm.all_reduce(x, out)
+        assert same_bits(out, whole)
+        comm.barrier()
+    private[:] = sources[comm.rank]
+    with comm.share(private):
+        comm.all_reduce(private[3:-5])
+    assert same_bits(private[3:-5], whole[3:-5])
+    assert same_bits(private[:3], sources[comm.rank][:3])
+    return nzero_copy(comm)
+
+
+def test_private_arrays_beside_those_in_segments():
+    assert in_process(3, with_shared_arrays) == [4] * 3
+
+
+def one_array_for_all(comm, out):
+    x = np.full(len(out), comm.rank + 1.0)
+    comm.all_reduce(x, out)
+    comm.barrier()
+    return float(out.min()), float(out.max())
+
+
+def test_ranks_may_pass_one_output_which_all_of_them_read():
+    assert in_process(3, one_array_for_all, np.zeros(1 << 17)) == [(6.0, 6.0)] * 3
+
+
+def as_processes(comm):
+    comm.all_reduce(np.ones(1 << 16))
+    return comm.engine.sharing is None and nzero_copy(comm) == 0
+
+
+def test_ranks_that_are_processes_stage_private_arrays():
+    assert run_ranks(2, as_processes) == [True, True]
+
+
+def be_one_of_three(rank, session, results):
+    with shmring.init(rank=rank, size=3, session=session) as comm:
+        x = np.full(1 << 16, rank + 1.0)
+        comm.all_reduce(x)
+        results[rank] = float(x[-1]), nzero_copy(comm)
+
+
+def two_threads_and_a_fork(_):
+    session, results = f"mixed{secrets.token_hex(8)}", {}
+    pid = os.fork()
+    if pid == 0:
+        be_one_of_three(2, session, results)
+        os._exit(0 if results == {2: (6.0, 0)} else 1)
+    threads = [threading.Thread(target=be_one_of_three, args=(rank, session, results)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results, os.waitpid(pid, 0)[1]
+
+
+def test_two_threads_and_a_process_stage_private_arrays():
+    assert run_processes(1, two_threads_and_a_fork) == [({0: (6.0, 0), 1: (6.0, 0)}, 0)]
+
+
+# ---- failures: no rank accesses an array of a rank whose call is over -----------------------------------------------
+
+
+def gather_with_little_patience(comm):
+    x = np.full(LARGE, comm.rank, np.float32)
+    out = np.zeros((comm.size, LARGE), np.float32) if comm.rank == 0 else None
+    comm.barrier()
+    with pytest.raises(CollectiveTimeoutError):
+        for _ in range(100):  # on a machine with much else to do, the root may notice the end first
+            comm.gather(x, out, root=0, timeout=None if comm.rank else 1e-3)
+        comm.barrier()
+    if comm.rank:
+        return True
+    seen = out.copy()
+    time.sleep(0.1)
+    return bool((seen == out).all())
+
+
+def test_once_a_timeout_is_raised_no_rank_writes_to_the_array_any_more():
+    assert in_process(2, gather_with_little_patience) == [True, True]
+
+
+def come_late(comm, call):
+    x = np.full(LARGE // 4, 1.0, np.float32)
+    if comm.rank == 0:
+        with pytest.raises(BrokenError):
+            getattr(comm, call)(x, timeout=0.05)
+        del x  # and unmapped
+        return True
+    time.sleep(0.5)
+    with pytest.raises(CollectiveTimeoutError, match="timed out"):
+        getattr(comm, call)(x)
+    return bool((x == 1.0).all())
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "broadcast"])
+def test_a_rank_that_comes_after_the_failure_accesses_nothing(call):
+    assert in_process(2, come_late, call) == [True, True]
+
+
+def without_memory(comm):
+    build = zero_copy.choose
+
+    def refuse(kind, rank, *args, **kwargs):
+        if rank == 0:
+            raise MemoryError("no room for a plan")
+        return build(kind, rank, *args, **kwargs)
+
+    if comm.rank == 0:
+        zero_copy.choose = refuse
+    comm.barrier()
+    comm.all_reduce(np.ones(1 << 20))
+
+
+def texts_without_memory(_):
+    return [str(error) for error in threads_as_ranks(2, without_memory)]
+
+
+def test_an_error_of_this_rank_alone_ends_the_call_of_all():
+    own, other = run_processes(1, texts_without_memory)[0]
+    assert own == "no room for a plan"
+    assert "rank 0 aborted: MemoryError: no room for a plan" in other
