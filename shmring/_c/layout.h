@@ -32,6 +32,43 @@ enum shmring_kind {
     SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator could not make its outbox (bootstrap/rendezvous.py) */
 };
 
+/* How a rank stores what another core will read (_c/copy.h). */
+enum shmring_stores {
+    SHMRING_ORDINARY = 0,
+    SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
+    SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
+    SHMRING_STRING = 3,     /* by string instructions, which fetch no line that they fill */
+    SHMRING_NSTORES = 4,
+    /* In trials beside them, of plans that have it: results lie in the contributors' slots (plan/exchange.py). */
+    SHMRING_EXCHANGE = 4,
+    SHMRING_NWAYS = 5
+};
+
+/* The trials of one plan, or of one ring of bytes (arrays/store_tuning.pyx); zero at first but for `nways`
+ * and `tries`. */
+typedef struct {
+    int32_t nways;  /* that are tried: the kinds of stores, and exchange if the plan has that form */
+    int32_t way;    /* the decision (enum shmring_stores) */
+    uint64_t tries; /* trials of each way in a period */
+    uint64_t calls; /* made with this plan, or laps round the ring */
+    int64_t least_ns[SHMRING_NWAYS];  /* by way: least time of this period's trials */
+    int64_t before_ns[SHMRING_NWAYS]; /* the same, of the period before; 0 in the first */
+    int64_t cost_ns[SHMRING_NWAYS];   /* the reason of the decision: the time of all ranks; 0 before the first */
+    uint64_t published_at; /* in a collective: first round of the last trial, plus one, */
+    uint64_t summed_at;    /* and the call before which all ranks' times are summed */
+} shmring_trials;
+
+/* What the writer of a ring of bytes has learned of the kinds of stores (arrays/lap_tuning.pyx); only its end of the
+ * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
+typedef struct {
+    shmring_trials trials;
+    uint64_t next_lap; /* the position at which the next lap begins */
+    uint32_t kind;     /* enum shmring_stores, of this lap */
+    uint32_t timed;    /* 0, or 1 + the parity of this lap if it is a trial */
+    uint64_t read_before_ns[2]; /* the reader's sum when the lap began, */
+    uint64_t written_ns[2];     /* and the time to write the lap */
+} shmring_laps;
+
 /* Whether a process is alive, for all processes that map this (sync/liveness.pyx). `word` follows the kernel's
  * robust-futex rules: 0 without a holder, else the thread id of the owner's keeper, which lives as long as its
  * process. When the process dies, by any cause, the kernel sets FUTEX_OWNER_DIED. `method` 1: that mark will come; 2:
@@ -77,7 +114,7 @@ typedef struct {
 /* A single-producer single-consumer ring of nslots equal slots, directly followed by them (ring/spsc.pxd).
  * Counters only grow and may wrap at 2^64; distances are taken by unsigned subtraction.
  * Invariant, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x34676e6972ull /* "ring4" */
+#define SHMRING_RING_MAGIC 0x35676e6972ull /* "ring5" */
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
@@ -88,13 +125,15 @@ typedef struct {
     shmring_ring_counts sent;
     SHMRING_APART uint64_t head; /* consumer's: slots ever released */
     shmring_ring_counts received;
+    uint64_t read_ns[2]; /* ever spent in reading timed frames, by parity of their lap; stored before `head` */
     SHMRING_APART shmring_ring_role producer;
     SHMRING_APART shmring_ring_role consumer;
+    SHMRING_APART shmring_laps laps; /* producer's */
 } shmring_ring;
 
 _Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
                "the two counters have two writers");
-_Static_assert(sizeof(shmring_ring) == 5 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
+_Static_assert(sizeof(shmring_ring) == 7 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
 
 /* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to the holder of its lock. */
 typedef struct {
@@ -166,18 +205,6 @@ enum shmring_cause {
     SHMRING_LATE = 3,     /* `about` did not come in time */
     SHMRING_MISMATCH = 4, /* `by` and `about` disagree about a collective */
     SHMRING_ABORTED = 5   /* `by` called abort(), left with an exception, or was interrupted */
-};
-
-/* How a rank stores what another core will read (_c/copy.h). */
-enum shmring_stores {
-    SHMRING_ORDINARY = 0,
-    SHMRING_STREAMING = 1,  /* non-temporal, past the cache */
-    SHMRING_PREFETCHED = 2, /* ordinary, each line asked for some lines ahead */
-    SHMRING_STRING = 3,     /* by string instructions, which fetch no line that they fill */
-    SHMRING_NSTORES = 4,
-    /* In trials beside them, of plans that have it: results lie in the contributors' slots (plan/exchange.py). */
-    SHMRING_EXCHANGE = 4,
-    SHMRING_NWAYS = 5
 };
 
 /* The time that trials of each way took this rank (arrays/store_tuning.pyx). */
@@ -288,13 +315,12 @@ _Static_assert(sizeof(shmring_first_line) == SHMRING_LINE && sizeof(shmring_rest
  * Invariants:   sent - taken <= SHMRING_PAIR_QUEUE_NCELLS;   bytes of the pieces not taken <= size of the byte ring. */
 #define SHMRING_PAIR_QUEUE_NCELLS 256u
 #define SHMRING_CELL_NBYTES 40u
-#define SHMRING_PAIR_QUEUE_NTRIALS 4u
 
 typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
         struct {
-            uint64_t trial; /* not 0: the receiver times its read of the piece (p2p/pair_queue.pyx) */
+            uint64_t timed; /* not 0: the receiver times its read of the piece (arrays/lap_tuning.pxd) */
             uint32_t kind;  /* enum shmring_stores, of the piece */
             uint32_t skew;  /* in the first cell of a message: bytes from a line to where it lies */
         };
@@ -311,8 +337,7 @@ _Static_assert(sizeof(shmring_cell) == SHMRING_LINE, "a cell is a cache line");
 typedef struct {
     SHMRING_APART uint64_t taken; /* cells ever taken out of the peer's queue to this rank */
     uint64_t opened;              /* 1 once this rank's queue to the peer has memory (release) */
-    uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]; /* time to read the pieces of trial t, at t modulo the size of this
-                                                    * array; stored before `taken` */
+    uint64_t read_ns[2]; /* ever spent in reading timed pieces, by parity of their lap; stored before `taken` */
 } shmring_pair_queue_end;
 
 #endif

@@ -1,5 +1,5 @@
 # The structs of _c/layout.h, for cimport.
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -24,6 +24,34 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_ARRAY
     const uint32_t SHMRING_CHANNEL
     const uint32_t SHMRING_FAILURE_NOTICE
+
+    enum:
+        SHMRING_ORDINARY
+        SHMRING_STREAMING
+        SHMRING_PREFETCHED
+        SHMRING_STRING
+        SHMRING_NSTORES
+        SHMRING_EXCHANGE
+        SHMRING_NWAYS
+
+    ctypedef struct shmring_trials:
+        int32_t nways
+        int32_t way
+        uint64_t tries
+        uint64_t calls
+        int64_t least_ns[SHMRING_NWAYS]
+        int64_t before_ns[SHMRING_NWAYS]
+        int64_t cost_ns[SHMRING_NWAYS]
+        uint64_t published_at
+        uint64_t summed_at
+
+    ctypedef struct shmring_laps:
+        shmring_trials trials
+        uint64_t next_lap
+        uint32_t kind
+        uint32_t timed
+        uint64_t read_before_ns[2]
+        uint64_t written_ns[2]
 
     ctypedef struct shmring_liveness:
         uint32_t word
@@ -62,8 +90,10 @@ cdef extern from "layout.h" nogil:
         shmring_ring_counts sent
         uint64_t head
         shmring_ring_counts received
+        uint64_t read_ns[2]
         shmring_ring_role producer
         shmring_ring_role consumer
+        shmring_laps laps
 
     ctypedef struct shmring_queue:
         pthread_mutex_t sending
@@ -120,15 +150,6 @@ cdef extern from "layout.h" nogil:
     const uint32_t SHMRING_HELPER_SLOT_NBYTES
 
     const uint32_t SHMRING_EXCHANGES
-
-    enum:
-        SHMRING_ORDINARY
-        SHMRING_STREAMING
-        SHMRING_PREFETCHED
-        SHMRING_STRING
-        SHMRING_NSTORES
-        SHMRING_EXCHANGE
-        SHMRING_NWAYS
 
     enum:
         SHMRING_NCOSTS
@@ -191,12 +212,11 @@ cdef extern from "layout.h" nogil:
 
     const uint32_t SHMRING_PAIR_QUEUE_NCELLS
     enum:
-        SHMRING_PAIR_QUEUE_NTRIALS
         SHMRING_CELL_NBYTES
 
     ctypedef struct shmring_cell:
         uint8_t payload[SHMRING_CELL_NBYTES]
-        uint64_t trial
+        uint64_t timed
         uint32_t kind
         uint32_t skew
         uint64_t nbytes
@@ -207,4 +227,4 @@ cdef extern from "layout.h" nogil:
     ctypedef struct shmring_pair_queue_end:
         uint64_t taken
         uint64_t opened
-        uint64_t spent_ns[SHMRING_PAIR_QUEUE_NTRIALS]
+        uint64_t read_ns[2]

@@ -1,19 +1,8 @@
 # The way in which ranks hand data over, learned from the times of their calls.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._c.layout cimport SHMRING_EXCHANGE, SHMRING_NWAYS, SHMRING_ORDINARY, shmring_outbox
-
-# The state of one plan; zero at first except for `nways` and `tries`.
-ctypedef struct stores_t:
-    int nways                      # that are tried: the kinds of stores, and exchange if the plan has that form
-    uint64_t tries                 # trials of each way in a period
-    uint64_t calls                 # made with this plan
-    int64_t least_ns[SHMRING_NWAYS]        # by way: least time of this period's trials
-    int64_t before_ns[SHMRING_NWAYS]       # the same, of the period before; 0 in the first
-    int way                        # the decision (enum shmring_stores), ...
-    int64_t cost_ns[SHMRING_NWAYS]         # ... and its reason: the time of all ranks; 0 before the first
-    uint64_t published_at          # in a collective: first round of the last trial, plus one, ...
-    uint64_t summed_at             # ... and the call before which all ranks' times are summed
+from shmring._c.layout cimport SHMRING_EXCHANGE, SHMRING_ORDINARY, shmring_outbox
+from shmring._c.layout cimport shmring_trials as stores_t
 
 cdef enum verdict_t:
     SETTLED = 0        # this call uses the way that was decided

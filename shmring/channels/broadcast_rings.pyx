@@ -84,6 +84,7 @@ cdef class BroadcastRings(Endpoint):
             c.watch.peer = &c.watch.other.waiter
             c.watch.wake = &c.watch.peer.wake
             c.watch.counts = &c.p.ring.sent
+        self.sender.p.learns_stores = self.when_slow == SLOW_WAITS
         self.generation = fork_generation()
         self.is_taken = True
         return 0
@@ -150,8 +151,9 @@ cdef class BroadcastRings(Endpoint):
         """READY once so many slots are free in the first ring; LATE: receiver `late` has not made room."""
         cdef int64_t deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t behind = 0
+        cdef uint64_t[2] read_ns = [0, 0]
         cdef cursor_t *c
-        cdef int i
+        cdef int i, parity
         wanted = min(wanted, self.cursors[0].p.capacity)
         for i in range(self.count):
             c = &self.cursors[i]
@@ -164,6 +166,10 @@ cdef class BroadcastRings(Endpoint):
                     return LATE
             if not c.is_over:
                 behind = max(behind, c.p.tail - c.p.cached_head)
+            for parity in range(2):
+                read_ns[parity] += load_relaxed_u64(&c.p.ring.read_ns[parity])
+        for parity in range(2):
+            store_relaxed_u64(&self.sender.ring.read_ns[parity], read_ns[parity])
         # SYNC drained (meets: ring_free in ring/spsc.pxd). What the last of them has released, all have.
         store_release_u64(&self.sender.ring.head, load_relaxed_u64(&self.sender.ring.tail) - behind)
         return READY

@@ -2,7 +2,8 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint64_t
 
-from shmring.ring.framing cimport ALIGNED_NBYTES, copy_payload, frame_t, load_t, part_t
+from shmring.ring.framing cimport ALIGNED_NBYTES, copy_out, frame_t, load_t, part_t
+from shmring.ring.spsc cimport consumer_t
 
 cdef enum:
     QUIET_MAX = 64                 # messages that one store announces, or releases, together
@@ -32,9 +33,9 @@ cdef tuple decode_meta(frame_t *f, uint64_t nbytes)
 cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil
 
 
-cdef inline object bytes_of(frame_t *f):
+cdef inline object bytes_of(consumer_t *c, frame_t *f):
     if f.nbytes < ALIGNED_NBYTES:
         return PyBytes_FromStringAndSize(f.bytes, f.nbytes)
     message = PyBytes_FromStringAndSize(NULL, f.nbytes)
-    copy_payload(PyBytes_AS_STRING(message), f.bytes, f.nbytes)
+    copy_out(c, f, PyBytes_AS_STRING(message), f.bytes, f.nbytes)
     return message

@@ -45,7 +45,7 @@ cdef class MessageReader(RingReceiver):
     cdef object made(self, object content, uint64_t stream_nbytes, uint64_t word)
     cdef object take_kept(self)
     cdef object unpickled(self, object content)
-    cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1
+    cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1
     cdef int require_room(self, uint64_t nbytes, borrowed_t *b) except -1
     cdef int begin_stream(self, frame_t *f) except -1
     cdef int allocate(self) except -1
@@ -88,7 +88,7 @@ cdef inline void release_frame(MessageReader r, frame_t *f) noexcept nogil:
 cdef inline object take_bytes(MessageReader r):
     cdef frame_t f
     if is_clear(r) and next_frame(&r.c, &f) == 1 and f.word >> 32 == BYTES:
-        message = bytes_of(&f)
+        message = bytes_of(&r.c, &f)
         leave_message(r, &f)
         return message
     return None

@@ -13,7 +13,7 @@ from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, decode_meta, pickle_stream_nbytes,
                                              unpickle_content)
 from shmring.ring.blocking cimport GONE, LATE, await_counter
-from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_payload, is_long, kind_of, next_frame)
+from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, is_long, kind_of, next_frame)
 from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport RING_CORRUPT, ring_resume_consumer
 from shmring.sync.backoff cimport be_patient, now_ns
@@ -155,7 +155,7 @@ cdef class MessageReader(RingReceiver):
             message = np.empty(shape, dtype)
             to = cnp.PyArray_DATA(message)
         stream_nbytes = pickle_stream_nbytes(f)
-        self.copy(to, f.bytes + skipped, f.nbytes - skipped)
+        self.copy(to, f, skipped)
         leave_message(self, f)
         return self.made(message, stream_nbytes, f.word)
 
@@ -167,13 +167,15 @@ cdef class MessageReader(RingReceiver):
         pickled.content, pickled.stream_nbytes = content, stream_nbytes
         return pickled
 
-    cdef int copy(self, void *to, const void *source, uint64_t nbytes) except -1:
+    cdef int copy(self, void *to, const frame_t *f, uint64_t skipped) except -1:
+        """Copy a frame, but for its first bytes."""
+        cdef uint64_t nbytes = f.nbytes - skipped
         if nbytes < LONG_COPY_NBYTES:
-            copy_payload(to, source, nbytes)
+            copy_out(&self.c, f, to, f.bytes + skipped, nbytes)
             return 0
         self.is_busy = True
         with nogil:
-            copy_payload(to, source, nbytes)
+            copy_out(&self.c, f, to, f.bytes + skipped, nbytes)
         self.is_busy = False
         return 0
 
@@ -208,7 +210,7 @@ cdef class MessageReader(RingReceiver):
             self.require_room(self.content_nbytes, self.into)
             self.target, self.to = CALLERS_MEMORY, self.into.address
         self.missing = self.content_nbytes - here
-        copy_payload(self.to, f.bytes + WORD_NBYTES + skipped, here)
+        copy_out(&self.c, f, self.to, f.bytes + WORD_NBYTES + skipped, here)
         self.to += here
         release_frame(self, f)
         return 0
@@ -255,7 +257,7 @@ cdef class MessageReader(RingReceiver):
                 return RING_CORRUPT
             if kind_of(f.word) != PIECE:
                 return READY
-            copy_payload(self.to, f.bytes, f.nbytes)
+            copy_out(&self.c, &f, self.to, f.bytes, f.nbytes)
             self.to += f.nbytes
             self.missing -= f.nbytes
             release_frame(self, &f)

@@ -8,7 +8,7 @@ from shmring.channels.endpoint cimport is_gone
 from shmring.channels.ring_ends cimport RingSender
 from shmring.channels.message_codec cimport message_t
 from shmring.ring.blocking cimport wake_peer
-from shmring.ring.framing cimport BYTES, copy_payload, open_frame, word_of
+from shmring.ring.framing cimport BYTES, copy_in, open_frame, stores_of_frame, word_of
 from shmring.ring.spsc cimport ring_commit
 from shmring.sync.liveness cimport fork_generation
 from shmring.sync.backoff cimport patience_t
@@ -59,9 +59,9 @@ cdef inline bint put_bytes(MessageWriter w, object x) noexcept:
     cdef int64_t needed
     cdef char *to
     if is_clear(w) and <uint64_t>PyBytes_GET_SIZE(x) <= w.piece and not is_gone(w.watch.other):
-        to = open_frame(&w.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
+        to = open_frame(&w.p, word_of(BYTES) | stores_of_frame(&w.p, PyBytes_GET_SIZE(x)), PyBytes_GET_SIZE(x), &needed)
         if to != NULL:
-            copy_payload(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
+            copy_in(&w.p, to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
             announce(w, 1)
             return True
     return False

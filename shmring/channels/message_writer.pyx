@@ -12,7 +12,7 @@ from shmring.channels.endpoint cimport DROPPED, deadline_of, left_until
 from shmring.channels.format cimport DROPS_OLDEST
 from shmring.channels.message_codec cimport is_partly_sent, start_stream
 from shmring.ring.blocking cimport GONE, LATE, await_counter
-from shmring.ring.framing cimport CUT, PIECE, WORD_NBYTES, frame_needs, longest_frame, put_load
+from shmring.ring.framing cimport CUT, PIECE, WORD_NBYTES, frame_needs, longest_frame, put_load, stores_of_frame
 from shmring.ring.overwrite cimport overwrite_frames
 from shmring.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
 from shmring.sync.backoff cimport be_patient
@@ -35,6 +35,7 @@ cdef class MessageWriter(RingSender):
             self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
                              max(self.longest // 4 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
             self.must_cut = self.p.tail != 0
+            self.p.learns_stores = self.drops != DROPS_OLDEST
         return code
 
     cdef void resume(self, bint must_cut) noexcept:
@@ -98,15 +99,16 @@ cdef class MessageWriter(RingSender):
     cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1:
         """Send a message as one frame."""
         cdef char *to
-        cdef int outcome = self.try_open(m.load.word, m.load.nbytes, &to, wanted)
+        cdef int outcome = self.try_open(m.load.word | stores_of_frame(&self.p, m.load.nbytes), m.load.nbytes, &to,
+                                         wanted)
         if outcome != READY:
             return outcome
         if m.load.nbytes <= self.piece:
-            put_load(to, &m.load, m.load.nbytes)
+            put_load(&self.p, to, &m.load, m.load.nbytes)
         else:
             self.is_busy = True
             with nogil:
-                put_load(to, &m.load, m.load.nbytes)
+                put_load(&self.p, to, &m.load, m.load.nbytes)
             self.is_busy = False
         announce(self, 1)
         return READY
@@ -226,10 +228,10 @@ cdef class MessageWriter(RingSender):
         cdef char *to
         while m.load.nbytes:
             nbytes = min(m.load.nbytes, self.piece)
-            to = open_frame(&self.p, m.load.word, nbytes, needed)
+            to = open_frame(&self.p, m.load.word | stores_of_frame(&self.p, nbytes), nbytes, needed)
             if to == NULL:
                 return RING_CORRUPT if needed[0] == RING_CORRUPT else LATE
-            put_load(to, &m.load, nbytes)
+            put_load(&self.p, to, &m.load, nbytes)
             m.load.nbytes -= nbytes
             m.load.word = word_of(PIECE)
             announce(self, m.load.nbytes == 0)

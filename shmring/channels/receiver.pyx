@@ -143,14 +143,15 @@ cdef class Receiver(MessageReader):
             source = self.kept_array()
             nbytes = cnp.PyArray_NBYTES(source)
             self.require_room(nbytes, b)
-            self.copy(b.address, cnp.PyArray_DATA(source), nbytes)
+            f.bytes, f.nbytes, f.kind, f.timed = <char *>cnp.PyArray_DATA(source), nbytes, 0, 0
+            self.copy(b.address, &f, 0)
             self.take_kept()
             return nbytes
         self.require_no_object(&f)
         skipped = self.meta_of(&f, f.nbytes)[2]
         nbytes = f.nbytes - skipped
         self.require_room(nbytes, b)
-        self.copy(b.address, f.bytes + skipped, nbytes)
+        self.copy(b.address, &f, skipped)
         leave_message(self, &f)
         return nbytes
 
@@ -208,7 +209,7 @@ cdef class Receiver(MessageReader):
         cdef uint64_t count = 0
         try:
             while <Py_ssize_t>count < most and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
-                messages.append(bytes_of(&f))
+                messages.append(bytes_of(&self.c, &f))
                 self.c.head += f.nwords
                 count += 1
         finally:

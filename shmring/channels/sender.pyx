@@ -19,8 +19,8 @@ from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, 
 from shmring.channels.message_writer cimport announce, is_clear, put_bytes
 from shmring.arrays.lease cimport make_lease
 from shmring.ring.blocking cimport LATE
-from shmring.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, WORD_NBYTES, code_of, copy_payload, kind_of,
-                                   longest_frame, nwords_of, open_frame, word_of)
+from shmring.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, WORD_NBYTES, code_of, copy_in, kind_of,
+                                   longest_frame, nwords_of, open_frame, stores_of_frame, word_of)
 from shmring.sync.group cimport READY
 from shmring.sync.liveness cimport fork_generation
 
@@ -207,9 +207,10 @@ cdef class Sender(MessageWriter):
                 to = NULL
                 if PyBytes_CheckExact(x) and is_clear(self) and <uint64_t>PyBytes_GET_SIZE(x) <= self.piece:
                     if self.quiet < QUIET_MAX and not self.drops:
-                        to = open_frame(&self.p, word_of(BYTES), PyBytes_GET_SIZE(x), &needed)
+                        to = open_frame(&self.p, word_of(BYTES) | stores_of_frame(&self.p, PyBytes_GET_SIZE(x)),
+                                        PyBytes_GET_SIZE(x), &needed)
                 if to != NULL:
-                    copy_payload(to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
+                    copy_in(&self.p, to, PyBytes_AS_STRING(x), PyBytes_GET_SIZE(x))
                     self.p.tail += self.p.reserved      # only here: one store announces all of them
                     self.p.reserved = 0
                     self.quiet += 1

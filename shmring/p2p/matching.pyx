@@ -18,9 +18,9 @@ from shmring.engine.signature cimport KIND_RECV, KIND_SEND
 from shmring.engine.trace cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.all_queues cimport wake_self
-from shmring.p2p.pair_queue cimport (LAPS_TO_TRY, next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
+from shmring.p2p.pair_queue cimport (next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
                                      take_message)
-from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
+from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
 from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, Waiter, can_hold, is_for,
                                    message_of, misfit, unexpected_of)
@@ -65,9 +65,7 @@ cdef class Matching(Waiter):
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
-            o.stores.tries = LAPS_TO_TRY
-            o.stores.nways = SHMRING_NSTORES
-            o.kind = stores_of(max(engine.config.stores, 0))
+            o.laps.kind = stores_of(max(engine.config.stores, 0))
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))

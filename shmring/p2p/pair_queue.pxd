@@ -1,16 +1,12 @@
 # Pair queues: one SPSC queue for each ordered pair of ranks, for messages of any size.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from shmring._c.layout cimport shmring_cell, shmring_pair_queue_end
-from shmring.arrays.store_tuning cimport stores_t
+from shmring._c.layout cimport shmring_cell, shmring_laps, shmring_pair_queue_end
 from shmring.sync.group cimport group_t
 
 # The result of push and pull.
 cdef enum:
     MOVED = 1          # a cell was stored or taken
-
-cdef enum:
-    LAPS_TO_TRY = 3    # laps in a trial of a kind of store, of which two count
 
 # The waiter word of a sleeping thread: bit 0 is set; bits 1..20: the rank from which it awaits cells; bits 21..40: the
 # rank that is to take cells. Each field is rank + 2, ANY_PEER for more than one rank, or 0 for none.
@@ -33,11 +29,7 @@ ctypedef struct send_queue_t:
     uint64_t filled                # bytes ever stored in the byte ring, in whole lines
     uint64_t drained               # of these, known to be taken
     uint64_t *filled_by            # by cell: `filled` after it
-    stores_t stores                # tuning of the kind of stores; a lap round the byte ring is a call
-    uint64_t next_lap              # value of `filled` at which it begins
-    int kind                       # the kind of stores of this lap: enum shmring_stores in _c/layout.h
-    uint64_t trial                 # this lap's number from 1 on if it is to be timed, else 0
-    int64_t spent_ns[4]            # writing the pieces of trial t: in [t % 4]
+    shmring_laps laps              # the kind of stores of each lap round the byte ring
     int nqueued                    # messages queued for it, including the one under way (p2p/matching.pyx)
     bint is_busy                   # a message is under way: `done` of its bytes are stored
     const char *source
@@ -65,7 +57,6 @@ ctypedef struct recv_queue_t:
     uint64_t piece_nbytes
     uint64_t done
     bint is_past_cache             # non-temporal stores to `target`
-    uint64_t trial                 # the last that was timed
 
 ctypedef struct pair_queues_t:
     group_t *group

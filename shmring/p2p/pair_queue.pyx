@@ -11,14 +11,12 @@ This module moves bytes. p2p/all_queues.pyx waits, and p2p/matching.pyx decides 
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_NWAYS, SHMRING_ORDINARY,
-                                SHMRING_PAIR_QUEUE_NCELLS, SHMRING_PAIR_QUEUE_NTRIALS, SHMRING_STREAMING,
-                                SHMRING_STRING)
-from shmring.arrays.reduce cimport copy_bytes
-from shmring.arrays.store_tuning cimport ON_TRIAL, decide, is_trial, least, next_call, note
-from shmring.sync.backoff cimport before_wake, now_ns, sem_post, take_sleeper
+from shmring._c.layout cimport (SHMRING_CELL_NBYTES, SHMRING_LINE, SHMRING_ORDINARY, SHMRING_PAIR_QUEUE_NCELLS,
+                                SHMRING_STREAMING)
+from shmring.arrays.lap_tuning cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
+from shmring.sync.backoff cimport before_wake, sem_post, take_sleeper
 
 
 cdef enum:
@@ -123,46 +121,16 @@ cdef bint has_room(pair_queues_t *l, send_queue_t *o, uint64_t ncells, uint64_t 
     return fits(l, o, ncells, nbytes)
 
 
-# The kind of stores: tuned as in arrays/store_tuning.pyx, with one lap round the byte ring as a call, since it
-# determines where the next lap finds its lines. What a kind saves the writer it may cost the reader, so in a trial lap
-# both measure their copying. The cells carry the trial's number; the reader keeps its sums beside `taken`.
-
-cdef void begin_lap(pair_queues_t *l, send_queue_t *o) noexcept nogil:
-    cdef uint64_t lap = o.stores.calls, before = lap - 2
-    cdef int kind
-    cdef int64_t cost_ns[SHMRING_NWAYS]
-    o.next_lap += l.ring_nbytes
-    if not l.learns_stores:
-        return
-    # The lap before the last has been read completely, or the last would not have found room. So its sums are complete,
-    # and visible since has_room acquired `taken`.
-    if (lap >= 2 and is_trial(&o.stores, before)
-            and note(&o.stores, before, o.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]
-                     + <int64_t> load_relaxed_u64(&o.peers.spent_ns[(before + 1) % SHMRING_PAIR_QUEUE_NTRIALS]))):
-        for kind in range(o.stores.nways):
-            cost_ns[kind] = least(&o.stores, kind)
-        decide(&o.stores, cost_ns)
-    o.trial = 0
-    if next_call(&o.stores, &o.kind) == ON_TRIAL:
-        o.trial = lap + 1
-        o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] = 0
-
-
 cdef inline void put_bytes(pair_queues_t *l, send_queue_t *o, uint64_t skew, uint64_t nbytes) noexcept nogil:
     cdef uint64_t index = (o.filled & (l.ring_nbytes - 1)) + skew
     cdef uint64_t first = min(nbytes, l.ring_nbytes - index)
     cdef int kind
-    cdef int64_t started = 0
-    if o.filled >= o.next_lap:
-        begin_lap(l, o)
-    if o.trial:
-        started = now_ns()
-    kind = o.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
-    copy_bytes(o.bytes + index, o.source + o.done, first, kind)
+    if l.learns_stores:
+        advance_laps(&o.laps, o.filled, l.ring_nbytes, o.peers.read_ns)    # visible since has_room acquired `taken`
+    kind = o.laps.kind if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
+    write_in_lap(&o.laps, o.bytes + index, o.source + o.done, first, kind)
     if nbytes > first:
-        copy_bytes(o.bytes, o.source + o.done + first, nbytes - first, kind)
-    if o.trial:
-        o.spent_ns[o.trial % SHMRING_PAIR_QUEUE_NTRIALS] += now_ns() - started
+        write_in_lap(&o.laps, o.bytes, o.source + o.done + first, nbytes - first, kind)
     o.filled += whole_lines(skew + nbytes)
 
 
@@ -181,8 +149,8 @@ cdef int push(pair_queues_t *l, int peer) noexcept nogil:
         cell = o.cells + (o.sent & (SHMRING_PAIR_QUEUE_NCELLS - 1))
         if nbytes:
             put_bytes(l, o, skew, nbytes)
-            cell.trial = o.trial
-            cell.kind = o.kind
+            cell.timed = o.laps.timed
+            cell.kind = o.laps.kind
             cell.skew = skew
             o.done += nbytes
         else:
@@ -242,21 +210,14 @@ cdef void take_message(pair_queues_t *l, int peer, uint64_t nbytes, void *target
 cdef inline void get_bytes(pair_queues_t *l, recv_queue_t *i, uint64_t skew, uint64_t nbytes,
                            const shmring_cell *cell) noexcept nogil:
     cdef uint64_t index = (i.drained & (l.ring_nbytes - 1)) + skew
-    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), trial = cell.trial, spent_ns = 0
-    cdef int kind = SHMRING_STRING if cell.kind == SHMRING_STRING and nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
-    cdef uint64_t *spent = &i.own.spent_ns[trial % SHMRING_PAIR_QUEUE_NTRIALS]
-    cdef int64_t started = now_ns() if trial else 0
+    cdef uint64_t first = min(nbytes, l.ring_nbytes - index), timed = cell.timed
+    cdef int kind = stores_of_reader(cell.kind) if nbytes >= LEARNED_NBYTES else SHMRING_ORDINARY
     if i.is_past_cache:
         kind = SHMRING_STREAMING
-    copy_bytes(i.target + i.done, i.bytes + index, first, kind)
+    read_in_lap(timed, i.own.read_ns, i.target + i.done, i.bytes + index, first, kind)
     if nbytes > first:
-        copy_bytes(i.target + i.done + first, i.bytes, nbytes - first, kind)
+        read_in_lap(timed, i.own.read_ns, i.target + i.done + first, i.bytes, nbytes - first, kind)
     i.drained += whole_lines(skew + nbytes)
-    if trial:
-        if trial == i.trial:
-            spent_ns = spent[0]
-        i.trial = trial
-        store_relaxed_u64(spent, spent_ns + <uint64_t> (now_ns() - started))
 
 
 cdef int pull(pair_queues_t *l, int peer) noexcept nogil:

@@ -54,8 +54,8 @@ cdef class PointToPoint(Progress):
                     "dst": j,
                     "nbytes": self.queues.ring_nbytes,
                     "laps": (queue.filled + self.queues.ring_nbytes - 1) // self.queues.ring_nbytes,
-                    "stores": STORES[queue.kind],
-                    "trial_us": trials_us(&queue.stores) if self.queues.learns_stores else None,
+                    "stores": STORES[queue.laps.kind],
+                    "trial_us": trials_us(&queue.laps.trials) if self.queues.learns_stores else None,
                 })
         return found
 

@@ -7,8 +7,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from shmring._c.layout cimport SHMRING_ORDINARY
-from shmring.arrays.reduce cimport copy_bytes
+from shmring._c.layout cimport shmring_laps
+from shmring.arrays.lap_tuning cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
 from shmring.ring.spsc cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
 
 cdef enum:
@@ -26,7 +26,8 @@ cdef enum:
     CUT = 6            # its sender gave it up, or died over it
 
 # The word: bits 0..31 bytes that follow, 32..39 kind, 40..47 dtype (position in dtypes.DTYPES; OTHER_DTYPE: described
-# in words), 48..55 number of dimensions, 56 whether this begins a long message.
+# in words), 48..55 number of dimensions, 56 whether this begins a long message, 57..58 the kind of stores of its
+# payload, 59..60 `timed` of its lap (_c/layout.h). A frame that was found has the last two apart.
 cdef enum:
     OTHER_DTYPE = 255
 
@@ -48,6 +49,8 @@ ctypedef struct frame_t:
     const char *bytes
     uint64_t nbytes
     uint64_t nwords            # of the ring, its own word included
+    int kind                   # of stores
+    uint64_t timed
 
 
 cdef inline uint64_t word_of(int kind, int code=0, int ndim=0) noexcept nogil:
@@ -96,21 +99,37 @@ cdef inline char *open_frame(producer_t *p, uint64_t word, uint64_t nbytes, int6
     return <char *> (words + index + 1)
 
 
-# Payload, in or out. What is short costs no call into another module; the rest goes by a loop that no processor makes
-# slow (docs/kernels.md).
-cdef inline void copy_payload(void *to, const void *source, uint64_t nbytes) noexcept nogil:
+# The bits of a frame's word that say how its payload is stored. To be called before each frame of payload is opened.
+cdef inline uint64_t stores_of_frame(producer_t *p, uint64_t nbytes) noexcept nogil:
+    cdef shmring_laps *laps = &p.ring.laps
+    if nbytes < ALIGNED_NBYTES or not p.learns_stores:
+        return 0
+    advance_laps(laps, p.tail, p.capacity, p.ring.read_ns)
+    return <uint64_t> (laps.kind & 3) << 57 | <uint64_t> (laps.timed & 3) << 59
+
+
+# Payload into an opened frame, or out of one. What is short costs no call into another module.
+cdef inline void copy_in(producer_t *p, void *to, const void *source, uint64_t nbytes) noexcept nogil:
     if nbytes < ALIGNED_NBYTES:
         memcpy(to, source, nbytes)
     else:
-        copy_bytes(to, source, nbytes, SHMRING_ORDINARY)
+        write_in_lap(&p.ring.laps, to, source, nbytes, p.ring.laps.kind)
+
+
+cdef inline void copy_out(consumer_t *c, const frame_t *f, void *to, const void *source,
+                          uint64_t nbytes) noexcept nogil:
+    if nbytes < ALIGNED_NBYTES:
+        memcpy(to, source, nbytes)
+    else:
+        read_in_lap(f.timed, c.ring.read_ns, to, source, nbytes, stores_of_reader(f.kind))
 
 
 # Copy the next `nbytes` of what is in hand.
-cdef inline void put_load(char *to, load_t *m, uint64_t nbytes) noexcept nogil:
+cdef inline void put_load(producer_t *p, char *to, load_t *m, uint64_t nbytes) noexcept nogil:
     cdef uint64_t n
     while nbytes:
         n = min(nbytes, m.parts[m.part].nbytes - m.offset)
-        copy_payload(to, m.parts[m.part].address + m.offset, n)
+        copy_in(p, to, m.parts[m.part].address + m.offset, n)
         to += n
         nbytes -= n
         m.offset += n
@@ -129,6 +148,9 @@ cdef inline int next_frame(consumer_t *c, frame_t *f) noexcept nogil:
             return <int> ready
         index = c.head & c.mask
         f.word = (<const uint64_t *> c.slots)[index]
+        f.kind = <int> (f.word >> 57 & 3)
+        f.timed = f.word >> 59 & 3
+        f.word &= (<uint64_t> 1 << 57) - 1
         f.nbytes = <uint32_t> f.word
         f.nwords = nwords_of(f.nbytes)
         if f.nwords > <uint64_t> ready or index + f.nwords > c.capacity:

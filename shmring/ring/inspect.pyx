@@ -6,9 +6,10 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
-from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_ring, shmring_ring_counts, shmring_ring_role
+from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_laps, shmring_ring, shmring_ring_counts, shmring_ring_role
 from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
 
+from shmring.arrays.reduce import STORES
 from shmring.errors import SegmentError
 from shmring.ring.spsc import END_STATES
 
@@ -47,6 +48,11 @@ class RingLook(NamedTuple):
     slot_nbytes: int
     producer: EndLook
     consumer: EndLook
+    stores: str | None = None
+    """The kind of stores by which long messages are written, one of `shmring.arrays.reduce.STORES`; None before the
+    first."""
+    trial_us: tuple[float, ...] = ()
+    """Microseconds to write and read one lap round the ring in the last trials of each kind; 0 before."""
 
     @property
     def fill(self):
@@ -61,6 +67,13 @@ cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint6
         load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overwritten),
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
     )
+
+
+cdef tuple stores_look(shmring_laps *laps):
+    cdef int kind
+    if laps.trials.calls == 0:
+        return None, ()
+    return STORES[laps.kind & 3], tuple([laps.trials.cost_ns[kind] / 1e3 for kind in range(len(STORES))])
 
 
 def look(buffer):
@@ -91,6 +104,6 @@ def look(buffer):
             head &= ~(<uint64_t>1 << 63)
         return RingLook(ring.nslots, ring.slot_nbytes,
                         end_look(&ring.producer, &ring.sent, load_acquire_u64(&ring.tail)),
-                        end_look(&ring.consumer, &ring.received, head))
+                        end_look(&ring.consumer, &ring.received, head), *stores_look(&ring.laps))
     finally:
         PyBuffer_Release(&view)

@@ -32,6 +32,7 @@ ctypedef struct producer_t:
     uint64_t tail          # slots ever committed, as announced in ring.tail
     uint64_t cached_head   # ring.head when last looked at
     uint64_t reserved      # slots from tail on that are being written
+    bint learns_stores     # all frames are read, so the reader's times tell how best to store them (ring/framing.pxd)
     uint64_t capacity
     uint64_t mask
     size_t slot_nbytes

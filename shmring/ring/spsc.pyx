@@ -38,6 +38,7 @@ cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_
     ring.slots_at = slots_at
     store_relaxed_u64(&ring.tail, start)
     store_relaxed_u64(&ring.head, start)
+    ring.laps.next_lap = start
     sem_init(&ring.producer.waiter.wake, 1, 0)
     sem_init(&ring.consumer.waiter.wake, 1, 0)
     # SYNC formatted (meets: attach). Geometry and counters before the magic word of a ring.

@@ -24,6 +24,7 @@ from shmring import (
     RoleTakenError,
     SegmentError,
 )
+from shmring.channels.format import CONTROL_NBYTES
 
 RECORD = np.dtype([("number", "i8"), ("half", "f4")])
 
@@ -754,7 +755,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_channel_usable():
 
 
 def test_an_invalid_counter_or_frame_word_is_refused():
-    for offset, value in ((640 + 0, 0xFFFFFFFF), (640 + 4, 77), (128, 1 << 40), (128, 3)):
+    for offset, value in ((CONTROL_NBYTES, 0xFFFFFFFF), (CONTROL_NBYTES + 4, 77), (128, 1 << 40), (128, 3)):
         sender, receiver = shmring.channel(1 << 10)
         sender.send(b"12345678")
         receiver.take()

@@ -36,7 +36,7 @@ def receiver_of(words):
     sender, receiver = shmring.channel(1 << 14)
     sender.take()
     memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
-    memory[640 : 640 + len(words)] = words
+    memory[format.CONTROL_NBYTES : format.CONTROL_NBYTES + len(words)] = words
     memory[128:136] = struct.pack("<Q", len(words) // 8)
     memory.release()
     return receiver

@@ -1,0 +1,46 @@
+# The kind of stores into a ring of bytes, learned lap by lap (arrays/lap_tuning.pyx).
+from libc.stdint cimport int64_t, uint64_t
+
+from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
+from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
+from shmring.arrays.reduce cimport copy_bytes
+from shmring.sync.backoff cimport now_ns
+
+cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns) noexcept nogil
+
+
+# Begin a lap if it is time to, before the writer stores at `position` of a ring of that length. Visible in `read_ns`
+# are the reader's times of all that was written more than one length before.
+cdef inline void advance_laps(shmring_laps *w, uint64_t position, uint64_t length,
+                              const uint64_t *read_ns) noexcept nogil:
+    if <int64_t> (position - w.next_lap) >= 0:
+        begin_lap(w, position, length, read_ns)
+
+
+# Copy into the ring by stores of that kind.
+cdef inline void write_in_lap(shmring_laps *w, void *to, const void *source, uint64_t nbytes, int kind) noexcept nogil:
+    cdef int64_t started
+    if w.timed == 0:
+        copy_bytes(to, source, nbytes, kind)
+        return
+    started = now_ns()
+    copy_bytes(to, source, nbytes, kind)
+    w.written_ns[w.timed - 1 & 1] += <uint64_t> (now_ns() - started)
+
+
+# Copy out of the ring what was written in a lap with that `timed`. The reader stores `read_ns`.
+cdef inline void read_in_lap(uint64_t timed, uint64_t *read_ns, void *to, const void *source, uint64_t nbytes,
+                             int kind) noexcept nogil:
+    cdef int64_t started
+    cdef uint64_t *sum = &read_ns[timed - 1 & 1]
+    if timed == 0:
+        copy_bytes(to, source, nbytes, kind)
+        return
+    started = now_ns()
+    copy_bytes(to, source, nbytes, kind)
+    store_relaxed_u64(sum, load_relaxed_u64(sum) + <uint64_t> (now_ns() - started))
+
+
+# How the reader copies out what was stored so: what string instructions have stored they are best to load, too.
+cdef inline int stores_of_reader(int kind) noexcept nogil:
+    return SHMRING_STRING if kind == SHMRING_STRING else SHMRING_ORDINARY
