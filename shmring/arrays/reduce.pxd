@@ -19,6 +19,9 @@ cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil
 # NULL where a prefix is a value of the same dtype, so that the kernel itself makes the parts.
 cdef const carrier_t *find_carrier(int op, int dtype) noexcept nogil
 
+# Whether string stores are made by string instructions; else they are ordinary ones.
+cdef bint by_strings
+
 # By stores of that kind (enum shmring_stores in _c/layout.h); fenced on return if they are streaming ones.
 cdef void copy_bytes(void *dst, const void *src, size_t nbytes, int stores) noexcept nogil
 

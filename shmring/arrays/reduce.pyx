@@ -48,7 +48,7 @@ cdef enum:
 
 cdef int chosen_set = 0
 cdef bint asks = can_ask_for_lines()          # else prefetched stores are ordinary ones,
-cdef bint by_strings = has_fast_strings()     # else string ones are
+by_strings = has_fast_strings()               # else string ones are
 
 
 cdef reduce_kernel find_kernel(int op, int dtype) noexcept nogil:

@@ -11,7 +11,7 @@ The caller has checked the arguments.
 from shmring.collective.registry cimport ANYWHERE, NOWHERE, place_t
 from shmring.collective.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
-from shmring.arrays.reduce cimport find_carrier
+from shmring.arrays.reduce cimport by_strings, find_carrier
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                 KIND_SCATTER, pack_signature)
@@ -189,13 +189,15 @@ cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out
 cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_read) noexcept nogil:
     """Whether the output is better stored past the cache; the ``arrays`` of this rank have so many bytes together.
 
-    Lines that have just been read (``is_read``) are in the cache, unless the array is larger than it. Otherwise an
-    ordinary store must first fetch the line from memory, once the arrays and outboxes of all ranks exceed half the
-    cache: eviction depends on addresses, and other processes use the cache, too.
+    Lines that have just been read (``is_read``) are in the cache, unless the array is larger than it. Otherwise the
+    arrays and outboxes of all ranks must fit. An ordinary store to a line that is not in the cache fetches it from
+    memory first, so with such stores they count twice: eviction depends on addresses, and other processes use the
+    cache, too.
     """
     if is_read:
         return out_nbytes >= e.c.output_streaming_nbytes
-    return 2 * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes) >= e.c.output_streaming_nbytes
+    return ((1 if by_strings else 2) * (e.c.group.size * arrays + 2 * e.c.nslots * e.c.slot_nbytes)
+            >= e.c.output_streaming_nbytes)
 
 
 cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
