@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The source distribution, and from it the wheel of each given Python, checked as users get them.
 #
-#   tools/wheels.sh FOLDER PYTHON...      e.g. tools/wheels.sh dist python3.11 python3.13
+#   tools/wheels.sh FOLDER PYTHON...      e.g. tools/wheels.sh dist python3.11 python3.13 python3.14t
 #
 # FOLDER gets the source distribution of the last commit and one repaired wheel for each Python. Checked: two builds of
 # the first wheel are the same bits; auditwheel finds a manylinux tag; each wheel installs where there is no compiler
@@ -35,7 +35,7 @@ wheel() {
 }
 
 for python in "$@"; do
-    version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+    version="$("$python" -c 'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')"
     wheel "$python" "$work/$version"
     if [ "$python" = "$1" ]; then
         wheel "$python" "$work/again"

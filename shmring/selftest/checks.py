@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from shmring.errors import PeerLostError
 from shmring.launch.spawn import spawn
 from shmring.memory.sweep import leftovers
 from shmring.placement.topology_file import topology
+from shmring.sync.turn import IS_FREE_THREADED
 
 from . import ranks
 from .ranks import WAIT_S, WrongResultError
@@ -142,6 +144,13 @@ def _crowd(size: int, seed: int) -> str:
     return f"{min(crowd, 9)} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.2g} us"
 
 
+def _threads(size: int, seed: int) -> str:
+    if not IS_FREE_THREADED or getattr(sys.flags, "gil", None):
+        return "not here: this Python has the GIL"
+    compared, us = spawn(ranks.everything, size, args=(seed,), timeout=WAIT_S, threads=True)[0]
+    return f"{size} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.2g} us"
+
+
 def _channels(size: int, seed: int) -> str:
     context = multiprocessing.get_context("spawn")
     to_echo, received_there = channel(_CHANNEL_NBYTES)
@@ -195,6 +204,7 @@ CHECKS = (
     Check("kernels", _kernels, "SHMRING_KERNEL=baseline uses the plain loops; please report this with `shmring info`."),
     Check("ranks", _ranks, f"{_DOCKER} If results differ, please report this with `shmring info`."),
     Check("more ranks than processors", _crowd, _DOCKER),
+    Check("ranks as threads", _threads, "Import no module that enables the GIL; Python's warning names it."),
     Check("channels", _channels, _DOCKER),
     Check(
         "a killed rank", _death, "Processes must be able to read /proc, and robust futexes must be allowed (seccomp)."
