@@ -300,13 +300,20 @@ def wait_for_the_last(comm):
 def test_of_64_ranks_one_keeps_63():
     gang = start_ranks(64, wait_for_the_last, init={"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096})
     gang.wait_for("late", ranks=[63], timeout=240)
-    (group,) = poll(gang, are_asleep(range(63)), 240)
+    described = ""
+
+    def all_are_asleep(groups):
+        nonlocal described
+        if not are_asleep(range(63))(groups):
+            return False
+        (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
+        described = account([member.look for member in job.groups[0].members])
+        return "ranks 0-62: asleep in barrier(), waits for rank 63" in described  # equal ranks share a line
+
+    (group,) = poll(gang, all_are_asleep, 240)
     assert group["ranks"][63]["keeps"] == list(range(63))
     assert all(one["awaits"] == [63] for one in group["ranks"][:63])
-    (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
-    described = account([member.look for member in job.groups[0].members])
-    assert len(described.splitlines()) == 3, described  # equal ranks share a line
-    assert "ranks 0-62: asleep in barrier(), waits for rank 63" in described
+    assert len(described.splitlines()) == 3, described
     gang.resume(63)
     gang.results(timeout=240)
 
