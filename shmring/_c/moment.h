@@ -7,7 +7,7 @@
 #include <time.h>
 
 #ifdef __GLIBC_PREREQ /* absent from musl, so it cannot be called in the same condition */
-#if __GLIBC_PREREQ(2, 30)
+#if __GLIBC_PREREQ(2, 30) && !defined(__SANITIZE_THREAD__)
 #define WAITING_CLOCK CLOCK_MONOTONIC
 #endif
 #endif

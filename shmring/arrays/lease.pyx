@@ -77,8 +77,9 @@ cdef class Span:
 
 @cython.critical_section
 cdef int count_export(Span span, int change) except -1:
+    """How many there are after the change. Stores through exports that are gone are visible to the caller."""
     span.exports += change
-    return 0
+    return span.exports
 
 
 cdef Span make_span(object owner, char *address, Py_ssize_t nbytes, bint is_readonly):
@@ -141,9 +142,9 @@ cdef class Lease:
 
     @cython.critical_section
     cdef int end(self) except -1:
-        cdef Span span = self.live()
-        if span.exports:
-            raise BufferError(f"{span.exports} arrays or views of this lease are alive: delete them and call again")
+        cdef int exports = count_export(self.live(), 0)
+        if exports:
+            raise BufferError(f"{exports} arrays or views of this lease are alive: delete them and call again")
         self.span = None
         return 0
 

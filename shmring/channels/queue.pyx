@@ -17,8 +17,7 @@ from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.message_reader cimport take_bytes
 from shmring.channels.message_writer cimport put_bytes
-from shmring.channels.queue_ends cimport (GLANCE_NS, PUTTING, NO_ITEM, VOID, PyThread_get_thread_ident, QueueEnds,
-                                          tick_until)
+from shmring.channels.queue_ends cimport GLANCE_NS, PUTTING, NO_ITEM, VOID, QueueEnds, is_holder, tick_until
 from shmring.ring.blocking cimport LATE
 from shmring.sync.backoff cimport deadline_of, left_until
 
@@ -106,7 +105,7 @@ cdef class Queue(QueueEnds):
         cdef bint is_begun = False
         self.require_made()
         content = content_of(obj, self.memory)     # pickling may take long, or fail
-        if self.receiving_thread == PyThread_get_thread_ident():
+        if is_holder(&self.receiving_thread):
             timeout_ns = 0                         # a handler in the middle of get(): no consumer can make room
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.sending, &self.sending_thread, timeout_ns or GLANCE_NS):
@@ -195,7 +194,7 @@ cdef class Queue(QueueEnds):
         cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
         cdef int64_t deadline_ns
         self.require_made()
-        if self.sending_thread == PyThread_get_thread_ident():
+        if is_holder(&self.sending_thread):
             timeout_ns = 0                         # a handler in the middle of put(): no producer can go on
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns or (GLANCE_NS if self.count() else 0)):

@@ -1,6 +1,7 @@
 # The ends of a queue's ring, which go from process to process (channels/queue_ends.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
+from shmring._c.atomics cimport load_relaxed_u64
 from shmring._c.layout cimport pthread_mutex_t, shmring_queue, shmring_ring
 from shmring.channels.message_reader cimport MessageReader
 from shmring.channels.message_writer cimport MessageWriter
@@ -27,6 +28,11 @@ cdef inline int64_t tick_until(int64_t deadline_ns, int64_t timeout_ns) noexcept
     return TICK_NS if left < 0 else min(<int64_t>TICK_NS, left)
 
 
+cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
+    """Whether it is the calling thread, which alone stores its number."""
+    return load_relaxed_u64(holder) == PyThread_get_thread_ident()
+
+
 cdef class QueueEnds:
     cdef object memory                     # channels/queue_memory.py
     cdef Mapping mapping
@@ -36,15 +42,15 @@ cdef class QueueEnds:
     cdef MessageReader receiver
     cdef bint is_closed
     cdef uint64_t maxsize
-    cdef unsigned long sending_thread      # of this process, that holds the lock; 0: none
-    cdef unsigned long receiving_thread
+    cdef uint64_t sending_thread      # of this process, that holds the lock; 0: none
+    cdef uint64_t receiving_thread
 
     cdef int use(self, memory) except -1
     cdef int require_made(self) except -1
     cdef int make_ends(self) except -1
     cdef int make_receiver(self) except -1
-    cdef bint lock(self, pthread_mutex_t *lock, unsigned long *holder, int64_t timeout_ns) except -1
-    cdef void unlock(self, pthread_mutex_t *lock, unsigned long *holder) noexcept
+    cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1
+    cdef void unlock(self, pthread_mutex_t *lock, uint64_t *holder) noexcept
     cdef int have_sender(self) except -1
     cdef bint take_back(self) except -1
     cdef void settle(self) noexcept nogil

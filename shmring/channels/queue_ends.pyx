@@ -17,7 +17,8 @@ import os
 import queue
 import time
 
-from shmring._c.atomics cimport compare_swap_u64, load_acquire_u64, load_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport (compare_swap_u64, load_acquire_u64, load_relaxed_u64, store_relaxed_u64,
+                                 store_release_u64)
 from shmring._c.faults cimport fault_point
 from shmring.ring.framing cimport frame_t
 from shmring.sync.backoff cimport deadline_of
@@ -64,14 +65,14 @@ cdef class QueueEnds:
 
     # ---- owning an end ----
 
-    cdef bint lock(self, pthread_mutex_t *lock, unsigned long *holder, int64_t timeout_ns) except -1:
+    cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1:
         """False if time ran out. Its holder owns that end: no other process, and no other thread, uses it."""
         cdef int64_t deadline_ns, left
         cdef int outcome
         self.require_made()
         if self.is_closed:
             raise ClosedError("this queue is closed")
-        if holder[0] == PyThread_get_thread_ident():
+        if is_holder(holder):
             raise RuntimeError("this thread is in the middle of the same call of this queue: a signal handler or "
                                "finalizer cannot repeat it")
         outcome = lock_try(lock)
@@ -89,11 +90,11 @@ cdef class QueueEnds:
             raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
         if outcome == LOCK_LATE:
             return False
-        holder[0] = PyThread_get_thread_ident()
+        store_relaxed_u64(holder, PyThread_get_thread_ident())
         return True
 
-    cdef void unlock(self, pthread_mutex_t *lock, unsigned long *holder) noexcept:
-        holder[0] = 0
+    cdef void unlock(self, pthread_mutex_t *lock, uint64_t *holder) noexcept:
+        store_relaxed_u64(holder, 0)
         lock_release(lock)
 
     cdef int have_sender(self) except -1:

@@ -189,12 +189,11 @@ cdef class Request:
 
     def done(self):
         """Whether it is over, with or without success. Makes progress first, without waiting."""
-        if not self.is_over:
-            try:
-                self.settle(0)
-            except MessageTimeoutError:
-                pass
-        return self.is_over
+        try:
+            self.settle(0)
+        except MessageTimeoutError:
+            return False
+        return True
 
     @cython.critical_section
     def add_done_callback(self, callback):

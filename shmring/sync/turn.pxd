@@ -83,7 +83,7 @@ cdef inline bint take_turn(turn_t *turn, object queue, object name) except -1:
     If this raises, the turn is not taken.
     """
     cdef bint has_waited = False
-    if turn.is_taken or is_shared(turn):
+    if is_shared(turn) or turn.is_taken:
         await_turn(turn, queue, name)
         has_waited = True
     note_taken(turn)
