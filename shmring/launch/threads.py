@@ -58,6 +58,8 @@ def run_in_threads(task: Task, size: int, timeout: float | None, deadline: float
         _attend(ranks, ended, time.monotonic() + grace)
     finally:
         _end(ranks, ended, grace)
+        for rank in ranks:
+            rank.join()
         sweep(session)
     if failed := [rank for rank in ranks if rank.failed_at]:
         raise min(failed, key=lambda rank: (rank.followed, rank.failed_at)).failure()
@@ -88,6 +90,11 @@ class _Rank:
         except BaseException:
             self.running = self._thread.is_alive()
             raise
+
+    def join(self) -> None:
+        """Wait for the end of the thread, if it has only that left to do."""
+        if self._thread.ident is not None and not self.running:
+            self._thread.join()
 
     @property
     def followed(self) -> bool:
