@@ -41,7 +41,7 @@ COLD = {
         "channels/eventfd", "channels/format", "collective/accesses", "collective/coalesced", "collective/registry",
         "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect",
         "engine/membership", "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header",
-        "memory/mapping", "memory/moved_pages", "memory/shm_calls", "nodes/exchange", "nodes/flat", "placement/numa",
+        "memory/mapping", "memory/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
         "ring/inspect", "sync/liveness",
     )
 }

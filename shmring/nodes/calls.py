@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 from shmring._runtime import timeout_ns
 from shmring.collective.async_work import Work, submit
-from shmring.nodes.execute import Operand
 from shmring.nodes.flat import Flat
 from shmring.nodes.lifecycle import NodesLifecycle
+from shmring.nodes.operand import Operand
+from shmring.nodes.repeats import Repeatable
 
 
 class Arguments(NamedTuple):
     """Checked arguments: what a call needs to be made once.
 
-    ``build(layout, rank, *key)`` makes its plan.
+    ``build(layout, rank, *key)`` makes its plan. ``offset`` is how many bytes from the start of ``out`` ``x`` may start
+    although they overlap.
     """
 
     what: str
@@ -25,14 +27,22 @@ class Arguments(NamedTuple):
     x: Flat | None
     out: Flat | None
     result: Any
+    offset: int = 0
 
 
 class NodesCall:
-    """A call with its arguments. ``opened()`` checks them and opens their memory, each time."""
+    """A call with its arguments. ``opened()`` checks them and opens their memory, each time.
 
-    def __init__(self, comm: NodesLifecycle, label: str, opened: Callable[[], Arguments], timeout) -> None:
+    ``repeat`` is the kind and the option under which `Repeats` finds the call, if it does.
+    """
+
+    def __init__(
+        self, comm: NodesLifecycle, label: str, opened: Callable[[], Arguments], timeout,
+        repeat: tuple[str, Any] | None = None,
+    ) -> None:
         self._comm = comm
         self.label = label
+        self._repeat = repeat
         self._opened = opened
         self._timeout = timeout
 
@@ -43,7 +53,10 @@ class NodesCall:
     def _make(self) -> Any:
         comm, call = self._comm, self._opened()
         x, out = None if call.x is None else call.x.data, None if call.out is None else call.out.data
-        comm._execute(call.what, call.build, call.key, call.operand, x, out, self._timeout)
+        program = comm._programs.find(call.what, call.build, call.key, call.operand)
+        comm._execute(program, x, out, self._timeout)
+        if self._repeat is not None:
+            comm._repeats.add(Repeatable(*self._repeat, program, call.x, call.out, call.offset))
         if call.out is not None:
             call.out.copy_back()
         return call.result
@@ -104,10 +117,12 @@ class NodesCalls(NodesLifecycle):
             raise TypeError("a plan has no async_op: its start() makes the call in the background")
         return getattr(self, collective)(*args, **kwargs, async_op=PREPARE)
 
-    def _collective(self, label: str, opened: Callable[[], Arguments], timeout, async_op) -> Any:
+    def _collective(
+        self, label: str, opened: Callable[[], Arguments], timeout, async_op, repeat: tuple[str, Any] | None = None
+    ) -> Any:
         if timeout is not ...:
             timeout_ns(timeout)
-        call = NodesCall(self, label, opened, timeout)
+        call = NodesCall(self, label, opened, timeout, repeat)
         if async_op is not False:
             opened()  # so that bad arguments are an error here
         return self._dispatch(call, async_op)

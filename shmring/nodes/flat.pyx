@@ -11,7 +11,7 @@ from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport OVERLAP, empty_like_array, overlaps, shape_of
-from shmring.arrays.reduce cimport carrier_t, find_carrier, find_kernel, fold_t, reduce_into
+from shmring.arrays.reduce cimport find_carrier, find_kernel, fold_t, reduce_into
 
 from shmring.dtypes import DTYPES, OPS, is_defined, op_code, widening
 
@@ -120,65 +120,45 @@ def partial_itemsize(str op, int code):
     return DTYPES[code].itemsize * widening(op_code(op), code)
 
 
-def fold(list sources, str op, int code, out, before=None, int total=0):
-    """Reduce arrays of bytes, as elements of a dtype, in the order given.
+cdef int set_operation(operation_t *o, str op, int code) except -1:
+    """The operation ``op``, a name returned by `checked_op`, on a dtype by its position in `dtypes.DTYPES`."""
+    cdef int opcode = op_code(op)
+    o.kernel, o.carrier = find_kernel(opcode, code), find_carrier(opcode, code)
+    o.itemsize = DTYPES[code].itemsize
+    o.wide = o.itemsize * <size_t> widening(opcode, code)
+    return 0
 
-    Parameters
-    ----------
-    sources : list of ndarray of uint8
-        At least one; all of equal length.
-    op : str
-        A name returned by `checked_op`.
-    code : int
-        The position of the dtype in `dtypes.DTYPES`.
-    out : ndarray of uint8
-        May be ``before``, or one of the sources.
-    before : ndarray of uint8, optional
-        The partial result of the operands before these.
-    total : int, optional
-        Number of operands of all parts, if these are the last; 0: ``out`` is a partial result.
+
+cdef int fold(const operation_t *o, void *out, size_t count, const void **src, int n, const void *before,
+              int total) except -1:
+    """Reduce ``count`` elements of ``n`` sources in their order, from ``src[1]`` on; ``src[0]`` is overwritten.
+
+    ``before`` is the partial result of the operands before these, or NULL. ``total`` is the number of operands of all
+    parts if these are the last; 0: ``out`` is a partial result. ``out`` may be ``before``, or one of the sources.
     """
-    cdef array_t operand, result
     cdef fold_t f
-    cdef const carrier_t *carrier
-    cdef const void **src
-    cdef int n = 0, opcode = op_code(op), itemsize = DTYPES[code].itemsize
-    cdef int wide = itemsize * widening(opcode, code)
-    cdef size_t count
-    target_array(out, &result)
-    f.kernel, f.closes, f.total = find_kernel(opcode, code), NULL, total
-    f.itemsize = f.first_itemsize = itemsize
-    f.dst_itemsize = itemsize if total else wide
-    count = result.nbytes // <size_t> f.dst_itemsize
-    carrier = find_carrier(opcode, code)
-    if carrier != NULL and before is None and total != 0 and total != len(sources):
+    cdef void *opened
+    if o.carrier != NULL and before == NULL and total != 0 and total != n:
         # Not the operands themselves, but sums of some: the kernel would take an average of these.
-        before = np.empty(count * <size_t> wide, np.uint8)
-        fold(sources[:1], op, code, before)
-        sources = sources[1:]
-    if before is not None:
-        f.first_itemsize = wide
-    if carrier != NULL and total == 0:
-        f.kernel = carrier.opens if before is None else carrier.carries
-    elif carrier != NULL and before is not None:
-        f.kernel, f.closes = NULL, carrier.closes
-    src = <const void **> PyMem_Malloc((len(sources) + 1) * sizeof(void *))
-    if src == NULL:
-        raise MemoryError
-    try:
-        if before is not None:
-            source_array(before, &operand)
-            if operand.nbytes != count * <size_t> wide:
-                raise ValueError(f"the partial result has {operand.nbytes} bytes, not {count * wide}")
-            src[0] = operand.data
-            n = 1
-        for x in sources:
-            source_array(x, &operand)
-            src[n] = operand.data
-            n += 1
-            if operand.nbytes != count * <size_t> itemsize:
-                raise ValueError(f"a source has {operand.nbytes} bytes, not {count * itemsize}")
-        with nogil:
-            reduce_into(&f, result.data, NULL, src, n, count, SHMRING_ORDINARY, SHMRING_ORDINARY)
-    finally:
-        PyMem_Free(src)
+        opened = PyMem_Malloc(count * o.wide + 1)
+        if opened == NULL:
+            raise MemoryError
+        try:
+            fold(o, opened, count, src, 1, NULL, 0)
+            return fold(o, out, count, src + 1, n - 1, opened, total)
+        finally:
+            PyMem_Free(opened)
+    f.kernel, f.closes, f.total = o.kernel, NULL, total
+    f.itemsize = f.first_itemsize = o.itemsize
+    f.dst_itemsize = o.itemsize if total else o.wide
+    if before != NULL:
+        f.first_itemsize = o.wide
+        src[0] = before
+    if o.carrier != NULL and total == 0:
+        f.kernel = o.carrier.opens if before == NULL else o.carrier.carries
+    elif o.carrier != NULL and before != NULL:
+        f.kernel, f.closes = NULL, o.carrier.closes
+    with nogil:
+        reduce_into(&f, out, NULL, src + (before == NULL), n + (before != NULL), count, SHMRING_ORDINARY,
+                    SHMRING_ORDINARY)
+    return 0

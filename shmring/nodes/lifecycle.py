@@ -11,7 +11,6 @@ import copy
 import operator
 import pickle
 import weakref
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,10 +29,12 @@ from shmring.errors import (
     ShmringError,
 )
 from shmring.nodes.deaths import DeathWatch
-from shmring.nodes.exchange import CallExchange, Rooms
-from shmring.nodes.execute import Executor, Operand, PlanCache
+from shmring.nodes.exchange import Exchange
 from shmring.nodes.plan.layout import Layout
-from shmring.nodes.wire import Deadline, Wire, WireError
+from shmring.nodes.program import Program
+from shmring.nodes.programs import Programs
+from shmring.nodes.repeats import Repeats
+from shmring.nodes.wire import UNLIMITED, Deadline, Wire, WireError
 from shmring.sync.turn import Turn
 
 RECORD_NBYTES = 4096
@@ -71,12 +72,13 @@ class NodesLifecycle:
         self.reproducible = reproducible
         self.node, self.local_rank = self.layout.places[self.rank]
         self._timeout_s = local.config.timeout
+        self._is_alone = local.size == 1
         wire.await_all(self._timeout_s)  # a rank that left earlier would break the connections of the others
         self._ncalls = 0
         self._turn = Turn(self.name)
         self.object_turn = Turn(self.name)
-        self._plans = PlanCache()
-        self._rooms = Rooms()
+        self._repeats = Repeats()
+        self._programs = Programs(self.layout, self.rank, local, Exchange(wire))
         self._failure: ShmringError | None = None
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
@@ -135,21 +137,20 @@ class NodesLifecycle:
 
     # ---- a call ----
 
-    def _execute(self, what: str, build, key: tuple, operand: Operand, x, out, timeout) -> None:
-        """One collective, in the turn: its plan is ``build(layout, rank, *key)``. Any failure breaks the group."""
-        self.check_usable()
+    def _execute(self, program: Program, x: np.ndarray | None, out: np.ndarray | None, timeout) -> None:
+        """One collective, in the turn. Any failure breaks the group."""
+        if self.is_closed or self.is_inherited or self._failure is not None:
+            self.check_usable()
         self._ncalls += 1
         try:
-            deadline = Deadline(self._timeout_s if timeout is ... else timeout)
-            exchange = CallExchange(self.wire, self._ncalls, what, deadline, self._rooms)
-            program = self._plans.find((self.layout, self.rank, *key), build, operand)
-            if self.local.size > 1:  # so that the node's ranks compare the whole call
-                self.local.engine.remember(zlib.crc32(f"{self._ncalls}: {what}".encode()))
-            Executor(self.local, exchange, program, self.wire.is_passive).run(x, out)
+            timeout_s = self._timeout_s if timeout is ... else timeout
+            if not self._is_alone:  # so that the node's ranks compare the whole call
+                self.local.engine.remember(program.digest ^ self._ncalls << 32)
+            program.run(self._ncalls, x, out, UNLIMITED if timeout_s is None else Deadline(timeout_s))
         except (ShmringError, WireError) as error:
-            raise self._break(error, f"call {self._ncalls}: {what}") from error
+            raise self._break(error, f"call {self._ncalls}: {program.what}") from error
         except BaseException as error:
-            self._break(AbortedError(f"{type(error).__name__} in call {self._ncalls}: {what}", self.local_rank))
+            self._break(AbortedError(f"{type(error).__name__} in call {self._ncalls}: {program.what}", self.local_rank))
             raise
 
     def _checked_rank(self, number: Any, name: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shmring.nodes import flat
 from shmring.nodes.calls import Arguments, FunctionCall, NodesCalls
-from shmring.nodes.execute import Operand
+from shmring.nodes.operand import Operand
 from shmring.nodes.plan import movement
 
 _BYTES = Operand("", -1, 1, 1)
@@ -23,6 +23,8 @@ class NodesMovement(NodesCalls):
     def broadcast(self, x, *, root=0, timeout=..., async_op=False):
         """As `shmring.Communicator.broadcast`."""
         root = self._checked_rank(root, "root")
+        if self._repeats.make(self, "broadcast", root, x, None if self.rank == root else x, timeout, async_op):
+            return x
 
         def opened() -> Arguments:
             whole = flat.source(x) if self.rank == root else flat.target(x)
@@ -31,7 +33,7 @@ class NodesMovement(NodesCalls):
             key = (whole.count, whole.itemsize, root)
             return Arguments(what, movement.broadcast, key, _move(whole), whole, out, x)
 
-        return self._collective(f"broadcast(root={root})", opened, timeout, async_op)
+        return self._collective(f"broadcast(root={root})", opened, timeout, async_op, ("broadcast", root))
 
     def broadcast_many(self, arrays, *, root=0, timeout=..., async_op=False):
         """As `shmring.Communicator.broadcast_many`; one call for each array."""
@@ -48,6 +50,8 @@ class NodesMovement(NodesCalls):
 
     def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.all_gather`."""
+        if out is not None and counts is None and self._repeats.make(self, "all_gather", 0, x, out, timeout, async_op):
+            return out
         rows = row_counts(counts, self.size, "counts")
         if out is None:
             out = flat.empty_like(x, self._whole_shape(x, rows))
@@ -56,12 +60,14 @@ class NodesMovement(NodesCalls):
             source, target = flat.source(x), flat.target(out)
             sizes = self._sizes(x, source, rows)
             check_out("out", target, source, sum(sizes))
-            flat.check_overlap(source, target, sum(sizes[: self.rank]) * source.itemsize)
+            offset = sum(sizes[: self.rank]) * source.itemsize
+            flat.check_overlap(source, target, offset)
             what = f"all_gather({source.dtype} x {sum(sizes)}{digest(rows)})"
             key = (sizes, source.itemsize)
-            return Arguments(what, movement.all_gather, key, _move(source), source, target, out)
+            return Arguments(what, movement.all_gather, key, _move(source), source, target, out, offset)
 
-        return self._collective("all_gather", opened, timeout, async_op)
+        repeat = ("all_gather", 0) if rows is None else None
+        return self._collective("all_gather", opened, timeout, async_op, repeat)
 
     def gather(self, x, out=None, *, root=0, counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.gather`."""

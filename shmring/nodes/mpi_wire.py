@@ -20,13 +20,13 @@ from mpi4py import MPI
 
 from shmring.engine import lifecycle
 from shmring.errors import CollectiveTimeoutError, PeerLostError
+from shmring.nodes.mpi_transfers import MpiTransfers
 from shmring.nodes.wire import Channel, Wire, WireError
 
-SPIN_TESTS = 200  # before a wait lets others run between two tests,
+SPIN_TESTS = 64  # before a wait looks for notices, and lets others run, between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
 SLEEPS_S = (20e-6, 1e-3)  # first and longest sleep
 LINGER_S = 0.05  # for the notices of others that leave at the same time
-NOTICE_TESTS = 64  # between two looks for notices
 NOTICE_NBYTES = 4096 + 8
 
 _FAILED, _LEFT = 1, 2
@@ -77,7 +77,7 @@ class MpiWire(Wire):
         self._comm = comm
         self._others = others
         self._tags = (comm.Get_attr(MPI.TAG_UB) + 1) // (_NOTICE + 1)  # of each channel; MPI guarantees 32767 in all
-        self._is_cut = False
+        self.transfers = MpiTransfers(self, comm, self._tags)
         self._works: dict[int, tuple[Any, np.ndarray]] = {}  # pending, with the memory that MPI reads or writes
         self._looking = threading.Lock()  # for notices and envelopes: taken without waiting
         self._failure: bytes | None = None
@@ -89,6 +89,10 @@ class MpiWire(Wire):
         self._envelopes: _Inbox | None = None
         self._handlers: tuple | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.transfers.is_cut
 
     # ---- data ----
 
@@ -102,30 +106,28 @@ class MpiWire(Wire):
 
     def _begin(self, start: Callable, data: np.ndarray, peer: int, channel: Channel, number: int) -> Any:
         if self._is_cut:
-            raise self._lost_error(peer)
+            raise self.lost_error(peer)
         try:
             work = start([data, MPI.BYTE], peer, channel * self._tags + number % self._tags)
         except MPI.Exception as error:
-            raise self._died_error(peer, error) from error
+            raise self.died_error(peer, error) from error
         self._works[id(work)] = work, data
         return work
 
     def wait(self, work: Any, peer: int, left_s: float | None = None) -> None:
         """As `Wire.wait`."""
-        test, ntests, since = work.Test, 0, 0.0
-        try:
-            for _ in range(NOTICE_TESTS):
-                if test():
-                    self._works.pop(id(work), None)
-                    return
-        except MPI.Exception as error:
-            raise self._died_error(peer, error) from error
+        self.await_success(work.Test, peer, left_s)
+        self._works.pop(id(work), None)
+
+    def await_success(self, test: Callable[[], bool], peer: int, left_s: float | None) -> None:
+        """Wait until ``test``, of something pending with this rank, succeeds; errors as of `wait`."""
+        since = 0.0
+        for _ in range(SPIN_TESTS):
+            if self._attempt(peer, test):
+                return
         while not self._attempt(peer, test):
-            ntests += 1
-            if ntests < SPIN_TESTS and ntests % NOTICE_TESTS:
-                continue
             if self._is_lost(peer) and not self._attempt(peer, test):
-                raise self._lost_error(peer)
+                raise self.lost_error(peer)
             now = time.monotonic()
             since = since or now
             if left_s is not None and now - since > left_s:
@@ -135,18 +137,19 @@ class MpiWire(Wire):
                 os.sched_yield()
             else:
                 time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], (now - since) / 64)))
-        self._works.pop(id(work), None)
 
     def _attempt(self, peer: int, function: Callable, *args) -> Any:
         try:
             return function(*args)
         except MPI.Exception as error:
-            raise self._died_error(peer, error) from error
+            raise self.died_error(peer, error) from error
 
-    def _died_error(self, peer: int, error: Exception) -> WireError:
+    def died_error(self, peer: int, error: Exception) -> WireError:
+        """The error of a call with that rank that MPI refused."""
         return WireError(PeerLostError(f"{self.name}: rank {peer}, on another node, died or left ({error})", peer))
 
-    def _lost_error(self, peer: int) -> WireError:
+    def lost_error(self, peer: int) -> WireError:
+        """The error of a wait for a rank from which nothing more will come."""
         how = "has left the group" if peer in self._left else "failed, or this rank has closed its connections"
         return WireError(PeerLostError(f"{self.name}: rank {peer}, on another node, {how}", peer))
 
@@ -199,10 +202,14 @@ class MpiWire(Wire):
         """As `Wire.has_left`."""
         return peer in self._left
 
+    def abandon(self, memory: object) -> None:
+        """As `Wire.abandon`: it is kept until the process ends."""
+        _abandoned.append(memory)
+
     def cut(self) -> None:
         """As `Wire.cut`. To the others, notices say so; what is pending here keeps its memory."""
         if not self._is_cut:
-            self._is_cut = True
+            self.transfers.is_cut = True
             _abandoned.extend(self._works.values())
 
     def join(self, timeout_s: float) -> None:
@@ -264,14 +271,14 @@ class MpiWire(Wire):
         for what in nexts:
             what()
         if self._failure is not None:
-            raise self._lost_error(self.rank)
+            raise self.lost_error(self.rank)
         for peer in self._left & self._listening - self._ended:
             self._ended.add(peer)
-            lost(peer, self._lost_error(peer))
+            lost(peer, self.lost_error(peer))
         return bool(nexts)
 
 
-_abandoned: list[tuple[Any, np.ndarray]] = []
+_abandoned: list[object] = []
 
 # A second time, as mpi4py was imported before: these leave before it ends MPI.
 atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)

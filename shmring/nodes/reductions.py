@@ -11,8 +11,8 @@ from shmring.arrays.dtype_codec import dtype_with_code
 from shmring.dtypes import DTYPES
 from shmring.nodes import flat
 from shmring.nodes.calls import Arguments, FunctionCall
-from shmring.nodes.execute import Operand
 from shmring.nodes.movement import NodesMovement, check_out, digest, row_counts, width_of
+from shmring.nodes.operand import Operand
 from shmring.nodes.plan import reduction
 from shmring.nodes.plan.cost import choose
 
@@ -29,6 +29,8 @@ class NodesReductions(NodesMovement):
 
     def all_reduce(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce`."""
+        if self._repeats.make(self, "all_reduce", op, x, x if out is None else out, timeout, async_op):
+            return x if out is None else out
         return self._reduction("all_reduce", x, out, op, timeout, async_op)
 
     def reduce(self, x, out=None, *, root=0, op="sum", timeout=..., async_op=False):
@@ -45,6 +47,9 @@ class NodesReductions(NodesMovement):
 
     def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.reduce_scatter`."""
+        is_whole = out is not None and counts is None
+        if is_whole and self._repeats.make(self, "reduce_scatter", op, x, out, timeout, async_op):
+            return out
         if callable(op):
             if counts is not None:
                 raise TypeError("a callable op cannot reduce with counts: pass an op by name, or no counts")
@@ -59,13 +64,15 @@ class NodesReductions(NodesMovement):
             width = self._width(x, rows, source.count)
             sizes = tuple([width] * self.size if rows is None else (n * width for n in rows))
             check_out("out", target, source, sizes[self.rank])
-            flat.check_overlap(target, source, sum(sizes[: self.rank]) * source.itemsize)
+            place = sum(sizes[: self.rank]) * source.itemsize
+            flat.check_overlap(target, source, place)
             key = (sizes, source.itemsize, *self._algorithm("reduce_scatter", source, name))
             what = f"reduce_scatter({name}, {source.dtype} x {source.count}{digest(rows)})"
             operand = _operand(name, source)
-            return Arguments(what, reduction.reduce_scatter, key, operand, source, target, out)
+            return Arguments(what, reduction.reduce_scatter, key, operand, source, target, out, -place)
 
-        return self._collective(f"reduce_scatter({op})", opened, timeout, async_op)
+        repeat = ("reduce_scatter", op) if rows is None else None
+        return self._collective(f"reduce_scatter({op})", opened, timeout, async_op, repeat)
 
     def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce_many`; arrays of one dtype share a call."""
@@ -106,10 +113,10 @@ class NodesReductions(NodesMovement):
     # ---- what they share ----
 
     def _reduction(self, kind: str, x, out, op, timeout, async_op, root: int = -1) -> Any:
+        into = x if out is None else out
         if callable(op):
             return self._by_function(kind, x, out, op, root, timeout, async_op)
         has_out = kind != "reduce" or self.rank == root
-        into = x if out is None else out
 
         def opened() -> Arguments:
             target = flat.target(into) if has_out else None
@@ -120,7 +127,8 @@ class NodesReductions(NodesMovement):
                 flat.check_overlap(target, source, 0)
             return Arguments(*described, source, target, into if has_out else None)
 
-        return self._collective(f"{kind}({op})", opened, timeout, async_op)
+        repeat = (kind, op) if kind == "all_reduce" else None
+        return self._collective(f"{kind}({op})", opened, timeout, async_op, repeat)
 
     def _described(self, kind: str, op: str, source: flat.Flat, root: int) -> tuple[str, Callable, tuple, Operand]:
         """The first fields of `Arguments`, which depend on these only."""

@@ -9,11 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shmring.errors import ShmringError
+
+if TYPE_CHECKING:
+    from shmring.nodes.transfers import Transfers
 
 # Waits for another node last a little longer than the waits within that node, so that the error names the rank that is
 # late and not one that waits for it.
@@ -50,6 +53,9 @@ class Deadline:
         return None if self._at is None else max(0.0, self._at - time.monotonic() + grace_s)
 
 
+UNLIMITED = Deadline(None)
+
+
 class Wire(ABC):
     """Connections from this rank to the ranks of other nodes. Data are arrays of uint8.
 
@@ -62,6 +68,10 @@ class Wire(ABC):
         Whether messages make progress only in calls of the wire. A thread that waits for envelopes calls `poll` then.
     survives_deaths : bool
         Whether a failure may be published although ranks have died.
+    short_nbytes : int
+        Longest content of a call that is sent with its header.
+    transfers : Transfers
+        Sends and receives for compiled code.
     """
 
     name: str
@@ -69,6 +79,8 @@ class Wire(ABC):
     size: int
     is_passive = False
     survives_deaths = True
+    short_nbytes = 16384
+    transfers: Transfers
 
     @abstractmethod
     def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
@@ -81,6 +93,9 @@ class Wire(ABC):
     @abstractmethod
     def wait(self, work: Any, peer: int, left_s: float | None = None) -> None:
         """Wait for pending work with this rank; `WireError` if it fails, after which the wire cannot be used."""
+
+    def abandon(self, memory: object) -> None:  # noqa: B027  nothing to do where pending work keeps its memory
+        """After a failure: what is pending may still read or write this memory."""
 
     @abstractmethod
     def cut(self) -> None:

@@ -144,3 +144,6 @@ cdef class Turn:
     cdef readonly str name
     cdef readonly bint is_reentrant
     cdef int depth                 # of calls of the thread that has it
+
+    cpdef take(self)
+    cpdef give(self)

@@ -89,13 +89,13 @@ cdef class Turn:
         self.name = name
         self.is_reentrant = is_reentrant
 
-    def take(self):
+    cpdef take(self):
         """Take the turn, once it is free; if this raises, it is not taken. For hooks that the interpreter calls."""
         if not self.is_reentrant or not has_turn(&self.turn):
             take_turn(&self.turn, self.queue, self.name)
         self.depth += 1
 
-    def give(self):
+    cpdef give(self):
         """Give the turn that `take` has taken; no effect if this thread does not have it."""
         if not has_turn(&self.turn):
             return

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from shmring.errors import CollectiveTimeoutError, PeerLostError
+from shmring.nodes.transfers import Transfers
 from shmring.nodes.wire import ANSWER_S, Channel, Wire, WireError
 
 _UNLIMITED = timedelta(days=3650)
@@ -38,9 +39,11 @@ class GlooWire(Wire):
         Of connecting.
     """
 
+    short_nbytes = 128 * 1024  # each message wakes threads of gloo, which takes longer than to copy this
+
     def __init__(self, name: str, store, rank: int, size: int, timeout_s: float | None) -> None:
         self.name, self.rank, self.size = name, rank, size
-        self._store = store
+        self._store, self.transfers = store, Transfers(self)
         timeout = connecting(timeout_s)
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("transport", store), rank, size, timeout)
         self._is_cut = False

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -271,6 +272,64 @@ def refusals(comm):
     assert (comm.all_reduce(np.ones(2)) == comm.size).all()
     comm.close()
     raises(shmring.ClosedError, comm.barrier, "is closed")
+
+
+def repeats(comm):
+    """Calls that agree with an earlier one take a shorter way; what does not agree must not."""
+    n, me = comm.size, comm.rank
+    for count in range(1, 100):  # more than plans are kept
+        for _ in range(2):
+            assert (comm.all_reduce(np.full(count, me + 1.0)) == sum(range(n + 1))).all()
+    for count in (1, 50, 1, 20_000, 300_000):
+        rows = numbers(comm, count, np.int32)
+        for k in range(4):
+            x, out = rows[me] + k, np.zeros(count, np.int32)
+            assert comm.all_reduce(x, out) is out
+            assert np.array_equal(out, sum(rows) + n * k)
+            assert np.array_equal(x, rows[me] + k)
+            assert np.array_equal(comm.all_reduce(x.astype(np.float64)), sum(rows) + n * k)
+            assert np.array_equal(comm.all_reduce(x, op="max" if k % 2 else "sum"),
+                                  np.max(rows, 0) + k if k % 2 else sum(rows) + n * k)  # fmt: skip
+            striped = np.zeros((n, 2 * count), np.int32)[:, ::2]
+            assert comm.all_gather(rows[me], striped) is striped
+            assert np.array_equal(striped, rows)
+            whole = np.zeros((n, count), np.int32)
+            whole[me] = rows[me] + k
+            comm.all_gather(whole[me], whole)  # in place
+            assert np.array_equal(whole, np.array(rows) + k)
+            comm.reduce_scatter(whole, out)
+            assert np.array_equal(out, n * (rows[me] + k))
+            x = rows[me] + k
+            x.flags.writeable = me != 1
+            assert comm.broadcast(x, root=1) is x
+            assert np.array_equal(x, rows[1] + k)
+            locked = np.zeros(count, np.int32)
+            locked.flags.writeable = False
+            memory = np.zeros(2 * count + 1, np.int32)
+            for kind, call in (
+                (TypeError, partial(comm.all_reduce, x, locked)),
+                (TypeError, partial(comm.all_reduce, x, "text")),
+                (TypeError, partial(comm.all_reduce, x, np.zeros(count, np.float32))),
+                (ValueError, partial(comm.all_gather, x, np.zeros((n, count + 1), np.int32))),
+                (ValueError, partial(comm.all_gather, whole.reshape(-1)[1 : count + 1], whole)),
+                (ValueError, partial(comm.all_reduce, x, timeout=-1)),
+                (ValueError, partial(comm.all_reduce, memory[:count], memory[count // 2 + 1 :][:count])),
+            )[: 7 if count > 1 else 4]:  # one element overlaps with nothing
+                raises(kind, call)
+    for _ in range(2):
+        x = np.ones(7)
+        work = comm.all_reduce(x, async_op=True)
+        y = comm.all_reduce(np.ones(7))
+        assert work.wait() is x
+        assert (x == n).all()
+        assert (y == n).all()
+    calls = [partial(comm.all_gather, np.zeros(3), np.zeros((n, 3))), partial(comm.all_reduce, np.zeros(3))]
+    for call in calls:
+        call()
+    raises(shmring.MismatchError, calls[me > 0], "disagree")
+    raises(shmring.MismatchError, lambda: comm.all_reduce(np.zeros(3)))
+    comm.close()
+    raises(shmring.ClosedError, lambda: comm.all_reduce(np.zeros(3)))
 
 
 def disagreement(comm):

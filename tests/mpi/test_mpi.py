@@ -16,7 +16,8 @@ CHECKS = Path(__file__).with_name("mpi_checks.py")
 DEATHS = Path(__file__).with_name("mpi_deaths.py")
 EVERYWHERE = ("collectives", "messages")
 ONCE = (
-    "bits", "objects", "background", "groups", "merged", "rails", "refusals", "disagreement", "abort", "late", "leaves",
+    "bits", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
+    "late", "leaves",
 )  # fmt: skip
 
 

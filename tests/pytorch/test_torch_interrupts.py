@@ -32,6 +32,7 @@ class Group:
     """What a communicator of several nodes has of calls and requests."""
 
     name, layout, rank, ticks_s = "group", None, 0, None
+    _programs = SimpleNamespace(find=lambda *_: None)
 
     def __init__(self):
         self.turn, self._turn = Turn(self.name, is_reentrant=True), Turn(self.name)
