@@ -17,7 +17,7 @@ class Network(NamedTuple):
 
     latency_s: float
     per_byte_s: float
-    per_added_byte_s: float = 0.1e-9
+    per_added_byte_s: float = 0.025e-9
 
     def seconds(self, cost: Cost) -> float:
         """The time of a collective, if nothing else takes any."""

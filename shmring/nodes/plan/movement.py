@@ -38,7 +38,7 @@ def _along_tree(b: Builder, part: Span, home: int) -> None:
         if place + bit < n:
             children.append((place + bit + home) % n)
     parent = (place - (place & -place) + home) % n
-    pieces = list(part.pieces(b.piece_count)) if n > 2 else [part]  # between two nodes, no node forwards
+    pieces = list(part.pieces(b.piece_count))
     for piece in pieces if place else ():
         b.recv(piece, parent)
     for piece in pieces:

@@ -35,6 +35,9 @@ def all_reduce(layout: Layout, rank: int, count: int, itemsize: int, algorithm: 
     """OUT is the sum of all ranks' X on every rank."""
     b = Builder(layout, rank, itemsize)
     out = Span(OUT, 0, count)
+    if algorithm == "gather" and layout.size == len(layout):
+        _fold_pieces(b, Span(X, 0, count), out)
+        return b.plan(algorithm)
     if algorithm == "gather":
         _gather_rows(b, Rows(b, merged), count, [(out, 0)], range(len(layout)), 0)
         b.local_call("broadcast", out, out)
@@ -89,31 +92,42 @@ def reduce_scatter(
     ours = [sizes[r] for r in b.ours]
     own = Span(OUT, 0, sizes[rank])
     if algorithm == "gather":
-        blocks = own if b.is_alone else b.temp("blocks", sum(ours) if b.local == 0 else 0)
+        blocks = own if b.is_alone else b.temp("blocks", sum(ours))
         starts = [0, *accumulate(sizes)]
         outs = [(to, starts[r]) for r, to in zip(b.ours, blocks.split(ours), strict=True)]
         _gather_rows(b, Rows(b, merged), sum(sizes), outs, range(len(layout)), 0)
-        b.local_call("scatter", blocks if b.local == 0 else None, own, counts=ours)
+        if not b.is_alone:
+            b.local_call("broadcast", blocks, blocks)  # of what is short, faster than a scatter
+            b.add(Copy(own, blocks.split(ours)[b.local]))
         return b.plan(algorithm)
     x = b.by_node(sizes)
-    parts = x.split([sum(sizes[r] for r in ranks) for ranks in layout.nodes])
-    rails = [b.rails(part.count) for part in parts]
-    mine = own if b.is_alone else b.temp("mine", rails[b.node][b.local])
+    counts = [sum(sizes[r] for r in ranks) for ranks in layout.nodes]
+    rails = [b.rails(count) for count in counts]
+    is_own = rails[b.node] == ours  # each rank of the node adds what it is to get
+    is_one = all(rail[0] == count for rail, count in zip(rails, counts, strict=True))  # one rail has everything
+    mine = own if is_own else b.temp("mine", rails[b.node][b.local])
     if algorithm == "chain":
-        for node, part in enumerate(parts):
+        for node, part in enumerate(x.split(counts)):
             rows = _rail_rows(b, part, rails[node], merged)
             b.is_after = True
             _chain(b, rows, mine, [node], stream=node * (len(layout.runs) + 1))
     else:
-        columns = [_rail_rows(b, part, rails[node], merged) for node, part in enumerate(parts)]
+        if is_one:
+            rows = _rail_rows(b, x, [x.count] + [0] * (len(ours) - 1), merged)
+            by_row = [row.split([row.count and count for count in counts]) for row in rows]
+        else:
+            columns = [_rail_rows(b, part, rails[node], merged) for node, part in enumerate(x.split(counts))]
+            by_row = [list(row) for row in zip(*columns, strict=True)]
         if _has_rail(b):
-            by_row = [[column[i] for column in columns] for i in range(len(columns[0]))]
             targets = [mine if node == b.node else mine.part(0, 0) for node in range(len(layout))]
             _fold_direct(b, Rows(b, merged), by_row, targets, returns=False)
     b.is_after = True
-    if not b.is_alone:
-        whole = b.temp("node", sum(ours))
-        b.local_call("all_gather", mine, whole, counts=rails[b.node])
+    if not is_own:
+        whole = mine if is_one and b.local == 0 else b.temp("node", sum(ours))
+        if is_one:
+            b.local_call("broadcast", whole, whole)
+        else:
+            b.local_call("all_gather", mine, whole, counts=rails[b.node])
         b.add(Copy(own, whole.split(ours)[b.local]))
     return b.plan(algorithm)
 
@@ -198,6 +212,24 @@ def _gather_rows(
             b.add(Fold(out, sources, None, b.layout.size))
 
 
+def _fold_pieces(b: Builder, own: Span, out: Span) -> None:
+    """The gather algorithm where every node has one rank: each sends its vector to all, a piece while others travel."""
+    blocks = b.temp("rows", own.count * len(b.others)).split([own.count] * len(b.others))
+    rows = sorted([(b.node, own), *zip(b.others, blocks, strict=True)])
+    pieces = [(node, list(row.pieces(b.piece_count))) for node, row in rows]
+    for k in range(len(pieces[0][1])):
+        for node, row in pieces:
+            if node != b.node:
+                b.recv(row[k], node)
+        for node in b.others:
+            b.send(pieces[b.node][1][k], node)
+    for k, result in enumerate(out.pieces(b.piece_count)):
+        for node in b.others:
+            b.wait(node)
+        b.add(Settle(len(b.others)))  # since the result may belong there
+        b.add(Fold(result, tuple(row[k] for _, row in pieces), None, b.layout.size))
+
+
 def _has_rail(b: Builder) -> bool:
     return b.local < b.layout.nleaders
 
@@ -206,13 +238,16 @@ def _rail_rows(b: Builder, part: Span, rails: list[int], merged: bool) -> list[S
     """This rail's slice of ``part``, a part of X, of each rank of the node; or the node's sum of it."""
     if b.is_alone:
         return [part]
-    own = rails[b.local]
+    own, is_one = rails[b.local], rails[0] == part.count
+    block = b.temp("rows", own if merged else own * len(b.ours))
+    if is_one:
+        b.local_call("reduce" if merged else "gather", part, block if b.local == 0 else None)
+    elif merged:
+        b.local_call("reduce_scatter", part, block, counts=rails)
+    else:
+        b.local_call("all_to_all", part, block, counts=rails, to=[own] * len(b.ours))
     if merged:
-        row = b.temp("row", own)
-        b.local_call("reduce_scatter", part, row, counts=rails)
-        return [row]
-    block = b.temp("rows", own * len(b.ours))
-    b.local_call("all_to_all", part, block, counts=rails, to=[own] * len(b.ours))
+        return [block]
     return block.split([own] * len(b.ours))
 
 
