@@ -22,7 +22,7 @@ from shmring._c.layout cimport (SHMRING_NCOSTS, SHMRING_NSTORES, SHMRING_NWAYS, 
 
 cdef enum:             # in tries
     FIRST_PERIOD = 8   # each period is twice as long as the one before: the first decision may reflect cold caches
-    PERIOD = 64        # the longest: where all other ways take twice as long, trials cost 5 % of the time
+    PERIOD = 128       # the longest: where all other ways take twice as long, trials cost 2.5 % of the time
 
 
 cdef struct place_t:
@@ -33,10 +33,11 @@ cdef struct place_t:
 cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil:
     """Trials of each way in a period, for a plan of ``rounds`` rounds whose slots cycle through ``places`` places.
 
-    Until all places have been written in one way, their lines are where the way before left them. Of the two calls
-    after that the faster one counts.
+    Until all places have been written in one way, their lines are where the way before left them; the second time some
+    still are. Of the two calls after that the faster one counts.
     """
-    return 2 + places // max(rounds, <uint64_t> 1)
+    rounds = max(rounds, <uint64_t> 1)
+    return 2 + (2 * places + rounds - 1) // rounds
 
 
 cdef verdict_t next_call(stores_t *s, int *way) noexcept nogil:

@@ -272,14 +272,14 @@ def test_a_root_that_runs_ahead_overwrites_nothing(n):
 
 def look_at_stats(comm, stores, kind):
     x = np.ones(100_000)
-    for _ in range(40):
+    for _ in range(100):
         comm.all_reduce(x, op="max") if kind == "all_reduce" else comm.broadcast(x, root=1)
     stats = comm.stats()
     (program,) = stats["programs"]
     assert (program["kind"], program["nbytes"]) == (kind, x.nbytes)
-    assert stats["rounds"] >= 20 * program["rounds"]  # an exchange has about half as many
+    assert stats["rounds"] >= 50 * program["rounds"]  # an exchange has about half as many
     if stores < 0:
-        assert program["calls"] == 40
+        assert program["calls"] == 100
         assert all(us > 0 for us in program["trial_us"])
         assert program["stores"] == WAYS[program["trial_us"].index(min(program["trial_us"]))]
     else:
