@@ -131,7 +131,7 @@ def test_after_the_timeout_ranks_in_calls_are_ended_and_those_that_never_call_ar
     try:
         with pytest.raises(TimeoutError, match="ranks 0, 1 of 2"), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            shmring.spawn(work, 2, threads=True, timeout=0.3, grace=0.5 * PATIENCE)
+            shmring.spawn(work, 2, threads=True, timeout=0.3 * PATIENCE, grace=0.5 * PATIENCE)
         assert ["ranks 0 are still running" in str(warning.message) for warning in caught] == [True]
     finally:
         stop.set()
