@@ -10,7 +10,7 @@ from shmring.sync.turn cimport FREE_THREADED, turn_t
 
 cdef class Membership:
     cdef engine_t c
-    cdef readonly list segments          # by rank
+    cdef list current_segments           # by rank; see `segments`
     cdef tuple mappings                  # of the segments: keeps the memory mapped
     cdef Heap heap                       # the private memory that `c` points to
     cdef readonly object config

@@ -58,7 +58,7 @@ cdef class Membership:
             if (<Mapping?> mapping).address == NULL or (<Mapping> mapping).nbytes < nbytes:
                 raise ValueError(f"{mapping!r} does not hold an outbox of {nbytes} bytes")
         self.nonces = b"".join([segment.header.nonce for segment in segments])
-        self.segments = segments
+        self.current_segments = segments
         self.config = config
         self.name = name
         self.turn_queue = SimpleQueue()
@@ -224,6 +224,12 @@ cdef class Membership:
             memcpy(at + j * COPY_NBYTES, (<Mapping> self.mappings[j]).address, COPY_NBYTES)
         return account([look(bytes(copies[j * COPY_NBYTES:(j + 1) * COPY_NBYTES])) for j in range(nlooks)])
 
+    @property
+    def segments(self):
+        """The outboxes, by rank; none once closed."""
+        with cython.critical_section(self):      # another thread may close
+            return self.current_segments
+
     def left_ranks(self):
         """The ranks that have closed."""
         return [j for j, state in enumerate(self.rank_states()) if state == HAS_LEFT]
@@ -234,7 +240,8 @@ cdef class Membership:
 
     def dead_pids(self):
         """The process ids of the ranks that died without having closed."""
-        return [self.segments[j].header.pid for j, state in enumerate(self.rank_states()) if state == HAS_DIED]
+        segments = self.segments
+        return [segments[j].header.pid for j, state in enumerate(self.rank_states()) if state == HAS_DIED]
 
     # ---- leaving ----
 
@@ -267,7 +274,7 @@ cdef class Membership:
         self.is_closed = True      # no other thread has run since the loop has found no thread in a call
         if has_turns:
             self.give_turns()
-        segments, self.segments = self.segments, []
+        segments, self.current_segments = self.current_segments, []
         mappings, self.mappings = self.mappings, ()
         dead, error, team = [], None, self.team
         try:

@@ -240,9 +240,11 @@ cdef class Mapping:
     @property
     def huge_nbytes(self):
         """Bytes that this process maps by huge pages now, according to the kernel; 0 where it does not report it."""
-        if self.address == NULL:
+        with cython.critical_section(self):
+            address = <size_t> self.address
+        if address == 0:
             return 0
-        start, inside, kib = f"{<size_t> self.address:x}-", False, 0
+        start, inside, kib = f"{address:x}-", False, 0
         try:
             with open("/proc/self/smaps") as smaps:
                 for line in smaps:

@@ -6,8 +6,6 @@ whether a handle is an int (MPICH and its kind) or a pointer (Open MPI); mpi4py 
 
 import ctypes
 
-from mpi4py import MPI
-
 from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -43,7 +41,7 @@ cdef class MpiTransfers(Transfers):
     ntags : int
         Of each channel.
     """
-    cdef object comm
+    cdef object comm, mpi       # the module mpi4py.MPI
     cdef int ntags
     cdef bint has_pointers
     cdef uintptr_t isend, irecv, comm_handle, byte_handle
@@ -51,14 +49,16 @@ cdef class MpiTransfers(Transfers):
 
     def __init__(self, wire, comm, int ntags):
         Transfers.__init__(self, wire)
+        from mpi4py import MPI
+
         size = MPI._sizeof(MPI.Comm)
         if size not in (sizeof(int), sizeof(void *)) or MPI._sizeof(MPI.Status) > STATUS_NBYTES:
             raise RuntimeError(f"this MPI has handles of {size} bytes, which shmring does not know")
         library = ctypes.CDLL(MPI.__file__)
-        self.comm, self.ntags, self.has_pointers = comm, ntags, size == sizeof(void *)
+        self.comm, self.mpi, self.ntags, self.has_pointers = comm, MPI, ntags, size == sizeof(void *)
         self.isend, self.irecv = _address(library.MPI_Isend), _address(library.MPI_Irecv)
         self.test_one = <test_function> <uintptr_t> _address(library.MPI_Test)
-        self.comm_handle, self.byte_handle = _handle(comm), _handle(MPI.BYTE)
+        self.comm_handle, self.byte_handle = _handle(MPI, comm), _handle(MPI, MPI.BYTE)
 
     cdef int send(self, const void *data, size_t nbytes, object owner, int peer, int channel, uint32_t number,
                   work_t *work) except -1:
@@ -84,7 +84,7 @@ cdef class MpiTransfers(Transfers):
             code = (<int_begin> function)(
                 data, <int> nbytes, <int> self.byte_handle, peer, tag, <int> self.comm_handle, &work.handle)
         if code != 0:
-            raise self.wire.died_error(peer, MPI.Exception(code))
+            raise self.wire.died_error(peer, self.mpi.Exception(code))
         work.is_pending, work.is_python = True, False
         return 0
 
@@ -118,7 +118,7 @@ cdef class MpiTransfers(Transfers):
                 break
         if code != 0:
             with gil:
-                raise self.wire.died_error(peer, MPI.Exception(code))
+                raise self.wire.died_error(peer, self.mpi.Exception(code))
         work.is_pending = not flag
         return flag
 
@@ -131,9 +131,10 @@ cdef class Pending:
 
     def test(self):
         """Whether it is done."""
-        cdef bint is_done
-        with nogil:
-            is_done = self.transfers.test(self.work, self.peer, NTESTS)
+        cdef bint is_done = True
+        if self.work != NULL:
+            with nogil:
+                is_done = self.transfers.test(self.work, self.peer, NTESTS)
         return is_done
 
 
@@ -141,7 +142,7 @@ cdef uintptr_t _address(function) except 0:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-cdef uintptr_t _handle(thing) except? 0:
+cdef uintptr_t _handle(MPI, thing) except? 0:
     cdef uintptr_t handle = 0
     cdef uintptr_t address = MPI._addressof(thing)
     memcpy(&handle, <void *> address, MPI._sizeof(thing))   # of an int: little-endian, as all that shmring supports

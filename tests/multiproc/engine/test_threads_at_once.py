@@ -237,10 +237,12 @@ def test_the_ends_of_a_ring_keep_their_counts():
 
     def pop():
         out = bytearray(8)
-        while consumer.try_pop(out) or not done.is_set():
-            if any(out):
+        while True:
+            is_last = done.is_set()  # before the look, which then finds all that was pushed
+            if consumer.try_pop(out):
                 popped.append(int.from_bytes(out, "little"))
-                out[:] = bytes(8)
+            elif is_last:
+                return
 
     def push_all():
         at_once(*[lambda t=t: push(t) for t in range(1, NTHREADS)])
