@@ -64,8 +64,8 @@ cdef class BroadcastRings(Endpoint):
         if self.is_taken:
             return 0
         offsets = [self.rings.ring(i + 1).ring_offset for i in range(self.count)]
-        if self.is_taken:      # another thread has meanwhile; no Python code runs from here on
-            return 0
+        if self.is_taken:      # another thread has meanwhile, and may be in a call; no Python code runs from here on
+            return self.prepare()
         for i in range(self.count):
             c = &self.cursors[i]
             offset = <size_t>offsets[i]

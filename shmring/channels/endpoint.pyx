@@ -147,11 +147,12 @@ cdef class RingEndpoint(Endpoint):
         processors = None if self.owned_by_lock else os.sched_getaffinity(0)
         only = 1 + min(processors) if processors is not None and len(processors) == 1 else 0
         with self.channel.taking(self.role) as again:
-            if self.is_taken:
-                return 0
-            code = self.attach(again)
-            if not code:
-                self.note_taken(only)
+            if self.is_taken:      # another thread was quicker,
+                code = 0
+            else:
+                code = self.attach(again)
+                if not code:
+                    self.note_taken(only)
         if code == RING_TAKEN:
             pid = self.watch.own.liveness.pid
             state = ("being taken", "alive", "closed by it", "its holder is dead")[ring_end_state(self.watch.own)]
@@ -160,6 +161,7 @@ cdef class RingEndpoint(Endpoint):
             raise SegmentError(f"{self.channel.title} is corrupted: its ring header is invalid")
         if code:
             raise OSError(code, f"cannot register the {self.role} for death detection: {strerror(code).decode()}")
+        self.require_usable(self.role)      # and may be in a call by now
         return 0
 
     cdef void note_taken(self, uint32_t only) noexcept:

@@ -84,7 +84,7 @@ cdef class FanInReceiver(Endpoint):
             raise ValueError("a lease is still open: release it first")
         for receiver in self.receivers:
             receiver.prepare()
-        return 0
+        return self.require_usable("receiver")      # another thread may be in a call by now
 
     # ---- turns ----
 

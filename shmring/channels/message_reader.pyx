@@ -134,7 +134,11 @@ cdef class MessageReader(RingReceiver):
     # ---- whole frames ----
 
     cdef tuple meta_of(self, frame_t *f, uint64_t nbytes):
-        meta = decode_meta(f, nbytes)
+        self.is_busy = True      # decoding may run Python code, and so other threads
+        try:
+            meta = decode_meta(f, nbytes)
+        finally:
+            self.is_busy = False
         if meta is None:
             raise self.corrupt()
         return meta

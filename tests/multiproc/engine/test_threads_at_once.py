@@ -197,6 +197,26 @@ def test_a_communicator_is_closed_while_other_threads_look_at_it_and_use_it():
 # ---- channels ----------------------------------------------------------------------------------------------------
 
 
+def test_threads_that_are_the_first_to_use_an_end_refuse_each_other_too():
+    """One takes the end while the others wait to take it, and is in a call when they go on."""
+    message = np.arange(8 << 10)
+    for _ in range(50):
+        sender, receiver = shmring.channel(1 << 20)
+        for _ in range(8):
+            sender.send(message)
+        got = []
+
+        def receive(receiver=receiver, got=got):
+            for _ in range(8):
+                with unless(RuntimeError, "another thread is in a call"), contextlib.suppress(queue.Empty):
+                    got.append(receiver.recv(0))
+
+        at_once(*[receive] * NTHREADS)
+        assert all(np.array_equal(one, message) for one in got)
+        sender.close()
+        receiver.close()
+
+
 def test_an_end_takes_one_thread_at_a_time_and_refuses_the_others():
     """What a call reports as sent arrives, once, whole and in the order of its thread; nothing else arrives."""
     sender, receiver = shmring.channel(1 << 14)
