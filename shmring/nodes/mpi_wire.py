@@ -26,6 +26,7 @@ from shmring.nodes.wire import Channel, Wire, WireError
 SPIN_TESTS = 64  # before a wait looks for notices, and lets others run, between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
 SLEEPS_S = (20e-6, 1e-3)  # first and longest sleep
+PROGRESS_S = 0.05  # between two calls of MPI at the latest
 LINGER_S = 0.05  # for the notices of others that leave at the same time
 NOTICE_NBYTES = 4096 + 8
 
@@ -88,7 +89,11 @@ class MpiWire(Wire):
         self._listening: set[int] = set()
         self._envelopes: _Inbox | None = None
         self._handlers: tuple | None = None
-        self._thread: threading.Thread | None = None
+        # MPI makes progress only in its calls. A rank that waits in shared memory, or computes, makes none, though what
+        # it sent may not have left.
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"shmring {self.name} messages", daemon=True)
+        self._thread.start()
 
     @property
     def _is_cut(self) -> bool:
@@ -210,13 +215,14 @@ class MpiWire(Wire):
         """As `Wire.cut`. To the others, notices say so; what is pending here keeps its memory."""
         if not self._is_cut:
             self.transfers.is_cut = True
+            self._woken.set()
             _abandoned.extend(self._works.values())
 
     def join(self, timeout_s: float) -> None:
         """Let the notices leave, as long as ``timeout_s``, and receive those of ranks that leave at the same time."""
         until = time.monotonic() + timeout_s
         linger = min(until, time.monotonic() + LINGER_S)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         try:
             while len(self._left) < len(self._others) and self._failure is None and time.monotonic() < linger:
@@ -240,21 +246,23 @@ class MpiWire(Wire):
             return
         self._handlers = room, deliver, lost
         self._envelopes = _Inbox(self._comm, Channel.ENVELOPE * self._tags, room)
-        # MPI makes progress only in its calls, and a rank that waits in shared memory makes none.
-        self._thread = threading.Thread(target=self._serve, name=f"shmring {self.name} messages", daemon=True)
-        self._thread.start()
+        self._woken.set()
 
     def _serve(self) -> None:
-        """Receive envelopes until the wire is cut. Runs in a thread of its own."""
-        assert self._handlers is not None
+        """Have MPI make progress, and receive envelopes, until the wire is cut. Runs in a thread of its own."""
         sleep_s = SLEEPS_S[0]
         try:
             while not self._is_cut:
+                if self._handlers is None:
+                    self._attempt(self.rank, self._comm.Iprobe, MPI.ANY_SOURCE, _NOTICE * self._tags)
+                    self._woken.wait(PROGRESS_S)
+                    continue
                 sleep_s = SLEEPS_S[0] if self.poll() else min(SLEEPS_S[1], 1.2 * sleep_s)
                 time.sleep(sleep_s)
         except WireError as error:
-            for peer in self._listening - self._ended:
-                self._handlers[2](peer, error)
+            if self._handlers is not None:
+                for peer in self._listening - self._ended:
+                    self._handlers[2](peer, error)
 
     def poll(self) -> bool:
         """As `Wire.poll`; whether there were any."""
