@@ -9,7 +9,7 @@ from multiprocessing import resource_tracker
 
 import hypothesis
 import pytest
-from support import harness, installed, sampling
+from support import harness, installed, sampling, watchdog
 
 # No test asserts a maximum time; a watchdog ends what hangs.
 hypothesis.settings.register_profile("shmring", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -49,6 +49,7 @@ def pytest_configure(config):
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    config.pluginmanager.register(watchdog)
     config.addinivalue_line("markers", "leaks: this test leaves descriptors or threads to later ones on purpose")
 
 
