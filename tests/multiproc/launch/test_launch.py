@@ -615,7 +615,10 @@ def test_programs_meet_by_init_alone():
 
 
 def test_the_status_is_that_of_the_rank_that_failed_and_the_others_are_ended(tmp_path, capfd):
-    code = '[ $RANK = 1 ] && exit 7; echo $$ > "$1/$RANK"; exec sleep 1000'
+    code = """
+        while [ $RANK = 1 ]; do [ -s "$1/0" ] && [ -s "$1/2" ] && exit 7; sleep 0.01; done
+        echo $$ > "$1/$RANK"; exec sleep 1000
+    """
     assert run(shell(code, tmp_path), 3) == 7
     assert not any(is_running(int(path.read_text())) for path in tmp_path.iterdir())
     assert "rank 1" in (stderr := capfd.readouterr().err)
