@@ -16,11 +16,14 @@ from typing import Any
 
 from shmring.engine.lifecycle import in_child
 
+NO_SIGNAL = b"\0"  # among the numbers of signals, as event loops write it, too
+
 
 class HeldSignals:
     """A context in which Python's signal handlers run only in `deliver`, and those of the last signals at its end.
 
-    ``fileno()`` is readable while signals wait for `deliver`. Nothing is held in a thread other than the main one,
+    ``fileno()`` is readable while signals wait for `deliver`, also those that the kernel gave to another thread: the
+    main one, asleep, would not run Python's part of the handler. Nothing is held in a thread other than the main one,
     where Python calls no handlers.
     """
 
@@ -28,6 +31,7 @@ class HeldSignals:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._waiting: list[tuple[Callable[[int, FrameType | None], Any], int, FrameType | None]] = []
         self._ends: tuple[int, ...] = ()
+        self._wakeup_before: int | None = None
 
     def __enter__(self) -> HeldSignals:
         try:
@@ -39,8 +43,10 @@ class HeldSignals:
                         signal.signal(number, self._note)
             _active.append(self)
             self._ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._handlers:
+                self._wakeup_before = signal.set_wakeup_fd(self._ends[1], warn_on_full_buffer=False)
             if self._waiting:
-                os.write(self._ends[1], b".")
+                os.write(self._ends[1], NO_SIGNAL)
         except BaseException:
             self._restore()
             raise
@@ -58,27 +64,38 @@ class HeldSignals:
 
     def deliver(self) -> None:
         """Call the handlers of the signals that have come; raises what they raise."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._ends[0], 4096)
+        self._pass_on()
         self._call_handlers()
 
     def disown(self) -> None:
         """In a forked child: the handlers as they were. The signals that wait were meant for the parent."""
         self._waiting.clear()
-        self._restore()
+        self._restore(passes_on=False)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._waiting.append((self._handlers[number], number, frame))
         if self._ends:
             with contextlib.suppress(BlockingIOError):  # full, and so readable
-                os.write(self._ends[1], b".")
+                os.write(self._ends[1], NO_SIGNAL)
 
     def _call_handlers(self) -> None:
         while self._waiting:
             handler, number, frame = self._waiting.pop(0)
             handler(number, frame)
 
-    def _restore(self) -> None:
+    def _pass_on(self) -> None:
+        """Read the numbers of signals; an event loop around this call awaits them at its own descriptor."""
+        with contextlib.suppress(BlockingIOError):
+            numbers = os.read(self._ends[0], 4096)
+            if self._wakeup_before not in (None, -1):
+                os.write(self._wakeup_before, numbers)
+
+    def _restore(self, passes_on: bool = True) -> None:
+        if self._wakeup_before is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
+            if passes_on:
+                self._pass_on()
+            self._wakeup_before = None
         ends, self._ends = self._ends, ()
         for end in ends:
             os.close(end)

@@ -1,5 +1,6 @@
 """`spawn` and `run`: results by rank, the failure that counts, and nothing left of any run."""
 
+import asyncio
 import contextlib
 import errno
 import faulthandler
@@ -568,11 +569,46 @@ def test_a_handler_that_raises_nothing_runs_while_the_ranks_do(tmp_path):
         signal.signal(signal.SIGUSR1, before)
 
 
+def report_and_wait(comm, path):
+    Path(path, "begun").touch()
+    wait_for(Path(path, "called").exists, "the handler was not called")
+
+
+def test_a_handler_runs_though_another_thread_has_received_the_signal(tmp_path):
+    def receive():
+        wait_for((tmp_path / "begun").exists, "the rank never came up")
+        time.sleep(0.2)  # until the main thread sleeps
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: (tmp_path / "called").touch())
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    try:
+        shmring.spawn(report_and_wait, 1, (tmp_path,), start_method="fork")
+    finally:
+        receiver.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_event_loop_gets_its_signals_after_a_run():
+    async def run_under_a_loop():
+        called = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, called.set)
+        shmring.spawn(signal_the_parent, 1, start_method="fork")
+        await asyncio.wait_for(called.wait(), 30 * PATIENCE)
+
+    asyncio.run(run_under_a_loop())
+
+
+def signal_the_parent(comm):
+    os.kill(os.getppid(), signal.SIGUSR1)
+
+
 def interrupt_the_parent_twice(comm):
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))
     os.kill(os.getppid(), signal.SIGINT)
     while True:
-        time.sleep(1000)
+        time.sleep(0.01)  # not for ever: a signal between the check for signals and the sleep does not end the sleep
 
 
 def test_a_second_interrupt_ends_a_run_without_grace():
