@@ -7,6 +7,7 @@ import faulthandler
 import os
 
 import pytest
+
 from support.harness import PATIENCE
 
 SHORT_S, LONG_S = 300, 3000  # without and with --long
