@@ -321,6 +321,7 @@ def _attach(name: str, kind: int | None, rank: int | None, header_only: bool = F
         header = _read_header(name, fd)
         if header is None:
             return None, "its creator has not announced it yet"
+        status = call("fstat", os.fstat, fd)  # the file may have grown before the header was announced
         _check(name, header, status.st_size, kind, rank)
         mapping = map_file(name, fd, HEADER_NBYTES if header_only else header.nbytes)
         return Segment(name, header, mapping, names.inode_of(status), spare=_for_observers(fd, header)), ""

@@ -16,7 +16,7 @@ from support.numpy_model import reduce_model
 
 import shmring
 from shmring.collective import zero_copy
-from shmring.errors import BrokenError, CollectiveTimeoutError
+from shmring.errors import BrokenError, CollectiveTimeoutError, RendezvousError
 
 NEVER = 1 << 62
 LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here
@@ -43,14 +43,14 @@ def threads_as_ranks(size, fn, *args):
 
 def without_errors(_, size, fn, *args):
     results = threads_as_ranks(size, fn, *args)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, (BrokenError, RendezvousError)))
     return results
 
 
 def in_process(size, fn, *args):
-    """The same in a process of its own; raises what a failing rank raised."""
+    """The same in a process of its own; raises what a rank raised that failed by itself."""
     return run_processes(1, without_errors, size, fn, *args)[0]
 
 

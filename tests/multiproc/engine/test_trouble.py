@@ -246,15 +246,16 @@ def test_what_a_rank_sent_before_it_closed_still_arrives(n):
 
 
 def interrupt_while_waiting(comm):
+    report("going")
     if comm.rank == 1:
-        report("going")
-        time.sleep(0.5)
+        time.sleep(0.01)  # stopped here
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
             comm.barrier()      # completes: rank 0 had come to it
             comm.barrier()
         return
     with pytest.raises(KeyboardInterrupt):
         comm.barrier()
+    report("interrupted")
     with pytest.raises(AbortedError):
         comm.barrier()
 
@@ -262,8 +263,12 @@ def interrupt_while_waiting(comm):
 def test_ctrl_c_works_while_waiting_and_the_others_get_an_error():
     gang = start_ranks(2, interrupt_while_waiting)
     gang.wait_for("going", [1])
+    gang.stop(1)
+    gang.wait_for("going", [0])
     time.sleep(0.1)
     gang.signal(0, signal.SIGINT)
+    gang.wait_for("interrupted", [0])
+    gang.resume(1)
     gang.results()
 
 

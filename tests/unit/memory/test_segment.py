@@ -574,6 +574,20 @@ def test_kind_and_rank_must_be_the_expected_ones(name):
             attach(name, rank=2)
 
 
+def test_a_segment_may_grow_and_be_announced_while_another_process_looks_at_it(name, monkeypatch):
+    def read_after_the_creator(*args):
+        os.truncate(path_of(name), NBYTES)
+        segment.announce()
+        return read_header(*args)
+
+    read_header = segments._read_header
+    with create(name, NBYTES, kind=OUTBOX) as segment:
+        os.truncate(path_of(name), headers.HEADER_NBYTES)
+        monkeypatch.setattr(segments, "_read_header", read_after_the_creator)
+        with attach(name) as attached:
+            assert attached.nbytes == NBYTES
+
+
 def test_random_bytes_are_refused_whatever_they_are(name):
     for _ in range(50):
         with squatted(name, os.urandom(8192)):
