@@ -196,9 +196,7 @@ class _Rendezvous:
             self.look_for_missing()
             if self.is_complete():
                 break
-            if self.check is not None:  # before looking for ranks that left: it may know the reason
-                self.check(self.missing())
-            self.look_after_present()
+            self.look_after_others()
             self.check_clock(time.monotonic())
             looking_s = time.thread_time() - started
             time.sleep(max(pause_s, min(looking_s / LOOKING_SHARE, LONGEST_PAUSE_S)))
@@ -236,8 +234,12 @@ class _Rendezvous:
         own = self.own.attached
         return own != ABSENT and all(segment.attached == own for segment in self.present.values())
 
-    def look_after_present(self) -> None:
-        """Raise if a rank found before has died or left: until the rendezvous is complete, none may."""
+    def look_after_others(self) -> None:
+        """Raise if a rank found before has died or left, which none may before all have met, or if `check` does."""
+        # Loaded first: if a rank left because of a death, this rank finds that death below, and raises the same error.
+        left = [r for r, segment in self.present.items() if segment.attached in GONE]
+        if self.check is not None:
+            self.check(self.missing())
         for r, segment in self.present.items():
             if segment is self.own or segment.attached in GONE or segment.is_live():
                 continue
@@ -246,23 +248,23 @@ class _Rendezvous:
             if self.is_complete():
                 return
             # That its name is gone is no proof: another process may have unlinked it. Or it completed the rendezvous,
-            # and then another rank left with an error, which is found below.
+            # and then another rank left with an error, which the next look finds.
             if segment.attached not in GONE and may_be_dead(segment.mapping):
                 segment.unlink()  # perhaps no other rank will
                 self.check_agreement()
                 pid = segment.header.pid
                 raise PeerLostError(f"rank {r} (pid {pid}) died during the rendezvous of {self.session!r}", r, pid)
-        for r, segment in self.present.items():
-            if segment.attached in GONE:
-                self.check_agreement()
-                if segment.attached == TIMED_OUT:
-                    raise self.timeout_error(f"rank {r} reached its timeout")
-                if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one saw its failure notice
-                    raise self.lack_of_memory(r)
-                missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
-                raise RendezvousError(
-                    f"rank {r} (pid {segment.header.pid}) left {self.session!r} with an error of its own{missing}"
-                )
+        for r in left:
+            segment = self.present[r]
+            self.check_agreement()
+            if segment.attached == TIMED_OUT:
+                raise self.timeout_error(f"rank {r} reached its timeout")
+            if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one saw its failure notice
+                raise self.lack_of_memory(r)
+            missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
+            raise RendezvousError(
+                f"rank {r} (pid {segment.header.pid}) left {self.session!r} with an error of its own{missing}"
+            )
 
     def check_clock(self, now: float) -> None:
         """Raise at the deadline, and when a disagreement has been visible for `LINGER_S`."""

@@ -544,6 +544,31 @@ def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session):
     assert standing(session) == []
 
 
+def leave_during_a_look(rank, session, path):
+    """Rank 1 leaves while rank 0 is in `check`, which does not know of a death yet; it does at the next look."""
+
+    def check_of_0(missing):
+        if path.exists():
+            raise PeerLostError("rank 2 died", 2, 0)
+        if 1 not in missing:
+            path.touch()
+            while segment_name(session, "r1") in standing(session):
+                time.sleep(0.001)
+
+    def check_of_1(missing):
+        if path.exists():
+            raise PeerLostError("rank 2 died", 2, 0)
+
+    check = check_of_1 if rank else check_of_0
+    rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check)
+
+
+def test_a_rank_that_finds_one_that_left_looks_for_the_death_that_was_the_reason(session, tmp_path):
+    for outcome in start_processes(2, leave_during_a_look, session, tmp_path / "leave").outcomes():
+        assert type(outcome.error) is PeerLostError, outcome
+    assert standing(session) == []
+
+
 # -- what is not so ---------------------------------------------------------------------------------------------------
 
 
@@ -584,7 +609,7 @@ def test_a_rank_that_leaves_just_when_others_have_met_is_the_one_that_is_named(s
     segments[2].unlink()
     segments[1].attached = rendezvous_module.LEFT
     with pytest.raises(RendezvousError, match=r"rank 1 .* left .* with an error of its own"):
-        ranks.look_after_present()
+        ranks.look_after_others()
     ranks.leave()
     for drop in undo:
         drop()
