@@ -5,6 +5,7 @@
 
 from shmring.arrays.array_view cimport copy_back, is_copy
 from shmring.collective.schedule cimport prepare_request, run_request
+from shmring.engine.membership cimport is_troubled
 
 from shmring.collective.async_work import submit
 from shmring.engine.signature import explain
@@ -85,7 +86,7 @@ cdef class Prepared:
             The communicator can make no more calls; nothing was submitted.
         """
         cdef Engine engine = engine_of(self)
-        if engine.is_closed or engine.is_inherited or engine.trouble is not None:
+        if engine.is_closed or engine.is_inherited or is_troubled(engine):
             engine.refuse()
         return submit(engine, self)
 

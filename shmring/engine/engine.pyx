@@ -16,7 +16,7 @@ from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note
                                           tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
-from shmring.engine.membership cimport Membership
+from shmring.engine.membership cimport Membership, is_troubled
 from shmring.engine.outbox cimport eager_slots, first_slot
 from shmring.engine.profiled cimport is_profiled, range_of
 from shmring.engine.place cimport caller, store_place
@@ -116,9 +116,9 @@ cdef class Engine(Membership):
         take the turn."""
         if self.has_backlog:
             self.progress.drain()
-        if self.is_closed or self.trouble is not None or self.is_inherited:
+        if self.is_closed or is_troubled(self) or self.is_inherited:
             self.refuse()
-        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or self.trouble is not None):
+        if take_turn(&self.turn, self.turn_queue, self.name) and (self.is_closed or is_troubled(self)):
             self.leave()      # so that the next waiting thread raises, too
             self.refuse()
         return 0
@@ -292,7 +292,7 @@ cdef class Engine(Membership):
     # ---- calls of threads without the GIL ----
 
     cdef bint is_usable(self) noexcept nogil:
-        return not (self.is_closed or self.is_inherited or self.trouble is not None)
+        return not (self.is_closed or self.is_inherited or is_troubled(self))
 
     cdef bint enter_free(self) noexcept nogil:
         """As `enter`, after the backlog. False, without the turn: the communicator is unusable, or this thread has the

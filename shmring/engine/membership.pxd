@@ -1,7 +1,7 @@
 # One rank's membership in a communicator: its view of all ranks, the error that ends it, leaving.
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring._c.atomics cimport add_u32
+from shmring._c.atomics cimport add_u32, load_acquire_u32
 from shmring._runtime cimport Heap
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
@@ -18,6 +18,7 @@ cdef class Membership:
     cdef readonly bytes nonces           # of all segments: no other communicator has the same
     cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
     cdef object trouble                  # the error that every further call raises; None: not broken
+    cdef uint32_t has_trouble            # see `is_troubled`
     cdef readonly bint is_closed
     cdef readonly bint is_inherited      # this process is a forked child; its parent is the rank
     cdef turn_t turn                     # of the thread in a collective
@@ -50,3 +51,9 @@ cdef inline void count_visitor(Membership m, int change) noexcept nogil:
         add_u32(&m.nvisitors, <uint32_t> change)
     else:
         m.nvisitors += <uint32_t> change
+
+
+cdef inline bint is_troubled(Membership m) noexcept nogil:
+    """Whether every further call raises `trouble`; for threads that are not in the critical section of ``m``."""
+    # SYNC error of a communicator (meets: note_trouble): the error is visible.
+    return load_acquire_u32(&m.has_trouble)

@@ -118,6 +118,7 @@ cdef class Membership:
             trouble = self.diagnose()      # lets other threads run
             if self.trouble is None:
                 self.trouble = trouble
+                store_release_u32(&self.has_trouble, 1)      # SYNC error of a communicator (meets: is_troubled)
         return 0
 
     cpdef int disagree(self, int about, uint64_t signature, str reason) except -1:
@@ -145,7 +146,7 @@ cdef class Membership:
             raise ClosedError(self.inherited_text())
         if self.is_closed:
             raise ClosedError(self.closed_text())
-        if self.trouble is not None:
+        if is_troubled(self):
             raise copy.copy(self.trouble)
 
     cdef str inherited_text(self):

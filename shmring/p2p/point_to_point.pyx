@@ -15,6 +15,7 @@ from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, s
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.arrays.store_tuning cimport trials_us
 from shmring.engine.engine cimport Engine, timeline_of
+from shmring.engine.membership cimport is_troubled
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
 from shmring.engine.trace cimport message_started, note_message
@@ -63,9 +64,9 @@ cdef class PointToPoint(Progress):
 
     cdef int enter(self) except -1:
         cdef Engine e = self.engine
-        if e.is_closed or e.trouble is not None or e.is_inherited:
+        if e.is_closed or is_troubled(e) or e.is_inherited:
             e.refuse()
-        if take_message_turn(e) and (e.is_closed or e.trouble is not None):
+        if take_message_turn(e) and (e.is_closed or is_troubled(e)):
             give_message_turn(e)      # so that the next waiting thread raises, too
             e.refuse()
         return 0

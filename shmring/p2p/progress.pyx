@@ -12,7 +12,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.membership cimport count_visitor, is_troubled
 from shmring.engine.place cimport caller, store_place
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.sync.turn cimport give_turn
@@ -98,10 +98,10 @@ cdef class Progress(Matching):
             try:
                 place = self.sleep_one_tick(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now), place)
             except BaseException as error:
-                if not self.engine.is_closed and self.engine.trouble is None:
+                if not self.engine.is_closed and not is_troubled(self.engine):
                     self.give_up(requests, type(error).__name__)
                 raise
-            if self.engine.is_closed or self.engine.trouble is not None:
+            if self.engine.is_closed or is_troubled(self.engine):
                 self.engine.refuse()
             store_place(&self.engine.c.own.message_place, <uint64_t> started, place)
             tick_ns = min(2 * tick_ns, self.queues.group.tick_ns)
