@@ -290,18 +290,19 @@ def test_a_wait_that_is_given_up_leaves_the_work_running():
 
 def interrupt_the_wait(comm):
     if comm.rank == 1:
-        report("going")
-        time.sleep(0.5)
+        comm.recv(np.empty(1), 0)   # once the wait has been interrupted
         return comm.all_reduce(np.ones(2)).tolist()
     work = comm.all_reduce(np.ones(2), async_op=True)
     with pytest.raises(KeyboardInterrupt):
+        report("going")
         work.wait()
+    comm.send(np.ones(1), 1)
     return work.wait().tolist()
 
 
 def test_ctrl_c_while_waiting_leaves_the_work_running():
     gang = start_ranks(2, interrupt_the_wait)
-    gang.wait_for("going", [1])
+    gang.wait_for("going", [0])
     time.sleep(0.15)
     gang.signal(0, signal.SIGINT)
     assert gang.results() == [[2, 2]] * 2
