@@ -12,7 +12,7 @@ cdef enum verdict_t:
 cdef uint64_t tries_for(uint64_t rounds, uint64_t places) noexcept nogil
 cdef verdict_t next_call(stores_t *s, int *way) noexcept nogil
 cdef bint is_trial(stores_t *s, uint64_t call) noexcept nogil
-cdef bint note(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil
+cdef bint note(stores_t *s, uint64_t call, int64_t busy_ns, uint64_t ncounted=*) noexcept nogil
 cdef int64_t least(stores_t *s, int way) noexcept nogil
 cdef void decide(stores_t *s, const int64_t *cost_ns) noexcept nogil
 cdef int best_stores(stores_t *s) noexcept nogil

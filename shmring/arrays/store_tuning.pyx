@@ -74,14 +74,17 @@ cdef place_t place_in_period(stores_t *s, uint64_t call) noexcept nogil:
     return at
 
 
-cdef bint note(stores_t *s, uint64_t call, int64_t busy_ns) noexcept nogil:
-    """Record the time of a trial, in the order of the calls; True if it was the last one of the period."""
+cdef bint note(stores_t *s, uint64_t call, int64_t busy_ns, uint64_t ncounted=2) noexcept nogil:
+    """Record the time of a trial, in the order of the calls; True if it was the last one of the period.
+
+    Of the calls that try one way, the last ``ncounted`` count.
+    """
     cdef place_t at = place_in_period(s, call)
     cdef int way = way_tried(s, at)
     cdef uint64_t number = at.place % s.tries
     if number == 0:
         s.before_ns[way] = s.least_ns[way]
-    if number + 2 <= s.tries or busy_ns < s.least_ns[way]:
+    if number + ncounted <= s.tries or busy_ns < s.least_ns[way]:
         s.least_ns[way] = busy_ns
     return at.place + 1 == (1 + s.nways) * s.tries
 

@@ -16,11 +16,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from shmring.collective.accesses cimport await_accesses, begin_access, end_access
+from shmring.collective.path_tuning cimport PathTrials
+from shmring.collective.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAGED, ZERO_COPY, has_one_result,
+                                       parts_of_input, parts_of_output, shared_inputs, shared_outputs)
 from shmring.collective.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
 from shmring.collective.schedule cimport open_eager
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BROADCAST, KIND_GATHER,
-                                KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
+from shmring.engine.signature cimport KIND_ALL_TO_ALL
 from shmring.engine.eager cimport eager_t
 
 from shmring.collective.registry import make_private
@@ -29,45 +31,8 @@ from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
 
 
-# The path of a collective: through slots; on shared arrays; on shared arrays with one output for all ranks.
 cdef enum:
-    STAGED = 0
-    ZERO_COPY = 1
-    ONE_RESULT = 2
-
-# The ranks whose buffers other ranks access in a plan; only these buffers must be shared.
-cdef enum:
-    OF_NO_RANK = 0
-    OF_ROOT = 1
-    OF_ALL = 2
-
-
-# ---- which buffers the plans of shmring.plan.zero_copy access, and their sizes ---------------------------------------
-
-cdef int shared_inputs(int kind, int path) noexcept:
-    if kind in (KIND_ALL_REDUCE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_ALL_TO_ALL):
-        return OF_ALL
-    if kind == KIND_ALL_GATHER:
-        return OF_ALL if path == ZERO_COPY else OF_NO_RANK
-    return OF_ROOT if kind in (KIND_BROADCAST, KIND_SCATTER) else OF_NO_RANK
-
-
-cdef int shared_outputs(int kind, int path) noexcept:
-    if kind == KIND_ALL_REDUCE or path == ONE_RESULT:
-        return OF_ALL
-    return OF_ROOT if kind in (KIND_REDUCE, KIND_GATHER) else OF_NO_RANK
-
-
-cdef inline bint has_one_result(int kind) noexcept:
-    return kind in (KIND_ALL_REDUCE, KIND_ALL_GATHER)
-
-
-cdef inline size_t parts_of_input(int kind, int size) noexcept:
-    return size if kind in (KIND_REDUCE_SCATTER, KIND_SCATTER, KIND_ALL_TO_ALL) else 1
-
-
-cdef inline size_t parts_of_output(int kind, int size) noexcept:
-    return size if kind in (KIND_ALL_GATHER, KIND_GATHER, KIND_ALL_TO_ALL) else 1
+    MOST_TRIALS = 256       # an application that calls with ever new sizes must not grow
 
 
 # ---- the state of a communicator -------------------------------------------------------------------------------------
@@ -92,6 +57,7 @@ cdef class Sharing:
         self.is_one_process = self.registry.is_one_process = is_one_process
         self.private_nbytes = 1 << 15
         self.size = size
+        self.trials = {}
         self.pins = []
         self.moved = []
         self.table = <buffers_t *> calloc(size, sizeof(buffers_t))
@@ -125,6 +91,13 @@ cdef class Sharing:
         """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
         return self.is_one_process and may_be_zero_copy(self, KINDS.index(kind), nbytes)
 
+    cdef int add_trials(self, tuple key, PathTrials trials) except -1:
+        """Try from the next call on whether a collective is better staged. On all ranks in the same call."""
+        if len(self.trials) >= MOST_TRIALS:
+            self.trials.clear()
+        self.trials[key] = trials
+        return 0
+
     def add_allocation(self, list segments, size_t nbytes, offsets=None):
         """The next allocation, made of mapped segments with ``nbytes`` of data each, at ``offsets`` by rank.
 
@@ -132,7 +105,9 @@ cdef class Sharing:
         """
         allocation = Allocation(self.registry, self.nallocations + 1, segments, self.size, nbytes, offsets)
         self.nallocations += 1
-        self.nresults += allocation.is_result
+        if allocation.is_result:
+            self.nresults += 1
+            self.trials.clear()
         return allocation
 
 
@@ -330,16 +305,18 @@ cdef int exchange_records(Engine e, uint64_t signature, int sender, const void *
     return e.exchange_eager(&t, timeout_ns)
 
 
-cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t timeout_ns) except -1:
+cdef int agree(Engine e, Sharing s, PathTrials trials, execution_t *j, int kind, int root,
+               int64_t timeout_ns) except -1:
     """The path that all ranks take. If not STAGED, the buffers it needs are pinned, and all ranks are in this call."""
     cdef bint all_send = shared_inputs(kind, ZERO_COPY) == OF_ALL
     cdef int rank = e.c.group.rank, r
-    cdef int path, lacking
+    cdef int path, lacking, decider = max(root, 0)
     cdef char answer
     cdef buffers_t own
     own.input = s.registry.place_of(j.in_base, j.nbytes * parts_of_input(kind, s.size))
     own.output = s.registry.place_of(j.out_base, j.nbytes * parts_of_output(kind, s.size))
     own.is_in_place = j.in_base == j.out_base
+    own.nstaged = trials.count_call() if trials is not None and rank == decider else 0
     open_buffers(s, j, kind, rank == root)
     memset(s.table, 0, s.size * sizeof(buffers_t))
     if rank == root:
@@ -348,6 +325,13 @@ cdef int agree(Engine e, Sharing s, execution_t *j, int kind, int root, int64_t 
     exchange_records(e, j.signature, -1 if all_send else root, &own, sizeof(buffers_t), <char *> s.table, timeout_ns)
     fault_point("agree")
     path = best_path(s, kind, root)
+    if trials is not None:
+        if path != ZERO_COPY:
+            trials.is_mixed = True
+        elif s.table[decider].nstaged:
+            path = STAGED
+            if not (s.nresults and has_one_result(kind)):     # a later call into one shared result must not be staged
+                trials.nstaged, trials.left = s.table[decider].nstaged - 1, 0
     if path == STAGED:
         return STAGED
     lacking = pin_all(s, kind, path, root, j.nbytes)
@@ -379,13 +363,25 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     cdef Sharing s = e.sharing
     cdef int kind = j.kind, root = j.root
     cdef int path
+    cdef PathTrials trials
+    cdef Program program
     if not may_be_zero_copy(s, kind, j.nbytes):
         return e.execute(staged, j, timeout_ns)
+    trials = s.trials.get((kind, j.nbytes, j.itemsize, root))
     try:
-        path = agree(e, s, j, kind, root, timeout_ns)
+        if trials is not None and trials.nstaged:
+            trials.nstaged -= 1
+            return e.execute(staged, j, timeout_ns)
+        path = agree(e, s, trials, j, kind, root, timeout_ns)
         if path == STAGED:
             return e.execute(staged, j, timeout_ns)
-        return execute_in_place(e, zero_copy_program(e, staged, j, kind, root, path), j, timeout_ns)
+        if trials is not None and path == ZERO_COPY:
+            program = trials.shared
+        else:
+            program = zero_copy_program(e, staged, j, kind, root, path)
+            if path == ZERO_COPY:
+                s.add_trials((kind, j.nbytes, j.itemsize, root), PathTrials(program, staged))
+        return execute_in_place(e, program, j, timeout_ns)
     except BaseException as error:
         if s.is_one_process:
             await_accesses(e, error)
