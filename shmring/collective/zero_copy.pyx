@@ -331,7 +331,7 @@ cdef int agree(Engine e, Sharing s, PathTrials trials, execution_t *j, int kind,
         elif s.table[decider].nstaged:
             path = STAGED
             if not (s.nresults and has_one_result(kind)):     # a later call into one shared result must not be staged
-                trials.nstaged, trials.left = s.table[decider].nstaged - 1, 0
+                trials.nstaged, trials.left = min(s.table[decider].nstaged, trials.window) - 1, 0
     if path == STAGED:
         return STAGED
     lacking = pin_all(s, kind, path, root, j.nbytes)
