@@ -244,7 +244,7 @@ cdef class Mapping:
             address = <size_t> self.address
         if address == 0:
             return 0
-        start, inside, kib = f"{address:x}-", False, 0
+        start, inside = f"{address:x}-", False
         try:
             with open("/proc/self/smaps") as smaps:
                 for line in smaps:
@@ -252,10 +252,10 @@ cdef class Mapping:
                     if not name.endswith(":"):
                         inside = line.lstrip("0").startswith(start)
                     elif inside and name == "ShmemPmdMapped:":
-                        kib += int(rest.split()[0])
+                        return int(rest.split()[0]) << 10
         except OSError:
-            return 0
-        return kib << 10
+            pass
+        return 0
 
     @cython.critical_section
     def prefault(self, Py_ssize_t offset=0, nbytes=None, *, bint write=True):
