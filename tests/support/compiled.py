@@ -43,12 +43,13 @@ def load(name: str) -> ModuleType:
     pytest.importorskip("Cython", reason="needs Cython")
     if shutil.which(os.environ.get("CC", "cc").split()[0]) is None:
         pytest.skip("needs a C compiler", allow_module_level=True)
-    digest = hashlib.blake2b(f"{sys.version} {PACKAGE}".encode(), digest_size=8)
+    tested = hashlib.blake2b(f"{sys.version} {PACKAGE}".encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(digest_size=8)
     headers = (PACKAGE / folder for folder in ("_c", "capi/include/shmring"))
     headers = [path for folder in headers for path in sorted(folder.glob("*.h"))]
     for path in (HERE / f"{name}.pyx", *sorted(PACKAGE.rglob("*.pxd")), *headers):
         digest.update(path.read_bytes())
-    place = HERE.parents[1] / "build" / "tests" / f"{name}-{digest.hexdigest()}"
+    place = HERE.parents[1] / "build" / "tests" / f"{name}-{tested}-{digest.hexdigest()}"
     if not place.is_dir():
         _build(name, place)
     spec = importlib.util.spec_from_file_location(name, place / f"{name}{EXTENSION_SUFFIXES[0]}")
@@ -76,6 +77,7 @@ def _build(name: str, place: Path) -> None:
             if not place.is_dir():
                 raise
             return
-        for old in set(place.parent.glob(f"{name}-*")) - {place}:  # of other states of the sources
+        # Of other states of the sources; not those of another Python, whose suite may run at this time.
+        for old in set(place.parent.glob(f"{place.name.rpartition('-')[0]}-*")) - {place}:
             shutil.rmtree(old, ignore_errors=True)
         os.mkdir(work)  # for the context manager to remove
