@@ -39,6 +39,7 @@ def interrupted_at(number):
         return trace
 
     tracer = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # CPython 3.12 traces instructions if any frame wants it at settrace
     sys.settrace(trace)
     try:
         yield places
