@@ -332,7 +332,7 @@ class CoalescedCalls:
 
 
 def list_of(arrays):
-    """``arrays`` as a list; a single array is refused, whose rows would be taken for the arrays."""
+    """``arrays`` as a list; a single array is refused, as its rows would be taken for the arrays."""
     if not isinstance(arrays, (list, tuple)):
         raise TypeError(f"arrays is {type(arrays).__name__}: pass a list or a tuple of arrays")
     return list(arrays)

@@ -8,7 +8,7 @@ cdef enum:
     ZERO_COPY = 1
     ONE_RESULT = 2
 
-# The ranks whose buffers other ranks access in a plan; only these buffers must be shared.
+# The ranks with buffers that other ranks access in a plan; only these buffers must be shared.
 cdef enum:
     OF_NO_RANK = 0
     OF_ROOT = 1

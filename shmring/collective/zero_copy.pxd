@@ -12,7 +12,7 @@ ctypedef struct buffers_t:
     place_t input
     place_t output
     uint64_t is_in_place
-    uint64_t nstaged            # of the rank that decides: it wants so many calls staged, from this one on
+    uint64_t nstaged            # of the rank that decides: so many calls, from this one on, are to be staged
 
 
 cdef class Sharing:

@@ -207,7 +207,7 @@ cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
 
 
 cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except -2:
-    """Look up and keep mapped all buffers that the plan needs; a rank whose buffers are not mapped here, -1 if none."""
+    """Look up and keep mapped all buffers that the plan needs; a rank with one that is not mapped here, or -1."""
     cdef place_t *input
     cdef place_t *output
     cdef int r
@@ -363,11 +363,13 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
     cdef Sharing s = e.sharing
     cdef int kind = j.kind, root = j.root
     cdef int path
+    cdef tuple key
     cdef PathTrials trials
     cdef Program program
     if not may_be_zero_copy(s, kind, j.nbytes):
         return e.execute(staged, j, timeout_ns)
-    trials = s.trials.get((kind, j.nbytes, j.itemsize, root))
+    key = kind, j.nbytes, j.itemsize, root
+    trials = s.trials.get(key)
     try:
         if trials is not None and trials.nstaged:
             trials.nstaged -= 1
@@ -380,7 +382,7 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
         else:
             program = zero_copy_program(e, staged, j, kind, root, path)
             if path == ZERO_COPY:
-                s.add_trials((kind, j.nbytes, j.itemsize, root), PathTrials(program, staged))
+                s.add_trials(key, PathTrials(program, staged))
         return execute_in_place(e, program, j, timeout_ns)
     except BaseException as error:
         if s.is_one_process:

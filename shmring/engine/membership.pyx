@@ -324,7 +324,7 @@ cdef class Membership:
         """Abort, and wait until the thread in a call has left it."""
         if has_turn(&self.turn) or has_turn(&self.message_turn):
             raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
-        if self.trouble is None:
+        if not is_troubled(self):
             self.report_abort(b"closed while another thread was in a call")
         if is_taken(&self.turn):
             take_turn(&self.turn, self.turn_queue, self.name)
@@ -335,7 +335,7 @@ cdef class Membership:
 
     cdef object last_disagreement(self):
         """The error if two roots of the last calls, which wait for no other rank, have not found one another."""
-        if self.trouble is not None or in_trouble(&self.c.group) or not find_disagreement(&self.c, self.c.next_round):
+        if is_troubled(self) or in_trouble(&self.c.group) or not find_disagreement(&self.c, self.c.next_round):
             return None
         return self.diagnose()
 

@@ -1,6 +1,6 @@
 """The vocabulary of plans: what one rank does in one collective, as data.
 
-A plan has size O(ranks), never O(bytes): repetition is a `Loop` whose steps have `Affine` offsets and rounds. A plan
+A plan has size O(ranks), never O(bytes): repetition is a `Loop` of steps with `Affine` offsets and rounds. A plan
 contains no addresses; the engine adds those of buffers and outboxes when it executes the plan.
 
 Rounds are counted from the collective's first. Round ``r`` of a rank lies in the slot ``r % nslots`` of its outbox

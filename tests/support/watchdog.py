@@ -1,6 +1,7 @@
 """A plugin of pytest: a test that hangs is ended, with the stacks of all threads.
 
-Its process ends with it; xdist names the test and goes on with the others in a new process.
+Its process ends with it; xdist names the test and goes on with the others in a new process. pytest's own
+``faulthandler_timeout`` is one number, which neither ``--long`` nor an emulator prolongs.
 """
 
 import faulthandler
