@@ -110,6 +110,21 @@ def start_processes(n: int, fn, *args, env: dict | None = None) -> Gang:
     return Gang(n, fn, args, env)
 
 
+def eventually(check, timeout: float = TIMEOUT_S) -> Any:
+    """What ``check()`` returns once it raises no AssertionError; after ``timeout`` seconds its last one is raised.
+
+    For what other processes do by themselves: each look sees all that is asserted at one moment.
+    """
+    deadline = time.monotonic() + PATIENCE * timeout
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
+
+
 def report(point: str) -> None:
     """In a rank: send the test the name of the point that the rank has reached (`Gang.wait_for`)."""
     _send(_to_test, ("point", point))

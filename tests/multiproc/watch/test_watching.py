@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.children import in_child, status_of
 from support.command import status_of_command
-from support.harness import PATIENCE, report, run_ranks, start_processes, start_ranks
+from support.harness import PATIENCE, eventually, report, run_ranks, start_processes, start_ranks
 from support.namespaces import STRANGER, needs_pids, needs_stranger
 
 import shmring
@@ -78,46 +78,37 @@ def groups_of(gang, found=None):
     ]
 
 
-def poll(gang, is_so, patience_s=60):
-    """Look until the ranks are as expected; the watchdog of the ranks bounds it."""
-    deadline = time.monotonic() + patience_s * PATIENCE
-    while True:
-        groups = groups_of(gang)
-        if groups and is_so(groups):
-            return groups
-        assert time.monotonic() < deadline, groups
-        time.sleep(0.01)
-
-
-def are_asleep(ranks):
-    """The ranks sleep, or slept when their place was stored and wait still."""
-
-    def is_so(groups):
-        found = [groups[0]["ranks"][rank] for rank in ranks]
-        return all(one["awaits"] and one["place"] for one in found)
-
-    return is_so
+def assert_asleep(ranks):
+    """Assert that these ranks sleep, or slept when their place was stored and wait still."""
+    assert [one["rank"] for one in ranks if not (one["awaits"] and one["place"])] == []
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, waiting) in CALLS.items() if waiting])
 def test_a_stopped_rank_keeps_those_that_wait_for_it(name):
     _, shown, waiting = CALLS[name]
+    began = time.monotonic()
     gang = start_ranks(3, be_late, name)
     gang.wait_for("ready")
-    (group,) = poll(gang, are_asleep(waiting))
-    ranks = group["ranks"]
-    assert [ranks[rank]["pid"] for rank in (*waiting, 2)] == [gang.pids[rank] for rank in (*waiting, 2)]
-    assert ranks[2]["state"] == "stopped"
-    assert (ranks[2]["keeps"], ranks[2]["call"]) == (waiting, "")
-    for rank in waiting:
-        assert ranks[rank]["awaits"] == [2]
-        assert ranks[rank]["keeps"] == []
-        assert ranks[rank]["call"].startswith(shown)
-        assert "test_watching.py" in ranks[rank]["place"]
-        assert 0 < ranks[rank]["waiting_s"] < 60 * PATIENCE
-    drawn = text(page(Watcher().look()))
-    assert "rank 2 keeps" in drawn
-    assert "it is stopped" in drawn
+
+    @eventually
+    def _():
+        found = Watcher().look()
+        (group,) = groups_of(gang, found)
+        ranks = group["ranks"]
+        assert_asleep([ranks[rank] for rank in waiting])
+        assert [ranks[rank]["pid"] for rank in (*waiting, 2)] == [gang.pids[rank] for rank in (*waiting, 2)]
+        assert ranks[2]["state"] == "stopped"
+        assert (ranks[2]["keeps"], ranks[2]["call"]) == (waiting, "")
+        for rank in waiting:
+            assert ranks[rank]["awaits"] == [2]
+            assert ranks[rank]["keeps"] == []
+            assert ranks[rank]["call"].startswith(shown)
+            assert "test_watching.py" in ranks[rank]["place"]
+            assert 0 < ranks[rank]["waiting_s"] < time.monotonic() - began
+        drawn = text(page(found))
+        assert "rank 2 keeps" in drawn
+        assert "it is stopped" in drawn
+
     gang.resume(2)
     gang.results()
 
@@ -134,10 +125,15 @@ def test_a_rank_that_stops_in_the_middle_of_a_call_keeps_the_others():
     gang = start_ranks(3, stop_in_the_middle)
     gang.wait_for("ready")
     gang.stop(1)
-    (group,) = poll(gang, are_asleep([0, 2]))
-    ranks = group["ranks"]
-    assert (ranks[0]["awaits"], ranks[2]["awaits"]) == ([1], [1])
-    assert (ranks[1]["state"], ranks[1]["keeps"]) == ("stopped", [0, 2])
+
+    @eventually
+    def _():
+        (group,) = groups_of(gang)
+        ranks = group["ranks"]
+        assert_asleep([ranks[0], ranks[2]])
+        assert (ranks[0]["awaits"], ranks[2]["awaits"]) == ([1], [1])
+        assert (ranks[1]["state"], ranks[1]["keeps"]) == ("stopped", [0, 2])
+
     gang.resume(1)
     gang.results()
 
@@ -171,12 +167,19 @@ def receive_from_each_other(comm):
 
 def test_ranks_that_wait_for_one_another_are_shown_as_a_cycle():
     gang = start_ranks(3, receive_from_each_other)
-    (group,) = poll(gang, are_asleep([0, 1, 2]))
-    ranks = group["ranks"]
-    assert [one["in_cycle"] for one in ranks] == [True, True, False]
-    assert [one["awaits"] for one in ranks] == [[1], [0], [0]]  # rank 2 reads the lines of a barrier in order
-    assert [one["keeps"] for one in ranks] == [[], [], []]
-    assert "ranks 0-1 wait for one another" in text(page(Watcher().look()))
+
+    @eventually
+    def _():
+        found = Watcher().look()
+        groups = groups_of(gang, found)
+        assert len(groups) == 1
+        ranks = groups[0]["ranks"]
+        assert_asleep(ranks)
+        assert [one["in_cycle"] for one in ranks] == [True, True, False]
+        assert [one["awaits"] for one in ranks] == [[1], [0], [0]]  # rank 2 reads the lines of a barrier in order
+        assert [one["keeps"] for one in ranks] == [[], [], []]
+        assert "ranks 0-1 wait for one another" in text(page(found))
+
     for rank in range(3):
         gang.kill(rank)
     gang.outcomes()
@@ -197,14 +200,17 @@ def test_the_graph_goes_over_all_communicators_of_a_job():
     gang = start_ranks(4, be_late_in_a_part)
     gang.wait_for("late", ranks=[3])
 
-    def is_so(groups):
-        return len(groups) == 2 and are_asleep([0, 1])(groups) and groups[1]["ranks"][0]["awaits"]
+    @eventually
+    def _():
+        groups = groups_of(gang)
+        assert len(groups) == 2
+        world, part = groups
+        assert_asleep(world["ranks"][:2])
+        assert [one["awaits"] for one in world["ranks"][:2]] == [[2], [2]]  # the lines of a barrier are read in order
+        assert world["ranks"][2]["keeps"] == []  # it waits for rank 3 itself, in the other communicator
+        assert [one["keeps"] for one in part["ranks"]] == [[], [0]]
+        assert [one["pid"] for one in part["ranks"]] == gang.pids[2:]
 
-    world, part = poll(gang, is_so)
-    assert [one["awaits"] for one in world["ranks"][:2]] == [[2], [2]]  # the lines of a barrier are read in order
-    assert world["ranks"][2]["keeps"] == []  # it waits for rank 3 itself, in the other communicator
-    assert [one["keeps"] for one in part["ranks"]] == [[], [0]]
-    assert [one["pid"] for one in part["ranks"]] == gang.pids[2:]
     gang.resume(3)
     gang.results()
 
@@ -235,17 +241,21 @@ def test_rates_count_calls_bytes_and_waits(end):
     watcher = Watcher()
     first = groups_of(gang, watcher.look())[0]["ranks"]
     assert first[0]["calls_per_s"] is None
-    time.sleep(0.3)
-    second = groups_of(gang, watcher.look())[0]["ranks"]
-    for before, now in zip(first, second, strict=True):
-        assert now["calls"] > before["calls"]
-        calls, nbytes = now["calls"] - before["calls"], now["bytes"] - before["bytes"]
-        assert calls // 2 * 2056 - 2056 <= nbytes <= (calls // 2 + 1) * 2056  # 2048 and 8 bytes in turn
-        assert now["calls_per_s"] > 0
-        assert now["bytes_per_s"] > 0
-        assert 0 <= now["waiting_share"] <= 1
-        assert now["last_calls"]
-        assert set(now["last_calls"]) <= {"all_reduce(max, float64 x 256)", "all_reduce(max, float64 x 1)"}
+
+    @eventually
+    def _():
+        time.sleep(0.3)
+        second = groups_of(gang, watcher.look())[0]["ranks"]
+        for before, now in zip(first, second, strict=True):
+            assert now["calls"] > before["calls"]
+            calls, nbytes = now["calls"] - before["calls"], now["bytes"] - before["bytes"]
+            assert calls // 2 * 2056 - 2056 <= nbytes <= (calls // 2 + 1) * 2056  # 2048 and 8 bytes in turn
+            assert now["calls_per_s"] > 0
+            assert now["bytes_per_s"] > 0
+            assert 0 <= now["waiting_share"] <= 1
+            assert now["last_calls"]
+            assert set(now["last_calls"]) <= {"all_reduce(max, float64 x 256)", "all_reduce(max, float64 x 1)"}
+
     end.touch()
     gang.results()
 
@@ -300,20 +310,18 @@ def wait_for_the_last(comm):
 def test_of_64_ranks_one_keeps_63():
     gang = start_ranks(64, wait_for_the_last, init={"slot_nbytes": 4096, "nslots": 4, "pair_queue_nbytes": 4096})
     gang.wait_for("late", ranks=[63], timeout=240)
-    described = ""
 
-    def all_are_asleep(groups):
-        nonlocal described
-        if not are_asleep(range(63))(groups):
-            return False
+    def is_kept():
+        (group,) = groups_of(gang)
+        assert_asleep(group["ranks"][:63])
+        assert group["ranks"][63]["keeps"] == list(range(63))
+        assert all(one["awaits"] == [63] for one in group["ranks"][:63])
         (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
         described = account([member.look for member in job.groups[0].members])
-        return "ranks 0-62: asleep in barrier(), waits for rank 63" in described  # equal ranks share a line
+        assert "ranks 0-62: asleep in barrier(), waits for rank 63" in described  # equal ranks share a line
+        assert len(described.splitlines()) == 3, described
 
-    (group,) = poll(gang, all_are_asleep, 240)
-    assert group["ranks"][63]["keeps"] == list(range(63))
-    assert all(one["awaits"] == [63] for one in group["ranks"][:63])
-    assert len(described.splitlines()) == 3, described
+    eventually(is_kept, 240)
     gang.resume(63)
     gang.results(timeout=240)
 
@@ -433,13 +441,17 @@ def test_ranks_with_a_capability_that_the_watcher_lacks_are_counted_as_refused(e
 def test_dump_explains_a_job_by_pid_and_by_session(capsys):
     gang = start_ranks(3, be_late, "all_reduce")
     gang.wait_for("ready")
-    poll(gang, are_asleep([0, 1]))
-    assert status_of_command("dump", str(gang.pids[1])) == 0
-    by_pid = capsys.readouterr().out
-    assert "ranks 0-1: asleep in all_reduce(sum, float64 x 4), waits for rank 2, called at " in by_pid
-    assert "rank 2: in no call; its last one was barrier()" in by_pid
-    assert f"rank 2 (pid {gang.pids[2]}) is stopped" in by_pid
-    assert "rank 2 keeps the others waiting" in by_pid
+
+    @eventually
+    def by_pid():
+        assert status_of_command("dump", str(gang.pids[1])) == 0
+        by_pid = capsys.readouterr().out
+        assert "ranks 0-1: asleep in all_reduce(sum, float64 x 4), waits for rank 2, called at " in by_pid
+        assert "rank 2: in no call; its last one was barrier()" in by_pid
+        assert f"rank 2 (pid {gang.pids[2]}) is stopped" in by_pid
+        assert "rank 2 keeps the others waiting" in by_pid
+        return by_pid
+
     session = by_pid.split()[1]
     assert status_of_command("dump", session[:16]) == 0
     assert session in capsys.readouterr().out
