@@ -208,7 +208,7 @@ def test_the_graph_goes_over_all_communicators_of_a_job():
         assert_asleep(world["ranks"][:2])
         assert [one["awaits"] for one in world["ranks"][:2]] == [[2], [2]]  # the lines of a barrier are read in order
         assert world["ranks"][2]["keeps"] == []  # it waits for rank 3 itself, in the other communicator
-        assert [one["keeps"] for one in part["ranks"]] == [[], [0]]
+        assert [(one["state"], one["keeps"]) for one in part["ranks"]] == [("asleep", []), ("stopped", [0])]
         assert [one["pid"] for one in part["ranks"]] == gang.pids[2:]
 
     gang.resume(3)
@@ -314,7 +314,7 @@ def test_of_64_ranks_one_keeps_63():
     def is_kept():
         (group,) = groups_of(gang)
         assert_asleep(group["ranks"][:63])
-        assert group["ranks"][63]["keeps"] == list(range(63))
+        assert (group["ranks"][63]["state"], group["ranks"][63]["keeps"]) == ("stopped", list(range(63)))
         assert all(one["awaits"] == [63] for one in group["ranks"][:63])
         (job,) = [job for job in look_at_jobs().jobs if job.pids & set(gang.pids)]
         described = account([member.look for member in job.groups[0].members])
