@@ -127,7 +127,10 @@ cdef class CollectiveBase:
             of one process. ``programs``: one entry for each kind and size of large call that is cached, with its
             algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
             together spent in copies and reductions in the last complete trials of each way (ordinary, streaming,
-            prefetched, string, exchange); 0 before.
+            prefetched, string, exchange); 0 before. ``shared_calls``: one entry for each kind, size and root of large
+            calls on shared arrays, with whether the last one was staged, as that was learned to be faster or is on
+            trial, and the microseconds from call to call in the last trials of both ways (staged, not staged), measured
+            by the root or else rank 0; 0 before and on other ranks.
 
         Notes
         -----

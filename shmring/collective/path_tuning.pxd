@@ -8,6 +8,7 @@ from shmring.engine.compiled_plan cimport Program
 cdef class PathTrials:
     cdef readonly Program shared    # the plan on shared arrays
     cdef uint64_t nstaged       # the next calls that are staged without an agreement; equal on all ranks
+    cdef bint is_staged         # the last call that could have been on shared arrays was staged; equal on all ranks
     # Of the rank that decides:
     cdef stores_t trials        # by window
     cdef uint64_t window        # calls in one

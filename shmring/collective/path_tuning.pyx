@@ -14,7 +14,7 @@ agreement.
 
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
-from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note
+from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, trials_us
 from shmring.collective.paths cimport STAGED, ZERO_COPY
 from shmring.engine.compiled_plan cimport Program
 from shmring.sync.backoff cimport now_ns
@@ -44,6 +44,11 @@ cdef class PathTrials:
         self.trials.tries = TRIES
         self.trials.nways = NPATHS
         self.trials.way = ZERO_COPY
+
+    def stats(self):
+        """What was learned; see `Communicator.stats`."""
+        return {"kind": self.shared.plan.kind, "staged": self.is_staged,
+                "trial_us": tuple([us / self.window for us in trials_us(&self.trials)])}
 
     cdef uint64_t count_call(self) noexcept nogil:
         """Count a call about which the ranks agree; so many calls from it on are staged. Of the rank that decides."""

@@ -73,11 +73,6 @@ cdef class Sharing:
         free(self.ins)
         free(self.outs)
 
-    @property
-    def moved_nbytes(self):
-        """Bytes of private arrays of this rank that are shared now (`shmring.collective.share`)."""
-        return sum([array.nbytes for array in self.registry.moved_arrays()])
-
     @cython.critical_section
     def release_later(self, arrays):
         """Have moved arrays made private at the end of the next call that looks for shared arrays."""
@@ -86,6 +81,16 @@ cdef class Sharing:
             array.is_released = True
             array.nusers += 1
             self.moved.append(array)
+
+    def stats(self):
+        """What was done without staging, and how large calls are made; see `Communicator.stats`."""
+        cdef PathTrials trials
+        return {
+            "zero_copy_calls": self.nzero_copy,
+            "shared_nbytes": sum([array.nbytes for array in self.registry.moved_arrays()]),
+            "shared_calls": [{**trials.stats(), "nbytes": nbytes, "root": None if root < 0 else root}
+                             for (_, nbytes, _, root), trials in list(self.trials.items())],
+        }
 
     def takes_private(self, str kind, size_t nbytes):
         """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
@@ -328,9 +333,10 @@ cdef int agree(Engine e, Sharing s, PathTrials trials, execution_t *j, int kind,
     if trials is not None:
         if path != ZERO_COPY:
             trials.is_mixed = True
-        elif s.table[decider].nstaged:
-            path = STAGED
-            if not (s.nresults and has_one_result(kind)):     # a later call into one shared result must not be staged
+        else:
+            trials.is_staged = s.table[decider].nstaged > 0
+            path = STAGED if trials.is_staged else ZERO_COPY
+            if trials.is_staged and not (s.nresults and has_one_result(kind)):  # a later one into one result is not
                 trials.nstaged, trials.left = min(s.table[decider].nstaged, trials.window) - 1, 0
     if path == STAGED:
         return STAGED

@@ -379,8 +379,8 @@ cdef class Engine(Membership):
             "threads": nthreads,
             "split_nbytes": None if self.team is None else self.team.split_nbytes,
             "split_calls": 0 if self.team is None else self.team.ncalls,
-            "zero_copy_calls": 0 if self.sharing is None else self.sharing.nzero_copy,
-            "shared_nbytes": 0 if self.sharing is None else self.sharing.moved_nbytes,
+            "zero_copy_calls": 0, "shared_nbytes": 0, "shared_calls": [],
+            **({} if self.sharing is None else self.sharing.stats()),
             "programs": [program.stats(key[1], nthreads, self.learns_stores, self.c.outbox_stores)
                          for key, program in list(self.programs.items()) if program.plan.size > 1],
             **self.thresholds.report(),

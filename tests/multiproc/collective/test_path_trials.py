@@ -95,6 +95,34 @@ def test_windows_of_calls_are_staged_on_all_ranks_alike_and_give_the_same_bits(n
     assert all(one == found[0] for one in found)
 
 
+def stats_of_a_period(comm, kind):
+    """What ``stats`` has of a collective that is on trial, before its trials and in each of their windows."""
+    call = calls(comm, comm.array, 1)[kind]
+    comm.engine.sharing.rooted_nbytes = 0
+    assert comm.stats()["shared_calls"] == []
+    found = []
+    for _ in range(200):
+        ncalls = nshared(comm, call, 1)
+        (one,) = comm.stats()["shared_calls"]
+        assert one["staged"] == (ncalls == 0)
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "decider", "root"), [("all_reduce", 0, None), ("broadcast", 2, 2)])
+def test_stats_have_the_path_on_all_ranks_and_the_times_on_the_one_that_decides(kind, decider, root):
+    found = run_ranks(3, stats_of_a_period, kind, init=SETTINGS)
+    for rank, entries in enumerate(found):
+        for one, at_decider in zip(entries, found[decider], strict=True):
+            assert (one["kind"], one["nbytes"], one["root"]) == (kind, COUNT * 4, root)
+            assert one["staged"] == at_decider["staged"]
+            assert rank == decider or one["trial_us"] == (0, 0)
+    assert {one["staged"] for one in found[0]} == {True, False}
+    times = [one["trial_us"] for one in found[decider]]
+    assert times[0] == (0, 0)
+    assert min(times[-1]) > 0
+
+
 def rewritten_slowly(comm, slow):
     """Whether calls are staged once trials are over, if the program takes longer between those on shared arrays."""
     x = comm.array(np.full(COUNT, 1.0, np.float32))
