@@ -54,6 +54,15 @@ def test_the_first_failure_is_raised_with_the_outcomes_of_all_ranks():
     assert "KeyError: 'rank 1'" in story
 
 
+def be_interrupted(rank):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_a_rank_does_not_end_the_test_run():
+    with pytest.raises(RankError, match="KeyboardInterrupt"):
+        run_processes(1, be_interrupted)
+
+
 def sleep_in_rank_one(rank):
     if rank == 1:
         time.sleep(1000)
@@ -103,6 +112,21 @@ def test_each_report_ends_one_wait():
 def test_a_wait_for_a_report_that_never_comes_fails_when_the_rank_ends():
     with pytest.raises(RankError, match="never reported 'c'"):
         start_processes(1, report_again).wait_for("c")
+
+
+def leave_a_child(rank):
+    if (pid := os.fork()) == 0:
+        time.sleep(1000)
+    report(str(pid))
+
+
+def test_a_process_that_a_rank_has_forked_does_not_hold_up_the_outcomes(monkeypatch):
+    monkeypatch.setattr(harness, "LINGER_S", 0.1)
+    gang = start_processes(1, leave_a_child)
+    try:
+        assert all(outcome.ok for outcome in gang.outcomes())
+    finally:
+        os.kill(int(gang.reports(0)[0]), signal.SIGKILL)
 
 
 def leave(rank, status):

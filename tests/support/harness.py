@@ -44,6 +44,8 @@ RANKS = (1, 2, 3, 4, 7)
 TIMEOUT_S = 60.0
 # How many times as long to wait for ranks: more than 1 where every instruction is emulated (tests/labs).
 PATIENCE = float(os.environ.get("SHMRING_PATIENCE", "1"))
+# How long a process that a rank has forked may hold the rank's socket after the rank's end, and send reports.
+LINGER_S = 10.0
 
 
 @dataclass
@@ -212,8 +214,12 @@ class Gang:
             self._read_sockets(deadline)
         if stuck := self._running:
             self._end_by_force(stuck)
-        while self._sockets:  # what was sent before the end
-            self._read_sockets(time.monotonic() + 1)
+        deadline = time.monotonic() + PATIENCE * LINGER_S
+        while self._sockets and time.monotonic() < deadline:  # what was sent before the end
+            self._read_sockets(deadline)
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
         self._nursery.reap(self.pids)
         self._finished = True
         for outcome, dump in zip(self._outcomes, self._dumps, strict=True):
@@ -239,10 +245,9 @@ class Gang:
         story = "\n".join(map(str, outcomes))
         raised = [outcome for outcome in outcomes if outcome.error is not None and not outcome.stuck]
         silent = [outcome for outcome in outcomes if outcome.error is None and not outcome.ok]
-        if silent or not raised:
+        first = min(raised, key=lambda outcome: outcome.ended_at).error if raised and not silent else None
+        if first is None or isinstance(first, KeyboardInterrupt):  # which would end the test run
             raise RankError(f"{what}\n{story}")
-        first = min(raised, key=lambda outcome: outcome.ended_at).error
-        assert first is not None
         first.__cause__ = RankError(f"{what}\n{story}")
         raise first
 
