@@ -464,6 +464,7 @@ def test_a_killed_sender_leaves_whole_messages_at_whatever_instant(seed):
         pid = in_child(lambda: send_numbers(shmring.open_channel(name, "sender"), 1 << 40, seed))
         time.sleep(generator.random() * 0.01)
         os.kill(pid, signal.SIGKILL)
+        status_of(pid)  # a sender that is absent now will not come
         last = -1
         with pytest.raises((PeerLostError, queue.Empty)):
             while True:
@@ -472,7 +473,6 @@ def test_a_killed_sender_leaves_whole_messages_at_whatever_instant(seed):
                 assert message == number.to_bytes(8, "little") * (len(message) // 8)
                 assert number == last + 1
                 last = number
-        status_of(pid)
     receiver.close()
 
 

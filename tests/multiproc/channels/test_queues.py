@@ -206,6 +206,9 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
             q.put(number.to_bytes(4, "little") * (generator.choice([8, nbytes]) // 4))
             number += 1
 
+    def is_whole(item):
+        return item == item[:4] * (len(item) // 4)
+
     for _ in range(20):
         pids = [in_child(put_all) for _ in range(2)]
         until = time.monotonic() + generator.random() * 0.02
@@ -215,13 +218,14 @@ def test_producers_killed_at_any_moment_leave_the_queue_whole(nbytes, seed):
                 os.kill(victims.pop(), signal.SIGKILL)
                 until += generator.random() * 0.01
             try:
-                item = q.get(timeout=0.2)
+                assert is_whole(q.get(timeout=0.02))
             except queue.Empty:
-                if victims:
-                    continue
-                break
-            assert item == item[:4] * (len(item) // 4)
+                if not victims:
+                    break
         assert [status_of(pid) for pid in pids] == [-signal.SIGKILL] * 2
+        with pytest.raises(queue.Empty):
+            while True:
+                assert is_whole(q.get_nowait())
         q.put("still here")
         assert q.get(timeout=10 * PATIENCE) == "still here"
 
@@ -351,14 +355,16 @@ def test_several_may_join():
 # ---- long items whose producer is stopped, and consumers that leave in the middle ----
 
 
-def stopped_in_a_long_item(q, item, timeout=None):
-    """A process that has put the beginning of an item, and is stopped."""
-    pid = in_child(q.put, item, True, timeout)
-    while not fill_of(q):
-        time.sleep(0.001)
-    os.kill(pid, signal.SIGSTOP)
-    os.waitpid(pid, os.WUNTRACED)
-    return pid
+def stopped_in_a_long_item(q, item, timeouts=(None,)):
+    """A process that has put the beginning of an item, and is stopped, if one of the timeouts is long enough."""
+    for timeout in timeouts:
+        pid = in_child(q.put, item, True, timeout)
+        while not fill_of(q) and not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGSTOP)
+        if os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+            return pid
+    return pytest.fail("the process has ended")
 
 
 LONG = np.arange(3000)
@@ -408,7 +414,7 @@ def test_an_item_that_a_consumer_left_in_the_middle_goes_whole_to_another():
 @pytest.mark.parametrize("by", ["signal", "death", "time"])
 def test_a_held_item_whose_producer_goes_is_dropped(by):
     q = shmring.Queue(capacity_nbytes=1 << 10)
-    pid = stopped_in_a_long_item(q, LONG, 0.1 if by == "time" else None)
+    pid = stopped_in_a_long_item(q, LONG, (0.1, 1, 10) if by == "time" else (None,))
     with pytest.raises(queue.Empty):
         q.get(timeout=0.01)
     os.kill(pid, {"signal": signal.SIGINT, "death": signal.SIGKILL, "time": signal.SIGCONT}[by])
@@ -425,8 +431,8 @@ def test_an_interrupted_get_of_a_long_item_loses_nothing():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = stopped_in_a_long_item(q, LONG)
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         q.get()
     timer.join()
     os.kill(pid, signal.SIGCONT)
@@ -437,23 +443,49 @@ def test_an_interrupted_get_of_a_long_item_loses_nothing():
 # ---- calls in signal handlers ----
 
 
-def with_handler(call, outer):
-    """Run ``outer`` while a signal handler runs ``call``; what each returned or raised."""
+def put_second(q):
+    """To be interrupted: by a handler, the second line is executed."""
+    return q.put(b"second", timeout=0.3)
+
+
+def put_long(q):
+    """The same."""
+    return q.put(bytes(10_000), timeout=0.3)
+
+
+def get_next(q):
+    """The same."""
+    return q.get(timeout=0.3)
+
+
+def with_handler(make, call, outer):
+    """Have a signal handler run ``call`` in the middle of ``outer``: the queue, and what each returned or raised."""
     results = []
 
     def run(function):
         try:
-            results.append(function())
+            results.append(function(q))
         except Exception as error:
             results.append(type(error))
 
-    before = signal.signal(signal.SIGALRM, lambda *_: run(call))
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    def handler(_number, frame):
+        if frame.f_code is outer.__code__ and frame.f_lineno > outer.__code__.co_firstlineno:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            run(call)
+
+    before = signal.signal(signal.SIGALRM, handler)
     try:
-        run(outer)
+        for _ in range(30):  # the time of ``outer`` may be over before the handler runs
+            q = make()
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            run(outer)
+            if len(results) == 2:
+                return q, results
+            results.clear()
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    return results
+    return pytest.fail("no handler has run in the middle")
 
 
 IN_PUT = {
@@ -475,22 +507,24 @@ IN_GET = {
 
 @pytest.mark.parametrize("what", IN_PUT)
 def test_a_call_in_a_handler_inside_a_waiting_put(what):
+    def full():
+        q = shmring.JoinableQueue(1)
+        q.put(b"first")
+        return q
+
     call, expected = IN_PUT[what]
-    q = shmring.JoinableQueue(1)
-    q.put(b"first")
-    assert with_handler(lambda: call(q), lambda: q.put(b"second", timeout=0.3)) == expected
+    assert with_handler(full, call, put_second)[1] == expected
 
 
 @pytest.mark.parametrize("what", IN_GET)
 def test_a_call_in_a_handler_inside_a_waiting_get(what):
     call, expected = IN_GET[what]
-    q = shmring.JoinableQueue(1, capacity_nbytes=1 << 10)
-    assert with_handler(lambda: call(q), lambda: q.get(timeout=0.3)) == expected
+    assert with_handler(lambda: shmring.JoinableQueue(1, capacity_nbytes=1 << 10), call, get_next)[1] == expected
 
 
 def test_a_get_in_a_handler_in_the_middle_of_a_put_of_a_long_item():
-    q = shmring.Queue(capacity_nbytes=1 << 10)
-    assert with_handler(q.get, lambda: q.put(bytes(10_000), timeout=0.3)) == [queue.Empty, queue.Full]
+    q, results = with_handler(lambda: shmring.Queue(capacity_nbytes=1 << 10), lambda q: q.get(), put_long)
+    assert results == [queue.Empty, queue.Full]
     q.put(b"next", timeout=20 * PATIENCE)
     assert q.get(timeout=20 * PATIENCE) == b"next"
 
@@ -609,8 +643,8 @@ def get_without_pickle(q):
 def test_an_interrupted_wait_leaves_the_queue_usable():
     q = shmring.Queue()
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         q.get()
     timer.join()
     q.put(1)
