@@ -620,6 +620,9 @@ def fail_on_leaks(
             pytest.fail(f"descriptors left open: {new}", pytrace=False)
     if closed := {0, 1, 2} & files_before.keys() - open_files().keys():
         pytest.fail(f"standard streams closed: {closed}", pytrace=False)
-    threads = {thread for thread in threading.enumerate() if thread.is_alive()} - threads_before
+    threads = set(threading.enumerate()) - threads_before
+    for thread in threads:  # one whose work is over may not have ended yet
+        thread.join(max(0.0, deadline - time.monotonic()))
+    threads = {thread for thread in threads if thread.is_alive()}
     if threads:
         pytest.fail(f"threads left running: {sorted(thread.name for thread in threads)}", pytrace=False)

@@ -67,8 +67,8 @@ def test_a_signal_ends_send_many_of_messages_without_end(make, message):
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             sender.send_many(itertools.repeat(message))
     finally:
         signal.signal(signal.SIGALRM, previous)

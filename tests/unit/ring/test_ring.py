@@ -805,7 +805,7 @@ def test_many_rings_leave_no_thread_and_no_descriptor_behind():
         with Producer(memory) as producer, Consumer(memory):
             producer.try_push(word(1))
     after = [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
-    assert after[1] == descriptors
+    assert after[1] <= descriptors
     assert after[0] <= threads + 1  # the keeper
     memory.close()
 

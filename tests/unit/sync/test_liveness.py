@@ -1,5 +1,6 @@
 """Liveness with real deaths: one process holds, others probe."""
 
+import contextlib
 import mmap
 import os
 import random
@@ -217,8 +218,8 @@ def test_a_forked_child_has_a_keeper_of_its_own_that_outlives_the_parent(memory,
         "child = os.fork(); child or (hold(memory, 128), hold(memory, 256), drop(memory, 128), "
         "print('ready', flush=True), signal.pause())"
     )
-    while holder.process.stdout.readline() != "ready\n":
-        pass
+    while (line := holder.process.stdout.readline()) != "ready\n":
+        assert line, "the holder has ended"
     child = probe(memory, 256).pid
     assert child != holder.pid
     try:
@@ -335,7 +336,8 @@ def test_holding_and_dropping_leaks_no_thread_and_no_descriptor(memory):
     for _ in range(1000):
         hold(memory)
         drop(memory)
-    assert (count_entries("/proc/self/task"), count_entries("/proc/self/fd")) == (threads, descriptors)
+    assert count_entries("/proc/self/task") <= threads  # one of an earlier test may have ended meanwhile
+    assert count_entries("/proc/self/fd") <= descriptors
 
 
 def test_threads_may_hold_and_drop_at_once(memory):
@@ -353,16 +355,18 @@ def test_threads_may_hold_and_drop_at_once(memory):
     assert [probe(memory, 64 * i).pid for i in range(4)] == [os.getpid()] * 4
 
 
+def name_of(task):
+    """The name of a thread; empty if it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+        return file.read()
+    return ""
+
+
 @pytest.mark.skipif(EMULATED, reason="an emulator has signal masks of its own")
 def test_the_keeper_takes_no_signal(memory):
     hold(memory)
     drop(memory)
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/comm") as file:
-            if file.read() == "shmring-keeper\n":
-                break
-    else:
-        pytest.fail("no keeper thread")
+    (task,) = [task for task in os.listdir("/proc/self/task") if name_of(task) == "shmring-keeper\n"]
     with open(f"/proc/self/task/{task}/status") as file:
         blocked = next(int(line.split()[1], 16) for line in file if line.startswith("SigBlk"))
     catchable = set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}
