@@ -160,4 +160,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
             end_wait(patience, &sleeper)
             return READY
     end_wait(patience, &sleeper)
+    # What another rank has reported may have come after the awaited counter, since the last look at that.
+    if in_trouble(g) and g.record.by != g.rank and is_ready(g, counter, rank, need):
+        return READY
     return TROUBLE

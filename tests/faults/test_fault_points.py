@@ -19,7 +19,7 @@ from fault_grid import DRAWN, cells, cross, deal, draw, play
 from support.harness import nursery_with, report, run_ranks, start_processes, start_ranks
 
 import shmring
-from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
+from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, PeerLostError
 
 pytestmark = pytest.mark.faults
 
@@ -106,6 +106,24 @@ def look_twice(comm):
 
 def test_a_peer_that_goes_on_between_two_looks_is_no_disagreement():
     run_ranks(2, look_twice, init={"spin_us": 0})
+
+
+def look_before_an_abort(comm):
+    """Between rank 0's look at the counter of rank 1 and its look at the record, rank 1 comes, and aborts after the call."""
+    if comm.rank == 0:
+        arm("look@1:400ms")
+        comm.barrier()
+        disarm()
+    else:
+        time.sleep(0.15)
+        comm.barrier()
+        comm.abort("enough")
+    with pytest.raises(AbortedError, match="enough"):
+        comm.barrier()
+
+
+def test_a_call_that_all_ranks_have_come_to_succeeds_though_one_aborts_right_after_it():
+    run_ranks(2, look_before_an_abort, init={"spin_us": 0})
 
 
 def report_slowly(comm, end):
