@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from support.children import in_child, status_of
-from support.harness import report, run_processes, start_processes
+from support.harness import PATIENCE, report, run_processes, start_processes
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
-from shmring.bootstrap.rendezvous import rendezvous
+from shmring.bootstrap.rendezvous import LINGER_S, rendezvous
 from shmring.engine.outbox import prepare_outbox
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, RendezvousError, RendezvousTimeoutError, SegmentError
 from shmring.memory import names, spelling, syscalls
@@ -30,8 +30,37 @@ def standing(session):
     return sorted("/" + entry for entry in os.listdir(names.SHM_DIRECTORY) if ("/" + entry).startswith(prefix))
 
 
-def attend(rank, session, size, late_s=0.0, **changes):
-    """Meet; what everybody has written, and whether any name stands then."""
+def wait_for_every_lock():
+    """In a rank: the one that has the lock of a name is late, and not stopped."""
+    names.NAME_PATIENCE_S = names.UNLINK_PATIENCE_S = 60 * PATIENCE
+
+
+def let_no_time_pass_before(count):
+    """In a rank: no time is over before ``count`` ranks, this one included, have found each other.
+
+    The last bytes of its header, which nothing else uses, are how many it has found, and whether that is enough.
+    """
+    check_clock = rendezvous_module._Rendezvous.check_clock
+
+    def check_clock_of_all(self, now):
+        memoryview(self.own.mapping)[4094:4096] = bytes([len(self.present), len(self.present) >= count])
+        if all(memoryview(segment.mapping)[4095] for segment in self.present.values()):
+            check_clock(self, now)
+
+    rendezvous_module._Rendezvous.check_clock = check_clock_of_all
+
+
+def is_stopped(pid):
+    """Whether a process, which may be a zombie but not gone, stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def attend(rank, session, size, late_s=0.0, linger_s=LINGER_S, present=0, **changes):
+    """Meet; what everybody has written, and which names stand then. ``present``: see `let_no_time_pass_before`."""
+    rendezvous_module.LINGER_S = linger_s
+    wait_for_every_lock()
+    if present:
+        let_no_time_pass_before(present)
     time.sleep(late_s)
 
     def prepare(segment):
@@ -111,7 +140,7 @@ def test_a_rank_outside_its_group_is_a_value_error(session, rank, size):
 
 
 def test_a_missing_rank_is_named_by_all_and_nothing_is_left(session):
-    outcomes = come(plans_for(session, 5, ranks=[0, 2], timeout=0.4))
+    outcomes = come(plans_for(session, 5, ranks=[0, 2], present=2, timeout=0.4))
     for outcome in outcomes:
         assert isinstance(outcome.error, RendezvousTimeoutError)
         assert isinstance(outcome.error, TimeoutError)
@@ -126,23 +155,23 @@ def test_timeout_zero_looks_once(session):
     rendezvous(session=session, rank=0, size=1, nbytes=NBYTES, timeout=0)[0].close()
 
 
-def give_up_then_meet(rank, session):
+def give_up_then_meet(rank, session, path):
     if rank == 0:
         with pytest.raises(RendezvousTimeoutError):
             attend(0, session, 2, timeout=0.05)
         assert standing(session) == []
-        report("gave up")
-        return attend(0, session, 2)
-    time.sleep(0.5)
-    return attend(1, session, 2)
+        path.touch()
+    while not path.exists():
+        time.sleep(0.005)
+    return attend(rank, session, 2)
 
 
-def test_after_a_timeout_the_same_rank_may_try_again(session):
-    assert all(left == [] for _, left, _ in run_processes(2, give_up_then_meet, session))
+def test_after_a_timeout_the_same_rank_may_try_again(session, tmp_path):
+    assert all(left == [] for _, left, _ in run_processes(2, give_up_then_meet, session, tmp_path / "gave up"))
 
 
 def test_a_rank_without_a_timeout_notices_that_the_timeout_of_another_has_passed(session):
-    plans = plans_for(session, 3, ranks=[0, 1])
+    plans = plans_for(session, 3, ranks=[0, 1], present=2)
     plans[0]["timeout"], plans[1]["timeout"] = 0.5, None
     tired, patient = come(plans)
     assert tired.error.missing == patient.error.missing == (2,)
@@ -208,6 +237,10 @@ def announce_and_wait(rank, session, size):
 def test_an_earlier_job_of_the_same_session_that_was_killed_while_rendezvous_is_no_obstacle(session):
     gang = start_processes(3, announce_and_wait, session, 4)
     gang.wait_for("here")
+    for rank in range(3):  # else one that lives unlinks the name of one that is dead
+        gang.stop(rank)
+    while not all(map(is_stopped, gang.pids)):
+        time.sleep(0.001)
     for rank in range(3):
         gang.kill(rank)
     gang.outcomes()
@@ -225,6 +258,7 @@ def test_a_rank_that_died_unseen_may_be_started_anew(session):
 
 
 def meet_and_wait(rank, session, size):
+    wait_for_every_lock()
     segments = rendezvous(session=session, rank=rank, size=size, nbytes=NBYTES)
     report("met")
     time.sleep(60)
@@ -248,11 +282,6 @@ def test_once_one_rank_has_met_nothing_is_left_whatever_happens_to_the_others(se
         gang.kill(rank)
     gang.outcomes()
     assert standing(session) == []
-
-
-def is_stopped(pid):
-    """Whether a process, which may be a zombie but not gone, stands still."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def stop_while_unlinking(rank, session, count):
@@ -281,6 +310,7 @@ def stop_while_unlinking(rank, session, count):
     report("met")
     while rank != 2 and is_stopped(segments[2].header.pid):
         time.sleep(0.001)
+    wait_for_every_lock()  # one that is being killed still has it for a moment
     for segment in segments:
         segment.close()
 
@@ -363,8 +393,19 @@ def test_whenever_a_rank_is_killed_the_others_come_to_an_end_and_the_next_rendez
 # -- somebody is wrong ------------------------------------------------------------------------------------------------
 
 
-def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_connect(session):
-    outcomes = come(plans_for(session, 2, ranks=[0, 0]) + plans_for(session, 2, ranks=[1], late_s=0.7))
+def attend_twice(number, session, path):
+    """Rank 0 in two processes, and rank 1 in a third one once one of these has been refused."""
+    while number == 2 and not path.exists():
+        time.sleep(0.005)
+    try:
+        return attend(number // 2, session, 2)
+    except SegmentError:
+        path.touch()
+        raise
+
+
+def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_connect(session, tmp_path):
+    outcomes = start_processes(3, attend_twice, session, tmp_path / "refused").outcomes()
     refused = [outcome for outcome in outcomes if not outcome.ok]
     assert len(refused) == 1
     assert isinstance(refused[0].error, SegmentError)
@@ -384,7 +425,7 @@ def test_of_two_processes_that_claim_one_rank_one_gets_an_error_and_the_others_c
     ids=["nbytes", "kind", "params", "size", "two things"],
 )
 def test_ranks_that_disagree_all_get_the_values_of_each(session, change, message):
-    plans = plans_for(session, 3)
+    plans = plans_for(session, 3, linger_s=60 * PATIENCE)
     plans[1] |= change
     plans[2]["late_s"] = 0.5
     outcomes = come(plans)
@@ -395,8 +436,7 @@ def test_ranks_that_disagree_all_get_the_values_of_each(session, change, message
 
 
 def disagree_impatiently(rank, session):
-    rendezvous_module.LINGER_S = 2.0
-    return attend(rank, session, 3, nbytes=NBYTES << rank, timeout=None)
+    return attend(rank, session, 3, linger_s=0.2, present=2, nbytes=NBYTES << rank, timeout=None)
 
 
 def test_a_disagreement_is_reported_even_if_a_rank_never_joins(session):
@@ -573,19 +613,20 @@ def test_a_rank_that_finds_one_that_left_looks_for_the_death_that_was_the_reason
 
 
 def attend_without_a_name(rank, session, size):
-    """Rank 2 comes late; meanwhile another process unlinks the name of rank 1, which lives."""
+    """Rank 2 comes late; meanwhile another process unlinks the name of rank 1, which lives and is found by rank 0."""
     if rank == 2:
-        while len(standing(session)) < 2:
-            time.sleep(0.001)
-        time.sleep(0.05)
         own = segment_name(session, "r1")
-        found = try_attach(own)
-        assert found is not None
+        for name in (segment_name(session, "r0"), own):
+            while (found := try_attach(name)) is None or memoryview(found.mapping)[4094] < 2:
+                time.sleep(0.005)
         with names.opened(own) as fd:
             names.remove(own, names.inode_of(os.fstat(fd)))
         time.sleep(0.05)
         found.close()
-    return attend(rank, session, size, prepare=lambda segment: prepare_outbox(segment.mapping), timeout=0.5)
+    return attend(
+        rank, session, size, present=2 if rank == 2 else 3, timeout=0.5,
+        prepare=lambda segment: prepare_outbox(segment.mapping),
+    )  # fmt: skip
 
 
 def test_a_rank_whose_name_was_unlinked_is_not_taken_for_dead(session):

@@ -12,8 +12,6 @@ import struct
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 
 import pytest
 from support.harness import PATIENCE
@@ -316,15 +314,15 @@ def test_whatever_stands_unlocked_under_our_name_is_stale_and_replaced(name, con
 def test_a_newborn_without_its_lock_yet_is_given_time(name):
     fd = os.open(path_of(name), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
 
-    def come_alive():
-        time.sleep(names.BIRTH_GRACE_S / 4)
-        assert ofd_locks.lock(fd, names.LIFE)
+    def come_alive(call):
+        if call == "mmap":  # the other process looks for its pid: it has found no lock
+            syscalls.fault = None
+            assert ofd_locks.lock(fd, names.LIFE)
 
-    late = threading.Thread(target=come_alive)
-    late.start()
+    syscalls.fault = come_alive
     with pytest.raises(SegmentError, match="alive"):
         create(name, NBYTES, kind=OUTBOX)
-    late.join()
+    assert syscalls.fault is None
     os.unlink(path_of(name))
     os.close(fd)
 
@@ -345,7 +343,8 @@ def test_a_newborn_taken_for_stale_starts_again(name):
         assert mine.is_live()
 
 
-def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name):
+def test_of_many_that_want_one_stale_name_exactly_one_gets_it(name, monkeypatch):
+    monkeypatch.setattr(names, "NAME_PATIENCE_S", 60 * PATIENCE)  # a process that has the lock is late, and not stopped
     for _ in range(20):
         leave_stale(name, 8192)
         gates = [os.pipe(), os.pipe()]  # read from: opens when the test closes its end
@@ -390,18 +389,16 @@ def test_a_forked_child_does_not_keep_the_parents_name_alive(name):
     def parent():
         segment = create(name, NBYTES, kind=OUTBOX)
         segment.announce()
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
             segment.close()  # the name is not the child's to take
-            ours.close()
+            theirs.send(os.getpid())
             signal.pause()
-        theirs.send(child)
         return segment
 
     ours, theirs = FORK.Pipe(duplex=False)
     with forked(parent) as process:
         theirs.close()
-        child = ours.recv()
+        child = ours.recv()  # it has closed what it inherited
         try:
             attach(name).close()
             assert [left.status for left in leftovers() if left.name == name] == ["live"]
@@ -779,11 +776,13 @@ def live_a_life(name):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG])
-def test_no_room_is_one_error_whatever_the_kernel_calls_it(name, session, number):
+def test_no_room_is_one_error_whatever_the_kernel_calls_it(name, session, number, monkeypatch):
     def fault(call):
         if call == "posix_fallocate":
             raise OSError(number, os.strerror(number))
 
+    status = os.statvfs("/dev/shm")  # as it is now: other programs take and free memory meanwhile
+    monkeypatch.setattr(os, "statvfs", lambda path: status)
     syscalls.fault = fault
     with pytest.raises(OutOfSharedMemoryError, match="docker run --shm-size") as caught:
         create(name, NBYTES, kind=OUTBOX)
