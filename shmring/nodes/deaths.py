@@ -28,16 +28,21 @@ JOIN_S = 1.0
 _HELLO = struct.Struct("<16sI")  # key, rank
 _ANSWER_NBYTES = 16  # the other half of the key
 _WORD = struct.Struct("<cI")  # kind, rank
-_LEFT, _DIED = b"L", b"D"
+_HERE, _LEFT, _DIED = b"H", b"L", b"D"
 
 _unreachable = False  # one attempt in a process is enough
 
 
 class _Peer:
-    """A connection; ``rank`` is None until the peer has named itself."""
+    """A connection; ``rank`` is None until the peer has named itself.
+
+    ``is_here``: the peer has got the answer, too. One that has waited for it too long has closed this connection and
+    makes another one.
+    """
 
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
+        self.is_here = rank is not None
         self.bytes = b""
         self.has_left = False
 
@@ -123,7 +128,10 @@ class DeathWatch:
 
         def greet(s: socket.socket) -> bool:
             s.sendall(_HELLO.pack(hello, self._rank))
-            return s.recv(_ANSWER_NBYTES, socket.MSG_WAITALL) == answer
+            if s.recv(_ANSWER_NBYTES, socket.MSG_WAITALL) != answer:
+                return False
+            s.sendall(_WORD.pack(_HERE, self._rank))
+            return True
 
         until = time.monotonic() + CONNECT_S
         try:
@@ -149,7 +157,6 @@ class DeathWatch:
         key, rank = _HELLO.unpack(peer.bytes[: _HELLO.size])
         if not secrets.compare_digest(key, self._key[:16]) or rank not in self._awaited:
             return False
-        self._awaited.remove(rank)
         peer.rank, peer.bytes = rank, peer.bytes[_HELLO.size :]
         keep_alive(s)
         s.send(self._key[16:])
@@ -187,14 +194,17 @@ class DeathWatch:
         while peer.rank is not None and len(peer.bytes) >= _WORD.size:
             kind, rank = _WORD.unpack(peer.bytes[: _WORD.size])
             peer.bytes = peer.bytes[_WORD.size :]
-            if kind == _LEFT:
+            if kind == _HERE:
+                peer.is_here = True
+                self._awaited.discard(peer.rank)
+            elif kind == _LEFT:
                 peer.has_left = True
             elif kind == _DIED and rank < self._size:
                 self._note_death(rank, s)
         return bool(data)
 
     def _end(self, peer: _Peer) -> None:
-        if peer.rank is not None and not peer.has_left and not self._is_over:
+        if peer.rank is not None and peer.is_here and not peer.has_left and not self._is_over:
             self._note_death(peer.rank)
 
     def _note_death(self, rank: int, source: socket.socket | None = None) -> None:

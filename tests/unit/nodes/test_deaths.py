@@ -22,6 +22,8 @@ PATIENCE_S = 60
 @pytest.fixture(autouse=True)
 def reachable(monkeypatch):
     monkeypatch.setattr(deaths, "_unreachable", False)
+    for module, name in ((addresses, "ADDRESS_S"), (deaths, "CONNECT_S"), (deaths, "JOIN_S")):
+        monkeypatch.setattr(module, name, PATIENCE_S)
 
 
 class Group:
@@ -166,12 +168,15 @@ def test_each_address_of_a_name_is_tried(monkeypatch):
         closed.close()
         silent = socket.create_server(("127.0.0.1", 0))  # accepts, but never answers
         quiet.append(silent)
-        ports = (dead, silent.getsockname()[1], port)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)) for one in ports]
+        return answers(dead, silent.getsockname()[1], port)
+
+    def answers(dead, silent, port):
+        for one in (dead, silent, port):
+            monkeypatch.setattr(addresses, "ADDRESS_S", 0.2 if one == silent else PATIENCE_S)
+            yield socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)
 
     quiet = []
     monkeypatch.setattr(socket, "getaddrinfo", several)
-    monkeypatch.setattr(addresses, "ADDRESS_S", 0.2)
 
     def by_name(texts):
         key, *places = texts[0].split()
@@ -185,6 +190,29 @@ def test_each_address_of_a_name_is_tried(monkeypatch):
     group.close()
     for s in quiet:
         s.close()
+
+
+def test_a_rank_whose_first_connection_was_answered_too_late_has_not_died(monkeypatch):
+    def twice(host, port, **options):
+        for host, patience_s in (("127.0.0.1", 0.2), ("127.0.0.2", PATIENCE_S)):
+            monkeypatch.setattr(addresses, "ADDRESS_S", patience_s)
+            yield socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port))
+            given_up.set()
+
+    def greet_late(watch, s, peer):
+        given_up.wait(PATIENCE_S)
+        return greet(watch, s, peer)
+
+    given_up = threading.Event()
+    greet = DeathWatch._greet
+    monkeypatch.setattr(socket, "getaddrinfo", twice)
+    monkeypatch.setattr(DeathWatch, "_greet", greet_late)
+    group = Group([0], [1])
+    assert group.watches[1].is_connected
+    assert group.noted[0].empty()
+    group.kill(1)
+    group.all_note(1, [0])
+    group.close()
 
 
 def test_a_rank_without_a_way_warns_and_works_on(monkeypatch):
