@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from support.capi import (
     Table,
     build,
 )  # fmt: skip
-from support.harness import report, run_ranks, start_ranks
+from support.harness import report, run_ranks, start_ranks, until_waits
 
 import shmring
 
@@ -188,7 +189,7 @@ def close_meanwhile(comm, path):
         if comm.rank == 0:
             thread = threading.Thread(target=keep_error, args=(what, other, fields))
             thread.start()
-            time.sleep(0.2)
+            until_waits(twin, 0)
             twin.close()
             thread.join()
         comm.barrier()
@@ -375,17 +376,21 @@ def call_inside_a_call(comm, path):
     table = Table(path)
     handle = table.open(comm)
     found = []
+    is_handled = Path(f"{path}.handled")
 
     def handle_signal(_number, _frame):
         job = table.job("barrier", handle)
         table.run_here(job)
         found.append((job.code, job.text.decode()))
+        is_handled.touch()
 
-    if comm.rank == 0:
-        signal.signal(signal.SIGALRM, handle_signal)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-    else:
-        time.sleep(1)      # so that the signal comes while rank 0 waits in the barrier
+    signal.signal(signal.SIGALRM, handle_signal)
+    pid = comm.broadcast_object(os.getpid())
+    if comm.rank == 1:
+        until_waits(comm, 0)
+        os.kill(pid, signal.SIGALRM)
+        while not is_handled.exists():
+            time.sleep(0.005)
     comm.barrier()
     table.release(handle)
     return found

@@ -56,9 +56,10 @@ def test_a_module_in_cython():
 
 
 EXITING = """
-import ctypes, sys, threading, time
+import sys, threading
 sys.path.insert(0, {tests!r})
-from support.capi import Table
+from support.capi import RECV, Table
+from support.harness import until_waits
 import numpy as np
 import shmring
 comm = shmring.init()
@@ -68,10 +69,11 @@ table = Table({library!r})
 handle = table.open(comm)
 if comm.rank == 0:
     threading.Thread(target=lambda: table.call("all_reduce", handle, **fields), daemon=True).start()
-    time.sleep(0.3)
+    until_waits(comm, 0)
     sys.exit(0)
-time.sleep(1)
-code, rank, text = table.error_of("all_reduce", handle, **fields)
+found = table.error_of(RECV, handle, **fields, peer=0)  # until rank 0 has left
+assert table.error_of("all_reduce", handle, **fields) == found
+code, rank, text = found
 assert rank == 0, text
 print(f"code {{code}}")
 """

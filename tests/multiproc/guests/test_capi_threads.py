@@ -2,11 +2,12 @@
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
-from support.harness import run_ranks
+from support.harness import run_ranks, until_waits
 from support.inputs import same_bits, values
 
 from shmring.dtypes import DTYPE_CODES
@@ -87,41 +88,50 @@ def call_with_the_gil(comm, path):
     table = Table(path)
     handle = table.open(comm)
     x, out = np.ones(1), np.zeros(1)
-    counted = []
+    counted, began = [], []
+    is_counted = [Path(f"{path}.{i}") for i in range(2)]  # while rank 0 was in this call
     ending = threading.Event()
 
     def count():
         while not ending.is_set():
             counted.append(None)
+            if began and len(counted) > began[-1] + 1:
+                is_counted[len(began) - 1].touch()
             time.sleep(0.001)
 
-    thread = threading.Thread(target=count)
-    first = threading.Thread(target=comm.barrier)
-    thread.start()
-    if comm.rank == 0:
-        first.start()  # has the turn when the next call begins, and needs the GIL to give it
-        time.sleep(0.1)
-    else:
-        time.sleep(0.3)
-        comm.barrier()
-    found = []
-    for _ in range(2):  # the first waits for its turn, the second for a peer
-        before = len(counted)
+    def call():
         job = table.job("all_reduce", handle, x=x, out=out, count=1)
         table.run_here(job, keep_gil=True)
-        found.append(len(counted) - before)
         assert (job.code, out[0]) == (0, comm.size)
-        time.sleep(0.3 * comm.rank)
+
+    def wait_for(path):
+        while not path.exists():
+            time.sleep(0.005)
+
+    if comm.rank == 1:
+        wait_for(is_counted[0])
+        comm.barrier()
+        call()
+        wait_for(is_counted[1])
+        call()
+        table.release(handle)
+        return
+    first = threading.Thread(target=comm.barrier)
+    first.start()  # has the turn when the next call begins, and needs the GIL to give it
+    until_waits(comm, 0)
+    counting = threading.Thread(target=count)
+    counting.start()
+    for _ in range(2):  # the first waits for its turn, the second for a peer
+        began.append(len(counted))
+        call()
     ending.set()
-    thread.join()
-    if comm.rank == 0:
-        first.join()
+    counting.join()
+    first.join()
     table.release(handle)
-    return found
 
 
 def test_a_call_with_the_gil_lets_it_go_while_it_waits(library):
-    assert min(run_ranks(2, call_with_the_gil, library)[0]) > 1
+    run_ranks(2, call_with_the_gil, library)
 
 
 def on_twins(comm, path):
