@@ -222,14 +222,15 @@ def test_a_killed_rank_or_node_is_known_to_ranks_that_make_no_call(victims):
 
 
 def late(rank, tardy):
-    quick = dist.new_group(timeout=timedelta(seconds=1))
-    if rank == tardy:
-        time.sleep(3)
-        return
-    with pytest.raises(dist.DistBackendError, match=r" Timed out after 1000 ms: ") as caught:
-        dist.all_reduce(torch.ones(1), group=quick)
-    assert isinstance(caught.value, shmring.CollectiveTimeoutError)
-    assert caught.value.late == (tardy,)
+    quick = dist.new_group()
+    quick.set_timeout(timedelta(seconds=2))
+    dist.barrier()  # ranks that are late by more than that are named, too
+    if rank != tardy:
+        with pytest.raises(dist.DistBackendError, match=r" Timed out after 2000 ms: ") as caught:
+            dist.all_reduce(torch.ones(1), group=quick)
+        assert isinstance(caught.value, shmring.CollectiveTimeoutError)
+        assert caught.value.late == (tardy,)
+    dist.barrier()
 
 
 @pytest.mark.parametrize("tardy", [0, 1, 2, 3])
@@ -238,15 +239,16 @@ def test_a_late_rank_is_named_on_all_nodes(tardy):
 
 
 def late_without_store(rank):
-    quick = dist.new_group(timeout=timedelta(seconds=1))
+    quick = dist.new_group()
     quick.comm.wire.query_store = lambda call: None
-    if rank == 2:
-        time.sleep(3)
-        return
-    time.sleep(rank / 2)  # rank 0 runs out of time, and rank 1 notices that while it has time left
-    with pytest.raises(shmring.CollectiveTimeoutError) as caught:
-        dist.all_reduce(torch.ones(1), group=quick)
-    assert caught.value.late == (2,)
+    if rank == 0:  # runs out of time, and rank 1 notices that while it has time left
+        quick.set_timeout(timedelta(seconds=2))
+    dist.barrier()
+    if rank != 2:
+        with pytest.raises(shmring.CollectiveTimeoutError) as caught:
+            dist.all_reduce(torch.ones(1), group=quick)
+        assert caught.value.late == (2,)
+    dist.barrier()
 
 
 def test_a_late_rank_is_named_on_a_node_that_cannot_reach_the_store():

@@ -60,26 +60,28 @@ def meshes(rank):
 
 
 def late(rank):
-    quick = dist.new_group(timeout=timedelta(seconds=1))
-    if rank == 1:
-        time.sleep(2)
-        return
-    started = time.monotonic()
-    with pytest.raises(dist.DistBackendError, match=r" Timed out after 1000 ms: .*rank 1") as caught:
-        dist.all_reduce(torch.ones(1), group=quick)
-    assert time.monotonic() - started >= 1
-    assert isinstance(caught.value, shmring.CollectiveTimeoutError)
-    assert caught.value.late == (1,)
+    dist.barrier()  # to make the group must not take longer than its timeout
+    quick = dist.new_group(timeout=timedelta(seconds=2))
+    if rank == 0:
+        started = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r" Timed out after 2000 ms: .*rank 1") as caught:
+            dist.all_reduce(torch.ones(1), group=quick)
+        assert time.monotonic() - started >= 2
+        assert isinstance(caught.value, shmring.CollectiveTimeoutError)
+        assert caught.value.late == (1,)
+    dist.barrier()
 
 
 def set_later(rank):
+    store = dist.distributed_c10d._get_default_store()
     dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
     if rank == 0:
         with pytest.raises(RuntimeError, match=" Timed out after 500 ms"):
             dist.barrier()
         dist.group.WORLD.abort()
+        store.set("timed out", "")
     else:
-        time.sleep(1)
+        store.get("timed out")
 
 
 def monitored(rank):
@@ -90,12 +92,14 @@ def monitored(rank):
         if rank in (1, n - 1):
             pass
         elif rank == 0:
+            while not all(dist.group.WORLD.comm.iprobe(r) for r in range(2, n - 1)):
+                time.sleep(0.005)
             late = "Ranks 1, 3" if wait_all else "Rank 1"
             with pytest.raises(RuntimeError, match=f"{late} failed to pass monitoredBarrier in 300 ms"):
                 shmring.torch.monitored_barrier(timeout=patience, wait_all_ranks=wait_all)
         else:
             with pytest.raises(RuntimeError, match=f"Rank {rank} successfully reached monitoredBarrier, but"):
-                shmring.torch.monitored_barrier(timeout=timedelta(seconds=3))
+                shmring.torch.monitored_barrier(timeout=timedelta(seconds=60))
         dist.barrier()  # usable as before
         if rank in (1, n - 1):  # come when it is over
             with pytest.raises(RuntimeError, match="successfully reached"):
