@@ -74,7 +74,7 @@ def run_program(
     script = folder / "program.py"
     prologue = PROLOGUE.replace("FIRST", first).replace("START", start).replace("FOLDER", repr(str(reports)))
     script.write_text(prologue + textwrap.dedent(body))
-    command = [sys.executable, "-m", "shmring", "run", "--grace", "1", "-n", str(n), *options, str(script)]
+    command = [sys.executable, "-m", "shmring", "run", "--grace", str(LIMIT_S), "-n", str(n), *options, str(script)]
     done = subprocess.run(
         command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
