@@ -2,6 +2,7 @@
 
 import gc
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -106,8 +107,11 @@ def drop_in(comm, shape):
     if comm.rank == 0:
         watched = group.dup()
         shape(watched)
+        gone = weakref.ref(watched)
         del watched
         gc.collect()
+        while gone() is not None:  # until its progress thread has let go of the last work
+            gc.collect()
         comm.barrier()
     else:
         kept = group.dup()

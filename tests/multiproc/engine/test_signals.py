@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 from support.emulation import needs_marks
-from support.harness import PATIENCE, report, start_processes, start_ranks
+from support.harness import PATIENCE, eventually, report, shared_names, start_processes, start_ranks
+from support.waits import until_waiting
 
 import shmring
 from shmring.errors import AbortedError, BrokenError, PeerLostError
@@ -52,11 +53,14 @@ WAITS = {
     "new group": (lambda comm: comm.subgroup([0, 1]), False),
     "shrink": (lambda comm: comm.shrink(), False),
 }
+RENDEZVOUS = ("new group", "shrink")
 
 
 def be_interrupted(comm, wait):
     call, breaks = WAITS[wait]
     if comm.rank == 1:
+        if wait not in RENDEZVOUS:
+            until_waiting(comm, 0)      # between two calls an interrupt breaks nothing
         report("going")
         if breaks:
             while not comm.is_broken:
@@ -67,12 +71,14 @@ def be_interrupted(comm, wait):
             assert caught.value.rank == 0
             return
         if wait == "work":
-            time.sleep(0.5 * PATIENCE)      # the interrupt comes first; the work goes on
+            comm.recv(np.ones(1), 0)        # the interrupt comes first; the work goes on
             comm.all_reduce(np.ones(3))
     else:
-        report("going")
         with pytest.raises(KeyboardInterrupt):
+            report("going")
             call(comm)
+        if wait == "work":
+            comm.send(np.ones(1), 1)
         if breaks:
             with pytest.raises(AbortedError):
                 comm.barrier()
@@ -88,21 +94,25 @@ def be_interrupted(comm, wait):
 def test_ctrl_c_ends_every_kind_of_wait(wait):
     gang = start_ranks(2, be_interrupted, wait)
     gang.wait_for("going")
-    time.sleep(0.15 * PATIENCE)     # until it waits: between two calls an interrupt breaks nothing
+    if wait in RENDEZVOUS:
+        eventually(a_name_stands)
     gang.signal(0, signal.SIGINT)
     gang.results()
 
 
+def a_name_stands():
+    """A rank has made its segment for a rendezvous, in which it waits."""
+    assert shared_names()
+
+
 def meet_in_vain(rank, session):
-    report("going")
     with pytest.raises(KeyboardInterrupt):
         shmring.init(rank=0, size=2, session=session)
 
 
 def test_ctrl_c_ends_a_rendezvous_and_leaves_nothing():
     gang = start_processes(1, meet_in_vain, f"vain{os.getpid()}")
-    gang.wait_for("going")
-    time.sleep(0.1 * PATIENCE)
+    eventually(a_name_stands)
     gang.signal(0, signal.SIGINT)
     gang.results()
 
@@ -148,7 +158,8 @@ time.sleep(0.1)
     "daemon thread in a receive": """
 import threading
 threading.Thread(target=comm.recv, args=(np.ones(3), 1), daemon=True).start()
-time.sleep(0.1)
+while "asleep in recv" not in comm.engine.account():
+    time.sleep(0.01)
 """,
     "daemon thread that calls for ever": """
 import threading

@@ -220,7 +220,7 @@ def test_threads_that_are_the_first_to_use_an_end_refuse_each_other_too():
 def test_an_end_takes_one_thread_at_a_time_and_refuses_the_others():
     """What a call reports as sent arrives, once, whole and in the order of its thread; nothing else arrives."""
     sender, receiver = shmring.channel(1 << 14)
-    sent, got = [[] for _ in range(NTHREADS)], []
+    sent, got, done = [[] for _ in range(NTHREADS)], [], threading.Event()
 
     def send(thread):
         for number in range(300):
@@ -229,15 +229,25 @@ def test_an_end_takes_one_thread_at_a_time_and_refuses_the_others():
                 if sender.try_send(message):
                     sent[thread].append(thread * 1000 + number)
 
+    def send_all():
+        try:
+            at_once(*[lambda t=t: send(t) for t in range(NTHREADS)])
+        finally:
+            done.set()
+
     def receive():
-        with contextlib.suppress(queue.Empty):
-            while True:
+        while True:
+            is_last = done.is_set()  # before the look, which then finds all that was sent
+            try:
                 with unless(RuntimeError, "another thread is in a call"):
                     message = receiver.recv(timeout=0.1)
                     assert (message == message[0]).all()
                     got.append(int(message[0]))
+            except queue.Empty:
+                if is_last:
+                    return
 
-    at_once(*[lambda t=t: send(t) for t in range(NTHREADS)], receive, receive)
+    at_once(send_all, receive, receive)
     assert sorted(got) == sorted(itertools.chain(*sent))
     assert sender.sent_count == len(got) == receiver.received_count
     sender.close(), receiver.close()

@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 from support import harness
-from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_processes, start_ranks
+from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
+from support.waits import until_waiting
 
 import shmring
 from shmring.errors import (
@@ -76,6 +77,8 @@ def raise_lookup_error(*_):
 
 def spin_while(comm, way):
     if comm.rank == 0:
+        if way != "clock":
+            until_waiting(comm, 1)
         report("going")
         time.sleep(1000)
     signal.signal(signal.SIGUSR2, raise_lookup_error)
@@ -88,7 +91,6 @@ def spin_while(comm, way):
 def test_a_rank_that_may_spin_for_minutes_notices_deaths_timeouts_and_signals(way):
     gang = start_ranks(2, spin_while, way, init={"spin_us": 1e9, "timeout": 0.2 if way == "clock" else None})
     gang.wait_for("going", [0])
-    time.sleep(0.1)
     if way != "clock":
         gang.signal(int(way == "signal"), signal.SIGKILL if way == "death" else signal.SIGUSR2)
     gang.wait_for("through", [1])
@@ -130,7 +132,8 @@ def wait_for_a_message(comm, call):
         else:
             getattr(comm, call)(*([np.zeros(3)] if call == "recv" else []), 0, 5)
     else:
-        comm.all_reduce(np.ones(SMALL), timeout=0.5)
+        until_waiting(comm, 1)
+        comm.all_reduce(np.ones(SMALL), timeout=0.2)
 
 
 @pytest.mark.parametrize("call", ["send", "recv", "probe"])
@@ -247,6 +250,8 @@ def test_what_a_rank_sent_before_it_closed_still_arrives(n):
 
 def interrupt_while_waiting(comm, interrupted):
     if comm.rank == 1:
+        until_waiting(comm, 0)
+        report("rank 0 waits")
         while not interrupted.exists():
             time.sleep(0.005)
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
@@ -254,7 +259,6 @@ def interrupt_while_waiting(comm, interrupted):
             comm.barrier()
         return
     with pytest.raises(KeyboardInterrupt):
-        report("going")
         comm.barrier()
     interrupted.touch()
     with pytest.raises(AbortedError):
@@ -263,52 +267,50 @@ def interrupt_while_waiting(comm, interrupted):
 
 def test_ctrl_c_works_while_waiting_and_the_others_get_an_error(tmp_path):
     gang = start_ranks(2, interrupt_while_waiting, tmp_path / "interrupted")
-    gang.wait_for("going", [0])
-    time.sleep(0.1)
+    gang.wait_for("rank 0 waits", [1])
     gang.signal(0, signal.SIGINT)
     gang.results()
 
 
-def handle_signal_while_waiting(comm):
-    calls = []
-    signal.signal(signal.SIGUSR2, lambda *_: calls.append(1))
+def handle_signal_while_waiting(comm, handled):
+    signal.signal(signal.SIGUSR2, lambda *_: handled.touch())
     if comm.rank == 1:
-        report("going")
-        time.sleep(0.3)
+        until_waiting(comm, 0)
+        report("rank 0 waits")
+        while not handled.exists():
+            time.sleep(0.001)
     comm.barrier()
-    return len(calls)
 
 
-def test_a_signal_handler_runs_while_waiting_and_the_wait_goes_on():
-    gang = start_ranks(2, handle_signal_while_waiting)
-    gang.wait_for("going", [1])
-    time.sleep(0.1)
+def test_a_signal_handler_runs_while_waiting_and_the_wait_goes_on(tmp_path):
+    gang = start_ranks(2, handle_signal_while_waiting, tmp_path / "handled")
+    gang.wait_for("rank 0 waits", [1])
     gang.signal(0, signal.SIGUSR2)
-    assert gang.results() == [1, 0]
+    gang.results()
 
 
-def wait_while_a_thread_works(comm):
+def wait_while_a_thread_works(comm, begin, end):
     if comm.rank == 1:
-        time.sleep(0.3)
+        until_waiting(comm, 0)
+        begin.touch()
+        while not end.exists():
+            time.sleep(0.001)
         comm.barrier()
-        return 0
-    turns, stop = [0], threading.Event()
+        return
 
     def work():
-        while not stop.is_set():
-            turns[0] += 1
+        while not begin.exists():
             time.sleep(0.001)
+        end.touch()
 
     thread = threading.Thread(target=work)
     thread.start()
     comm.barrier()
-    stop.set()
     thread.join()
-    return turns[0]
 
 
-def test_other_threads_run_while_one_waits():
-    assert run_ranks(2, wait_while_a_thread_works)[0] > 20
+def test_other_threads_run_while_one_waits(tmp_path):
+    run_ranks(2, wait_while_a_thread_works, tmp_path / "begin", tmp_path / "end")
 
 
 def share_between_threads(comm):
@@ -333,7 +335,7 @@ def test_threads_of_a_rank_take_turns():
 def abort_while_threads_wait(comm):
     # Rank 1 makes no call, so one thread of rank 0 stays in a call and the others wait for their turn.
     if comm.rank == 1:
-        time.sleep(0.3)
+        until_waiting(comm, 0)
         comm.abort("enough")
         return None
     raised = []
@@ -348,7 +350,7 @@ def abort_while_threads_wait(comm):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join()
     return len(raised)
 
 
@@ -468,20 +470,20 @@ def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
     run_processes(3, join_again_and_again, f"again{seed}")
 
 
-def come_too_late(rank, session):
+def come_too_late(rank, session, gave_up):
     if rank == 1:
         with pytest.raises(RendezvousTimeoutError) as caught:
             shmring.init(rank=1, size=2, session=session, rendezvous_timeout=0.1)
         assert caught.value.missing == (0,)
-        report("tired")
-    else:
-        time.sleep(0.3)
+        gave_up.touch()
+    while not gave_up.exists():
+        time.sleep(0.005)
     with shmring.init(rank=rank, size=2, session=session) as comm:
         comm.barrier()
 
 
-def test_a_rank_that_gave_up_rendezvous_may_try_again(seed):
-    start_processes(2, come_too_late, f"late{seed}").results()
+def test_a_rank_that_gave_up_rendezvous_may_try_again(seed, tmp_path):
+    run_processes(2, come_too_late, f"late{seed}", tmp_path / "gave up")
 
 
 def reduce_then_others(comm):
