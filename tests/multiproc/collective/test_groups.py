@@ -233,12 +233,17 @@ def test_a_communicator_for_each_thread(n):
 
 
 def wait_for_a_rank_that_never_calls(comm):
-    if comm.rank == comm.size - 1:
+    last = comm.size - 1
+    if comm.rank == last:
         comm.barrier()
         return
-    with pytest.raises(RendezvousTimeoutError, match=f"\\[{comm.size - 1}\\] of the ranks .* same order") as caught:
-        comm.dup(rendezvous_timeout=1.0)
-    assert caught.value.missing == (comm.size - 1,)
+    others = comm.subgroup(range(last))
+    missing = set()
+    while missing != {(last,)}:     # once more if one of the others came a second late
+        with pytest.raises(RendezvousTimeoutError, match=f"{last}\\] of the ranks .* same order") as caught:
+            comm.dup(rendezvous_timeout=1.0)
+        missing = set(others.all_gather_object(caught.value.missing))
+        assert all(late[-1] == last for late in missing)
     comm.barrier()      # nothing was lost
     assert not comm.is_broken
 
@@ -252,9 +257,7 @@ def try_again(comm):
     if comm.rank == 0:
         with pytest.raises(RendezvousTimeoutError):
             comm.dup(rendezvous_timeout=0.1)
-        report("tired")
-    else:
-        time.sleep(0.5)
+    comm.barrier()
     assert total(named(comm.dup(), 1)) == comm.size
 
 

@@ -10,6 +10,7 @@ import platform
 import resource
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -743,13 +744,14 @@ def read_meanwhile(comm):
     thread = threading.Thread(target=read)
     thread.start()
     try:
+        while not reads[0]:
+            time.sleep(0.001)
         for _ in range(50):
             comm.share(x).close()
     finally:
         stop.set()
         thread.join()
     assert not wrong
-    assert reads[0]
 
 
 def test_threads_may_read_while_an_array_is_shared_and_made_private():

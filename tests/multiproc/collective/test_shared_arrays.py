@@ -468,6 +468,7 @@ def ask_for_different_arrays(comm):
     with pytest.raises(ValueError, match="different"):
         comm.shared_result(3) if comm.rank else comm.empty(3)
     assert (comm.zeros(3) == 0).all()
+    comm.barrier()
     assert names_left(comm) == []
 
 
