@@ -671,19 +671,19 @@ def test_a_rank_that_is_done_early_does_not_end_the_others(tmp_path):
     assert (tmp_path / "done").exists()
 
 
-def test_ranks_that_ignore_sigterm_are_killed_after_the_grace():
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(tmp_path):
     code = """
-        import os, signal, time
+        import os, signal, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        open(os.environ["FLAG"] + os.environ["RANK"], "w").close()
+        if os.environ["RANK"] == "0":
+            open(sys.argv[1], "w").close()
         while os.environ["RANK"] == "0":
             time.sleep(1)
-        while not os.path.exists(os.environ["FLAG"] + "0"):
+        while not os.path.exists(sys.argv[1]):
             time.sleep(0.01)
         raise SystemExit(4)
     """
-    flag = f"{os.getcwd()}/flag-{os.getpid()}-"
-    assert run(python(code), 2, env={"FLAG": flag}, grace=0.2) == 4
+    assert run(python(code, str(tmp_path / "ready")), 2, grace=0.2) == 4
 
 
 @needs_adoption
