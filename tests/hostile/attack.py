@@ -112,7 +112,7 @@ def report_leaks(script: Script, before: dict[str, list]) -> None:
     if script.interrupts:
         return
     resource_sharer.stop()  # multiprocessing's own thread, if ends have been pickled
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10 * harness.PATIENCE
     while True:
         after = resources()
         left = {what: after[what] for what in after if len(after[what]) > len(before[what])}
@@ -190,7 +190,7 @@ def verdict(kind: str, seed: int, case: int, log: int, pid: int, status: int) ->
 
 def end_group(pid: int) -> bool:
     """End what a case has left running; whether there was anything that did not end by itself."""
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10 * harness.PATIENCE
     while time.monotonic() < deadline:
         try:
             os.killpg(pid, 0)
