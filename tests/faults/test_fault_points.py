@@ -109,7 +109,7 @@ def test_a_peer_that_goes_on_between_two_looks_is_no_disagreement():
 
 
 def look_before_an_abort(comm):
-    """Between rank 0's look at the counter of rank 1 and its look at the record, rank 1 comes, and aborts after the call."""
+    """Between rank 0's looks at rank 1's counter and at the record, rank 1 comes, ends this call, and aborts."""
     if comm.rank == 0:
         arm("look@1:400ms")
         comm.barrier()

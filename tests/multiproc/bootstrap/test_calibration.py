@@ -124,7 +124,8 @@ def go_no_further(rank, session, number, timeout):
 )
 def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
     for timeout in (1, 5, 25):  # until it is long enough for all to meet
-        gang = start_processes(3, go_no_further, f"between-{os.getpid()}-{number}-{timeout}", number, timeout * PATIENCE)
+        session = f"between-{os.getpid()}-{number}-{timeout}"
+        gang = start_processes(3, go_no_further, session, number, timeout * PATIENCE)
         gang.wait_for("over", ranks=[0, 2])
         gang.kill(1)
         errors = [outcome.error for outcome in gang.outcomes()]

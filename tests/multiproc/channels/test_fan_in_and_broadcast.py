@@ -171,7 +171,7 @@ def test_a_fan_in_sleeps_and_is_woken_by_any_sender():
 def test_a_sender_wakes_the_receiver_of_a_fan_in_between_two_ticks(monkeypatch):
     monkeypatch.setenv("SHMRING_TICK_MS", "60000")
     (sender, _), receiver = shmring.fan_in(2)
-    # Ticks double from 1 ms on, so they end after 2.1 s, 4.1 s, 8.2 s, 16.4 s. A machine may be late itself now and then.
+    # Ticks double from 1 ms on: they end after 2.1 s, 4.1 s, 8.2 s, 16.4 s. A machine may be late itself now and then.
     for sent_s, late_s in ((2.2, 3.7), (4.4, 7.9), (8.6, 16.0)):
         late = threading.Timer(late_s, lambda: None)
         timers = [threading.Timer(sent_s, sender.send, (b"wake",)), late]
