@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from support.harness import until_waits
 from support.torch_checks.work import callbacks_communicate, futures, in_background
 from support.torch_groups import run_group
+from support.waits import until_waiting
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -69,7 +69,7 @@ def profiled_in_background(rank):
     with torch.profiler.profile() as profile:
         dist.barrier()  # the start of a profiler may take long
         if rank == 0:
-            until_waits(dist.group.WORLD.comm, 1)
+            until_waiting(dist.group.WORLD.comm, 1)
             time.sleep(0.1)
         dist.broadcast(x, 0, async_op=True).wait()
     events = [event for event in profile.events() if event.name == "shmring:broadcast in the background"]
