@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import compiled, harness
-from support.harness import PATIENCE, RANKS, RankError, report, run_processes, start_processes
+from support.harness import PATIENCE, RANKS, RankError, eventually, report, run_processes, start_processes
 from support.installed import ROOT
 
 import shmring
@@ -40,14 +40,18 @@ def test_results_larger_than_any_pipe_come_back_whole():
     assert run_processes(2, big, 5_000_000) == [bytes([rank]) * 5_000_000 for rank in range(2)]
 
 
-def raise_in_turn(rank):
-    time.sleep(0.05 * (2 - rank) * PATIENCE)
+def raise_in_turn(rank, path):
+    """Rank 0 once rank 1 has ended."""
+    if rank == 1:
+        path.symlink_to(f"/proc/{os.getpid()}")
+    while rank == 0 and not (path.is_symlink() and "State:\tZ" in (path / "status").read_text()):
+        time.sleep(0.005)
     raise KeyError(f"rank {rank}")
 
 
-def test_the_first_failure_is_raised_with_the_outcomes_of_all_ranks():
+def test_the_first_failure_is_raised_with_the_outcomes_of_all_ranks(tmp_path):
     with pytest.raises(KeyError, match="rank 1") as caught:
-        run_processes(2, raise_in_turn)
+        run_processes(2, raise_in_turn, tmp_path / "rank 1")
     story = str(caught.value.__cause__)
     assert "in raise_in_turn" in story
     assert "KeyError: 'rank 0'" in story
@@ -69,8 +73,12 @@ def sleep_in_rank_one(rank):
 
 
 def test_the_watchdog_shows_where_a_rank_hangs_and_ends_it():
-    with pytest.raises(RankError, match=r"ranks \[1\] hung(.|\n)*in sleep_in_rank_one"):
-        run_processes(2, sleep_in_rank_one, timeout=0.2)
+    timeouts = (0.2 * 4**k for k in range(100))  # until the ranks come so far
+
+    @eventually
+    def _():
+        with pytest.raises(RankError, match=r"ranks \[1\] hung(.|\n)*in sleep_in_rank_one"):
+            run_processes(2, sleep_in_rank_one, timeout=next(timeouts))
 
 
 def report_and_sleep(rank):

@@ -1,11 +1,16 @@
 """Forked children of a test that needs no ranks: a function in one, and how it ended."""
 
 import os
+import signal
 import traceback
+
+from support.harness import PATIENCE
+
+WATCHDOG_S = 250  # less than that of the whole test (`support.watchdog`)
 
 
 def in_child(function, *args):
-    """Run a function in a forked child.
+    """Run a function in a forked child, which SIGALRM ends if it hangs.
 
     Returns
     -------
@@ -16,6 +21,7 @@ def in_child(function, *args):
     if pid:
         return pid
     try:
+        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_S * PATIENCE)
         function(*args)
         os._exit(0)
     except BaseException:
