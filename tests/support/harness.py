@@ -19,7 +19,6 @@ import gc
 import io
 import os
 import pickle
-import re
 import secrets
 import select
 import signal
@@ -125,12 +124,6 @@ def eventually(check, timeout: float = TIMEOUT_S) -> Any:
         except AssertionError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(0.005)
-
-
-def until_waits(comm, rank: int) -> None:
-    """In a rank of two: return once ``rank`` waits for the other one in a call of ``comm``, in any of its threads."""
-    while not re.search(rf"^rank {rank}: (asleep|waiting) in ", comm.engine.account(), re.M):
         time.sleep(0.005)
 
 

@@ -35,7 +35,8 @@ from support.capi import (
     Table,
     build,
 )  # fmt: skip
-from support.harness import report, run_ranks, start_ranks, until_waits
+from support.harness import report, run_ranks, start_ranks
+from support.waits import until_waiting
 
 import shmring
 
@@ -189,7 +190,7 @@ def close_meanwhile(comm, path):
         if comm.rank == 0:
             thread = threading.Thread(target=keep_error, args=(what, other, fields))
             thread.start()
-            until_waits(twin, 0)
+            until_waiting(twin, 0)
             twin.close()
             thread.join()
         comm.barrier()
@@ -387,7 +388,7 @@ def call_inside_a_call(comm, path):
     signal.signal(signal.SIGALRM, handle_signal)
     pid = comm.broadcast_object(os.getpid())
     if comm.rank == 1:
-        until_waits(comm, 0)
+        until_waiting(comm, 0)
         os.kill(pid, signal.SIGALRM)
         while not is_handled.exists():
             time.sleep(0.005)

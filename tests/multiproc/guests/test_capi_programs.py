@@ -59,7 +59,7 @@ EXITING = """
 import sys, threading
 sys.path.insert(0, {tests!r})
 from support.capi import RECV, Table
-from support.harness import until_waits
+from support.waits import until_waiting
 import numpy as np
 import shmring
 comm = shmring.init()
@@ -69,7 +69,7 @@ table = Table({library!r})
 handle = table.open(comm)
 if comm.rank == 0:
     threading.Thread(target=lambda: table.call("all_reduce", handle, **fields), daemon=True).start()
-    until_waits(comm, 0)
+    until_waiting(comm, 0)
     sys.exit(0)
 found = table.error_of(RECV, handle, **fields, peer=0)  # until rank 0 has left
 assert table.error_of("all_reduce", handle, **fields) == found

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
-from support.harness import run_ranks, until_waits
+from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -118,7 +119,7 @@ def call_with_the_gil(comm, path):
         return
     first = threading.Thread(target=comm.barrier)
     first.start()  # has the turn when the next call begins, and needs the GIL to give it
-    until_waits(comm, 0)
+    until_waiting(comm, 0)
     counting = threading.Thread(target=count)
     counting.start()
     for _ in range(2):  # the first waits for its turn, the second for a peer
