@@ -5,6 +5,7 @@ import random
 import sys
 
 ENDS = ("falls off the end", "os._exit", "sys.exit", "an exception", "deletes all", "closes all")
+AT_ONCE = ("os._exit", "an exception")  # without what the interpreter does at its end
 LEAVES_NAMES = "# ends at once: a channel that it has opened by name keeps the name"
 FINE = 7  # the status of a child without defects
 
@@ -31,6 +32,7 @@ def attack(script, case):
         for _ in range(rng.choice((0, 10))):
             script.random_step()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        script.leaves_names |= end in AT_ONCE
         if status != FINE and not (status == 0 and end == "falls off the end"):
             script.defect(f"child {number} ended with status {status}")
     for _ in range(10):
@@ -46,8 +48,9 @@ def inherit(script, end):
             script.step(f"{name}.close()")
         script.forget(name)
     status = 3 if script.defects else FINE
-    if end == "os._exit":
+    if end in AT_ONCE:
         script.write(LEAVES_NAMES)
+    if end == "os._exit":
         os._exit(status)
     if end == "an exception":
         sys.excepthook = lambda *_: os._exit(status)

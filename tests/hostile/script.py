@@ -92,6 +92,7 @@ class Script:
         self.has_signals = True  # whether a timer interrupts steps that wait
         self.is_limited = False  # whether such a step is being executed
         self.is_child = False
+        self.leaves_names = False  # a child has ended at once, and a channel that it had opened by name keeps the name
         self.is_internal = False  # the object is none that users get: it must not crash, but may raise anything
 
     # ---- executing a step ----
