@@ -9,11 +9,13 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE, report, start_ranks
+from support.harness import PATIENCE, eventually, report, start_ranks
+from support.waits import until_waiting
 
 import shmring
 from shmring.bootstrap import dump_signal
 from shmring.errors import CollectiveTimeoutError
+from shmring.watch.report import Watcher
 
 
 def time_out(comm, kind):
@@ -21,6 +23,8 @@ def time_out(comm, kind):
     if comm.rank == 1:
         report("late")
         time.sleep(1000)
+    if comm.rank == 0:
+        until_waiting(comm, 2, 3)
     with pytest.raises(CollectiveTimeoutError) as caught:
         if kind == "large":
             comm.all_reduce(np.ones(1 << 18), timeout=0.5 if comm.rank == 0 else 60)  # this line
@@ -73,6 +77,13 @@ else:
 """
 
 
+def assert_asleep(pid):
+    """The rank in this process sleeps, and the line of its call is stored."""
+    jobs = Watcher().look()["jobs"]
+    found = [one for job in jobs for group in job["communicators"] for one in group["ranks"] if one["pid"] == pid]
+    assert [bool(one["awaits"] and one["place"]) for one in found] == [True]
+
+
 @pytest.mark.parametrize("target", [0, 1])
 def test_a_signal_has_a_rank_write_the_account_and_its_stacks(target, tmp_path):
     script = tmp_path / "hung.py"
@@ -87,12 +98,15 @@ def test_a_signal_has_a_rank_write_the_account_and_its_stacks(target, tmp_path):
         while len(pids) < 2:
             _, rank, pid = process.stdout.readline().split()
             pids[int(rank)] = int(pid)
-        time.sleep(0.1)
-        deadline = time.monotonic() + 60 * PATIENCE
+        eventually(lambda: assert_asleep(pids[0]))
         os.kill(pids[target], signal.SIGUSR1)
-        while "keeps the others waiting" not in (text := (tmp_path / "err").read_text()):
-            assert time.monotonic() < deadline, text
-            time.sleep(0.01)
+
+        @eventually
+        def text():
+            written = (tmp_path / "err").read_text()
+            assert "keeps the others waiting" in written
+            return written
+
         waiting, computing = (HUNG.splitlines().index(line) + 1 for line in HUNG.splitlines() if "# the line" in line)
         assert "rank 0: asleep in all_reduce(sum, float64 x 5), waits for rank 1" in text or "rank 0: in all_r" in text
         assert f"hung.py:{waiting} in <module>" in text

@@ -13,6 +13,7 @@ import pytest
 from support.command import status_of_command
 from support.harness import PATIENCE, report, run_ranks, start_ranks
 from support.installed import ROOT
+from support.waits import until_waiting
 
 from shmring.watch.prometheus import METRICS, exposition
 from shmring.watch.report import Watcher
@@ -47,7 +48,9 @@ def of_rank(found, name, rank, session):
 def wait_for_an_end(comm, path):
     for _ in range(10):
         comm.all_reduce(np.ones(4))
-    report("ready")
+    if comm.rank == 1:
+        until_waiting(comm, 0)
+        report("rank 0 waits")
     while comm.rank == 1 and not os.path.exists(path):
         time.sleep(0.005)
     comm.barrier()
@@ -73,21 +76,23 @@ def check(text, session):
 
 def test_metrics_are_served_on_the_loopback_address_and_written_to_a_file(tmp_path):
     gang = start_ranks(2, wait_for_an_end, str(tmp_path / "end"))
-    gang.wait_for("ready")
+    gang.wait_for("rank 0 waits", [1])
     session = session_of(gang.pids[0])
     command = [sys.executable, "-m", "shmring", "top", "--prometheus", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:")
-        for _ in range(2):
-            with urllib.request.urlopen(url, timeout=60 * PATIENCE) as answer:
-                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-                check(answer.read().decode(), session)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(url.replace("/metrics", "/other"), timeout=60 * PATIENCE)
-        caught.value.close()
-        assert caught.value.code == 404
-        process.kill()
+        try:
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://127.0.0.1:")
+            for _ in range(2):
+                with urllib.request.urlopen(url, timeout=60 * PATIENCE) as answer:
+                    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                    check(answer.read().decode(), session)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(url.replace("/metrics", "/other"), timeout=60 * PATIENCE)
+            caught.value.close()
+            assert caught.value.code == 404
+        finally:
+            process.kill()
     path = tmp_path / "shmring.prom"
     assert status_of_command("top", "--once", "--prometheus-file", str(path)) == 0
     check(path.read_text(), session)

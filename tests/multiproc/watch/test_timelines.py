@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import threading
 import time
 
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 from support.capi import IRECV, KINDS, PLAN, SEND, SENDRECV, WAIT, Table, build
 from support.command import status_of_command
-from support.harness import report, run_ranks, start_ranks
+from support.harness import eventually, report, run_ranks, start_ranks
+from support.waits import until_waiting
 
 import shmring
 from shmring.dtypes import DTYPE_CODES
@@ -24,7 +24,8 @@ def play(comm, directory):
     with comm.trace(directory) as timeline:
         comm.barrier()
         comm.all_reduce(large)
-        if comm.rank == 1:
+        if comm.rank == 1:  # rank 2 is in the scan; rank 0, which needs no other rank in it, in the call after it
+            until_waiting(comm, 0, 2)
             time.sleep(0.2)
         comm.scan(x)
         comm.all_gather(x)
@@ -81,12 +82,13 @@ def test_the_summary_names_the_late_rank_and_the_merged_file_has_every_call(tmp_
     found = json.loads(capsys.readouterr().out)
     (group,) = found["communicators"]
     assert (group["calls"], group["size"], group["ranks_recorded"]) == (5, 3, 3)
-    assert group["late"][0]["rank"] == 1
-    assert group["late"][0]["most_s"] > 0.1  # of 0.2
+    late = {one["rank"]: one for one in group["late"]}
+    assert late[1]["most_s"] >= 0.2
+    assert group["late"] == sorted(group["late"], key=lambda one: -one["by_s"])
     slow = {one["call"]: one for one in group["slowest"]}
     assert slow["scan(sum, float64 x 4)"]["last_rank"] == 1
-    assert slow["scan(sum, float64 x 4)"]["took_s"] > 0.1
-    assert group["skew_s"] > 0.1
+    assert slow["scan(sum, float64 x 4)"]["took_s"] >= 0.2
+    assert group["skew_s"] >= 0.2
     events = json.loads((tmp_path / "merged.json").read_text())["traceEvents"]
     assert len(events) == found["events"]
     slices = [event for event in events if event["ph"] == "X" and event["name"] != "waits"]
@@ -134,10 +136,11 @@ def be_killed(comm):
 def test_the_environment_variable_records_and_a_killed_rank_leaves_its_timeline(tmp_path, capsys):
     gang = start_ranks(2, be_killed, env={"SHMRING_TRACE": str(tmp_path)})
     gang.wait_for("ready")
-    deadline = time.monotonic() + 60
-    while not [1 for one in read_if_any(tmp_path) if (one.calls["end_ns"] == 0).any()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    @eventually
+    def _():
+        assert [1 for one in read_if_any(tmp_path) if (one.calls["end_ns"] == 0).any()]
+
     for rank in (0, 1):
         gang.kill(rank)
     gang.outcomes()
@@ -149,23 +152,16 @@ def test_the_environment_variable_records_and_a_killed_rank_leaves_its_timeline(
 
 def fail_while_traced(comm, directory):
     comm.trace(directory)
-    if comm.rank == 1:
-        report("ready")
-        os.kill(os.getpid(), signal.SIGSTOP)
     if comm.rank == 0:
         with pytest.raises(shmring.CollectiveTimeoutError):
             comm.barrier(timeout=0.2)
+    while not comm.is_broken:
+        time.sleep(0.005)
 
 
 def test_a_call_that_fails_is_recorded_as_failed(tmp_path):
-    gang = start_ranks(2, fail_while_traced, str(tmp_path))
-    gang.wait_for("ready", ranks=[1])
-    deadline = time.monotonic() + 60
-    while not [1 for one in read_if_any(tmp_path) if one.calls["failed"].any() and one.calls["end_ns"].any()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    gang.resume(1)
-    gang.results()
+    run_ranks(2, fail_while_traced, str(tmp_path))
+    assert [1 for one in read_if_any(tmp_path) if one.calls["failed"].any() and one.calls["end_ns"].any()]
 
 
 def read_if_any(path):
@@ -226,11 +222,17 @@ def stop_while_the_table_calls(comm, directory, path):
     """Timelines are started and stopped while a thread without the GIL makes calls."""
     table = Table(path)
     handle = table.open(comm)
-    x = np.ones(1 << 10)
+    x, ntraces, enough = np.ones(1 << 10), 0, np.zeros(1)
     job = table.job("all_reduce", handle, x=x, out=x, count=len(x), op="avg", times=1000)
-    calling = threading.Thread(target=table.run, args=(job,))
+
+    def call():
+        while not enough[0]:  # on all ranks
+            table.run(job)
+            enough[0] = ntraces > 1
+            table.call("all_reduce", handle, x=enough, out=enough, count=1, op="min")
+
+    calling = threading.Thread(target=call)
     calling.start()
-    ntraces = 0
     while calling.is_alive():
         comm.trace(directory, calls=8).stop()
         ntraces += 1
@@ -238,11 +240,10 @@ def stop_while_the_table_calls(comm, directory, path):
     comm.trace(directory, calls=8).stop()
     table.release(handle)
     assert (x == 1).all()
-    return ntraces
 
 
 def test_timelines_start_and_stop_while_a_thread_without_the_gil_makes_calls(tmp_path):
-    assert min(run_ranks(2, stop_while_the_table_calls, str(tmp_path), build(tmp_path))) > 1
+    run_ranks(2, stop_while_the_table_calls, str(tmp_path), build(tmp_path))
 
 
 def start_and_stop(comm, directory):
