@@ -55,13 +55,16 @@ def descend(rank, session, size, cases):
     comm = shmring.init(rank=rank, size=size, session=session, **settings)
     for number, case in enumerate(cases):
         victim = case.victim % comm.size
+        pid = comm.engine.segments[victim].header.pid
         if comm.rank == victim:
             with comm:
                 fail(comm, case, number)
         try:
-            survive(comm, case, number, victim)
+            survive(comm, case, number, victim, pid)
             comm = go_on(comm, origin, cases[number + 1].settings() if number + 1 < len(cases) else {})
         except Exception as error:
+            if case.death == "SIGSTOP":
+                os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"{case} of {comm.size}: {type(error).__name__}: {error}") from error
     comm.close()
 
@@ -145,9 +148,8 @@ def disarm():
 # ---- the others -----------------------------------------------------------------------------------------------------
 
 
-def survive(comm, case, number, victim):
+def survive(comm, case, number, victim, pid):
     """Make the call that ``victim`` fails in: a right result or the right error, which then stays."""
-    pid = comm.engine.segments[victim].header.pid
     call = CALLS[case.call](comm)
     try:
         next(call)

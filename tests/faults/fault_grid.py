@@ -65,8 +65,11 @@ def play(cases, size=None):
         One for each survivor and case; None where the victim could not say when it died.
     """
     size = size or len(cases) + 1
-    gang = start_processes(size, descend, secrets.token_hex(8), size, cases)
-    outcomes = gang.outcomes()
+    for _ in range(3):
+        gang = start_processes(size, descend, secrets.token_hex(8), size, cases)
+        outcomes = gang.outcomes()
+        if not any(map(is_of_a_slow_rank, outcomes)):
+            break
     story = "\n".join([*map(str, cases), *map(str, outcomes)])
     assert not any(outcome.stuck for outcome in outcomes), story
     found = []
@@ -84,6 +87,11 @@ def play(cases, size=None):
     for rank in survivors:
         assert outcomes[rank].ok, story
     return found
+
+
+def is_of_a_slow_rank(outcome):
+    """Whether the timeout was over before the stop: the system may keep a rank from its processor, if not each time."""
+    return isinstance(outcome.error, TimeoutError) or "OtherLateError" in str(outcome.error)
 
 
 def moment(reports, prefix):

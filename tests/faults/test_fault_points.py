@@ -17,6 +17,7 @@ from descent import Case, disarm
 from fault_build import fault_build
 from fault_grid import DRAWN, cells, cross, deal, draw, play
 from support.harness import nursery_with, report, run_ranks, start_processes, start_ranks
+from support.waits import until_waiting
 
 import shmring
 from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, PeerLostError
@@ -132,8 +133,9 @@ def report_slowly(comm, end):
         time.sleep(1000)
     if comm.rank == 1:
         arm("report@1:" + end)
+        until_waiting(comm, 0)
     with pytest.raises(CollectiveTimeoutError if end.endswith("ms") else PeerLostError) as caught:
-        comm.barrier(timeout=0.2 if comm.rank else 0.6)
+        comm.barrier(timeout=0.2 if comm.rank else 1 if end.endswith("ms") else 60)
     if end.endswith("ms"):
         assert caught.value.late == (2,)
         assert "timed out in barrier()" in str(caught.value)
@@ -143,7 +145,7 @@ def report_slowly(comm, end):
     report("noticed")
 
 
-@pytest.mark.parametrize("end", ["1000ms", "9", "exit"])
+@pytest.mark.parametrize("end", ["1500ms", "9", "exit"])
 def test_a_record_that_another_rank_is_writing_is_waited_for_and_completed_if_that_rank_dies(end):
     gang = start_ranks(3, report_slowly, end)
     gang.wait_for("noticed", [0, 1] if end.endswith("ms") else [0])
@@ -175,10 +177,11 @@ def test_the_first_to_notice_a_death_may_die_over_it(point):
 
 def wake_and_die(comm):
     if comm.rank == 1:
-        time.sleep(0.05)
         arm("wake@1:9")
-    comm.barrier()
-    comm.barrier()
+    while True:
+        if comm.rank == 1:
+            until_waiting(comm, 0)
+        comm.barrier()
 
 
 def test_a_sleeping_rank_whose_waker_died_before_the_post_wakes_by_itself():
