@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.harness import PATIENCE, run_ranks
 
 import shmring
 from shmring.communicator import Communicator
@@ -215,10 +215,12 @@ def test_threads_that_wait_for_their_turn_end_with_the_call_before_them(timeout,
     ]
     other = subprocess.Popen([sys.executable, "-c", code[1]], stdin=subprocess.PIPE)
     try:
-        done = subprocess.run([sys.executable, "-c", code[0]], timeout=60, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", code[0]]
+        done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr
     finally:
-        other.communicate(b"")
+        other.kill()  # which may wait for rank 0 yet
+        other.communicate()
 
 
 def interrupt_close(comm, seed):
@@ -285,7 +287,7 @@ def test_a_child_that_was_forked_inside_a_with_block_ends_as_it_wants_to(end, st
     code = textwrap.dedent(CHILD_EXITS).format(end=end, session=f"fork{os.getpid()}{os.urandom(4).hex()}")
     # CPython 3.12 and later warn when a process with threads forks, and a communicator has one.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert text in done.stderr if text else done.stderr == ""
     assert "Exception ignored" not in done.stderr
