@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.children import in_child, status_of
 from support.command import status_of_command
-from support.harness import PATIENCE, eventually, report, run_ranks, start_processes, start_ranks
+from support.harness import PATIENCE, eventually, report, run_ranks, shared_names, start_processes, start_ranks
 from support.namespaces import STRANGER, needs_pids, needs_stranger
 
 import shmring
@@ -266,14 +266,14 @@ def test_rates_count_calls_bytes_and_waits(end):
 def test_killed_watchers_leave_nothing_and_the_job_goes_on(end):
     gang = start_ranks(2, compute, str(end))
     gang.wait_for("ready")
-    before = os.listdir(SHM_DIRECTORY)
+    before = shared_names()
     for _ in range(3):
         command = [sys.executable, "-m", "shmring", "top", "--json", "--interval", "0.01"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
             found = json.loads(watcher.stdout.readline())
-            assert groups_of(gang, found)
             watcher.kill()
-    assert os.listdir(SHM_DIRECTORY) == before
+        assert groups_of(gang, found)
+    assert shared_names() == before
     end.touch()
     gang.results()
 
