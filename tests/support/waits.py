@@ -1,6 +1,7 @@
-"""Which ranks wait, as a rank beside them finds it: for tests in which one acts only when others wait."""
+"""Which ranks wait or have ended, as a rank beside them finds it: for tests in which one acts only then."""
 
 import time
+from pathlib import Path
 
 from shmring.engine.account import standings
 from shmring.engine.inspect import LOOK_NBYTES, look
@@ -15,4 +16,13 @@ def waiting_ranks(comm):
 def until_waiting(comm, *ranks):
     """Return once these ranks wait, of which no other rank is to end the wait; the watchdog of the ranks bounds it."""
     while not waiting_ranks(comm).issuperset(ranks):
+        time.sleep(0.001)
+
+
+def until_ended(pid):
+    """Return once all threads of a killed process have ended, and so its locks; the nursery has not reaped it yet."""
+    while True:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] == "Z" and int(fields[17]) <= 1:
+            return
         time.sleep(0.001)

@@ -14,6 +14,7 @@ from support.emulation import needs_address_limit
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
+from support.waits import until_ended
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import spelling, syscalls
@@ -597,6 +598,7 @@ def die_while_making(comm, call):
     with pytest.raises(PeerLostError) as caught:
         comm.empty(1 << 16)
     assert caught.value.rank == 1
+    until_ended(caught.value.pid)
     comm.close()    # a rank that has noticed the death before it made anything unlinks the name here
     return [name for name in names_left(comm) if name.endswith(("-r1", f"-r{comm.rank}"))]
 
@@ -712,7 +714,7 @@ def attach_when_one_has_sent_its_outcome_and_died(comm):
         def attach_late(*args):
             while not comm.engine.gone_ranks():
                 time.sleep(0.001)
-            time.sleep(0.05)        # the lock of its name goes a moment after its life
+            until_ended(comm.engine.segments[2].header.pid)     # the lock of its name goes a moment after its life
             return attach_others(*args)
 
         sharedarrays._attach_others = attach_late
@@ -749,9 +751,9 @@ def die_over_a_group_of_oneself(comm):
 
         syscalls.fault = die
         comm.subgroup([1])
-    with pytest.raises(PeerLostError):
+    with pytest.raises(PeerLostError) as caught:
         comm.barrier()
-    time.sleep(0.05)
+    until_ended(caught.value.pid)
     comm.close()
     assert leftovers(comm.name) == []
 
