@@ -72,12 +72,11 @@ def test_collectives_messages_and_training_over_two_machines():
 
 def lost(rank):
     x = torch.ones(10_000)
-    dist.all_reduce(x)
-    if rank >= RANKS_EACH:
-        os.kill(os.getpid(), 9)
     with pytest.raises(shmring.PeerLostError) as caught:
         for _ in range(100_000):
             dist.all_reduce(x)
+            if rank >= RANKS_EACH:
+                os.kill(os.getpid(), 9)
     assert caught.value.rank >= RANKS_EACH
 
 
@@ -91,8 +90,7 @@ def test_all_ranks_of_a_machine_killed_are_an_exception_on_the_other():
 def idle(rank, victims):
     comm = dist.group.WORLD.comm
     dist.barrier()
-    if rank in victims:
-        os.kill(os.getpid(), 9)
+    harness.report("idle")
     while not comm.is_broken:
         time.sleep(0.001)
     with pytest.raises(shmring.PeerLostError) as caught:
@@ -100,10 +98,17 @@ def idle(rank, victims):
     assert caught.value.rank in victims
 
 
+def kill_idle_ranks(gang, victims):
+    gang.wait_for("idle")
+    for victim in victims:
+        gang.kill(victim)
+    return gang.outcomes()
+
+
 @pytest.mark.parametrize("victims", [[1], [0, 1], [2, 3]], ids=str)
 def test_a_killed_rank_or_machine_is_known_to_the_other_without_a_call(victims):
     with two_machines("256m") as machines:
-        outcomes = start(machines, idle, victims).outcomes()
+        outcomes = kill_idle_ranks(start(machines, idle, victims), victims)
         assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
         assert [machine.names() for machine in machines] == [[], []]
 
@@ -179,5 +184,5 @@ def test_a_machine_with_addresses_that_do_not_lead_there():
             machine.run("ip", "address", "add", "fd00::1/64", "dev", "here", "nodad")
             for device in ("here", "there"):
                 machine.run("ip", "link", "set", device, "up")
-        outcomes = start(machines, idle, [2]).outcomes()
+        outcomes = kill_idle_ranks(start(machines, idle, [2]), [2])
         assert all(outcome.ok or outcome.rank == 2 for outcome in outcomes), outcomes

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from support.harness import report
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
 from support.torch_groups import run_group, start_group
@@ -163,12 +164,11 @@ def test_training_over_nodes_equals_one_process():
 
 def killed(rank, victim):
     x = torch.ones(100_000)
-    dist.all_reduce(x)
-    if rank == victim:
-        os.kill(os.getpid(), 9)
     with pytest.raises(dist.DistBackendError) as caught:
         for _ in range(100_000):
             dist.all_reduce(x)
+            if rank == victim:
+                os.kill(os.getpid(), 9)
     assert isinstance(caught.value, shmring.PeerLostError)
     assert caught.value.rank == victim, caught.value
     with pytest.raises(shmring.PeerLostError):
@@ -206,8 +206,7 @@ def test_a_death_on_another_node_ends_a_wait(receives):
 def notices_without_a_call(rank, victims):
     comm = dist.group.WORLD.comm
     dist.barrier()
-    if rank in victims:
-        os.kill(os.getpid(), 9)
+    report("idle")
     while not comm.is_broken:
         time.sleep(0.001)
     with pytest.raises(shmring.PeerLostError) as caught:
@@ -217,7 +216,11 @@ def notices_without_a_call(rank, victims):
 
 @pytest.mark.parametrize("victims", [[0], [3], [0, 1], [2, 3]], ids=str)
 def test_a_killed_rank_or_node_is_known_to_ranks_that_make_no_call(victims):
-    outcomes = start_group(4, notices_without_a_call, victims, labels="aabb").outcomes()
+    gang = start_group(4, notices_without_a_call, victims, labels="aabb")
+    gang.wait_for("idle")
+    for victim in victims:
+        gang.kill(victim)
+    outcomes = gang.outcomes()
     assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
 
 
