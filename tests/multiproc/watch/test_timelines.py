@@ -152,6 +152,7 @@ def test_the_environment_variable_records_and_a_killed_rank_leaves_its_timeline(
 
 def fail_while_traced(comm, directory):
     comm.trace(directory)
+    comm.barrier()
     if comm.rank == 0:
         with pytest.raises(shmring.CollectiveTimeoutError):
             comm.barrier(timeout=0.2)
