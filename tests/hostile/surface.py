@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 
 import shmring
 import shmring.ring
@@ -90,16 +92,24 @@ def functions() -> dict[str, object]:
 def extension_types() -> dict[str, type]:
     """Every type that is implemented in C, public or not: one that is half-made must not crash the interpreter."""
     found = {}
-    for module in pkgutil.walk_packages(shmring.__path__, "shmring."):
+    for home in modules(shmring):
+        own = {f"{home.__name__}.{name}": value for name, value in vars(home).items() if isinstance(value, type)}
+        found |= {
+            name: value
+            for name, value in own.items()
+            if value.__module__ == home.__name__ and not value.__flags__ & HEAP_TYPE
+        }
+    return found
+
+
+def modules(package: ModuleType) -> Iterator[ModuleType]:
+    """The modules of a package and of its packages. `GUESTS` are not imported: that takes longer than an attack."""
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if not module.name.startswith(GUESTS):
             home = importlib.import_module(module.name)
-            own = {f"{module.name}.{name}": value for name, value in vars(home).items() if isinstance(value, type)}
-            found |= {
-                name: value
-                for name, value in own.items()
-                if value.__module__ == module.name and not value.__flags__ & HEAP_TYPE
-            }
-    return found
+            yield home
+            if module.ispkg:
+                yield from modules(home)
 
 
 def methods(cls: type) -> list[str]:
