@@ -126,11 +126,11 @@ def test_a_killed_sender_is_lost_once_all_it_committed_is_received(dtype):
         signal.pause()
 
     pid = in_child(child)
-    os.read(reader, 1)
+    os.close(writer)
+    assert os.read(reader, 1) == b"x"
     assert receiver.peer == "here"
     os.kill(pid, signal.SIGKILL)
     os.close(reader)
-    os.close(writer)
     for _ in range(3):
         assert receiver.recv() == content
     with pytest.raises(PeerLostError, match=str(pid)) as caught:

@@ -120,11 +120,11 @@ def test_a_dead_sender_is_reported_once_after_what_it_committed_and_the_others_g
         signal.pause()
 
     pid = in_child(die)
-    os.read(reader, 1)
+    os.close(writer)
+    assert os.read(reader, 1) == b"x"
     os.kill(pid, signal.SIGKILL)
     status_of(pid)
     os.close(reader)
-    os.close(writer)
     senders[0].send(b"alive")
     got = [receiver.recv(30) for _ in range(6)]
     assert sorted(x for x in got if x != b"alive") == list(range(5))

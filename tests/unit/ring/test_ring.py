@@ -461,9 +461,9 @@ def test_a_producer_killed_while_writing_has_published_exactly_what_it_committed
         signal.pause()
 
     child = in_child(produce)
-    os.read(reader, 1)
-    os.close(reader)
     os.close(writer)
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
     assert consumer.peer == "here"
     os.kill(child, signal.SIGKILL)
     while consumer.peer == "here":
