@@ -34,15 +34,16 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "stress")) if path not in sys.path]
 
 from mixed import carry_out, draw, pool_of, settings  # noqa: E402
-from support import harness  # noqa: E402, F401  sets the environment of numerical libraries before NumPy loads
+from support import harness  # noqa: E402  sets the environment of numerical libraries before NumPy loads
 from support.inputs import NUMPY_DTYPES  # noqa: E402
 
 import shmring  # noqa: E402
 from shmring import leftovers, sweep  # noqa: E402
 from shmring.errors import PeerLostError, RendezvousError  # noqa: E402
+from shmring.memory import names  # noqa: E402
 
 OPERATIONS = 40
-WATCHDOG_S = 30.0
+WATCHDOG_S = 60.0 * harness.PATIENCE
 RENDEZVOUS_TIMEOUT_S = 0.5
 LONGEST_LIFE_S = 0.012
 
@@ -72,6 +73,7 @@ class Job:
 def live(job: Job, rank: int, report) -> None:
     """All that a rank does. ``report`` takes met, done, lost, apart (failed rendezvous) or wrong, and the reason."""
     config = settings(job.seed, job.number, job.size)
+    names.NAME_PATIENCE_S = names.UNLINK_PATIENCE_S = WATCHDOG_S  # the dead have no lock
     try:
         config["rendezvous_timeout"] = RENDEZVOUS_TIMEOUT_S
         comm = shmring.init(rank=rank, size=job.size, session=job.session, **config)
