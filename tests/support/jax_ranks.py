@@ -4,17 +4,16 @@ import os
 
 from support.harness import run_ranks, start_ranks
 
+PATIENCE_S = 240.0  # they compile for a minute and more where processors are busy
+
 
 def start_jax(n, fn, *args, x64=False, **options):
     """Start ``fn(comm, *args)`` in ``n`` ranks of a fresh communicator, and return at once."""
     return start_ranks(n, _with_default, fn, args, x64, **options)
 
 
-def run_jax(n, fn, *args, x64=False, timeout=300.0, **options):
-    """Run ``fn(comm, *args)`` in ``n`` ranks; results by rank, or the first failure raised.
-
-    They compile for a minute and more where processors are busy.
-    """
+def run_jax(n, fn, *args, x64=False, timeout=PATIENCE_S, **options):
+    """Run ``fn(comm, *args)`` in ``n`` ranks; results by rank, or the first failure raised."""
     return run_ranks(n, _with_default, fn, args, x64, timeout=timeout, **options)
 
 

@@ -10,7 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from support.harness import report
-from support.jax_ranks import run_jax, start_jax
+from support.jax_ranks import PATIENCE_S, run_jax, start_jax
 
 jax = pytest.importorskip("jax")
 
@@ -186,10 +186,10 @@ def dies(comm, by_token):
 @pytest.mark.parametrize("by_token", [False, True])
 def test_a_rank_that_is_killed_within_a_function(by_token):
     ranks = start_jax(3, dies, by_token)
-    ranks.wait_for("running")
+    ranks.wait_for("running", timeout=PATIENCE_S)
     time.sleep(0.2)
     ranks.kill(1)
-    outcomes = ranks.outcomes()
+    outcomes = ranks.outcomes(PATIENCE_S)
     for rank in (0, 2):
         assert outcomes[rank].ok, str(outcomes[rank])
         first, again, kind = outcomes[rank].result
@@ -280,7 +280,7 @@ def killed_by_itself(comm):
 
 
 def test_a_message_of_a_rank_that_is_dead():
-    outcome = start_jax(2, killed_by_itself).outcomes()[0]
+    outcome = start_jax(2, killed_by_itself).outcomes(PATIENCE_S)[0]
     assert outcome.ok, str(outcome)
     for text in outcome.result:
         assert re.match("UNAVAILABLE: PeerLostError: .*rank 1", text), text
