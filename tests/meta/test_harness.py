@@ -286,7 +286,7 @@ def test_a_thread_left_running_is_a_failure():
     thread.start()
     try:
         with pytest.raises(pytest.fail.Exception, match="stray"):
-            harness.fail_on_leaks(*before)
+            harness.fail_on_leaks(*before, patience=0)
     finally:
         release.set()
         thread.join()
