@@ -24,7 +24,7 @@ from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
 from shmring.memory.segment import ARRAY, HEADER_NBYTES, Place, Segment, attach, create, segment_name
-from shmring.memory.sweep import DEATH_GRACE_S
+from shmring.memory.sweep import EXIT_GRACE_S
 from shmring.placement.numa_policy import in_slices, place_by
 from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even
@@ -374,7 +374,7 @@ def _clear_names(session: str, makers, error: BrokenError) -> None:
     """Unlink the names that dead ranks have left; live ranks unlink their own."""
     for r in makers:
         name = segment_name(session, f"r{r}")
-        deadline = time.monotonic() + (DEATH_GRACE_S if isinstance(error, PeerLostError) and r == error.rank else 0)
+        deadline = time.monotonic() + (EXIT_GRACE_S if isinstance(error, PeerLostError) and r == error.rank else 0)
         with suppress(ShmringError, OSError):
             while _exists(name) and not names.remove_stale(name) and time.monotonic() < deadline:
                 time.sleep(0.001)

@@ -14,8 +14,11 @@ from shmring.memory.spelling import session_prefix, user_prefix
 from shmring.memory.syscalls import refusals
 
 # How long a death that was seen in one place may stay hidden in another: the kernel releases the liveness words of a
-# dying process one after the other within microseconds, and its locks on names a little later.
+# dying process one after the other within microseconds.
 DEATH_GRACE_S = 1.0
+# How long its locks on names may outlast them: until the kernel has freed its private memory, and a process that has
+# much of it, or is kept from its processor, takes seconds to end.
+EXIT_GRACE_S = 10.0
 
 
 class Leftover(NamedTuple):
@@ -79,17 +82,17 @@ def sweep(session: str) -> list[str]:
         return [name for name in stale if names.remove_stale(name)]
 
 
-def sweep_after(session: str, pids: Iterable[int], patience_s: float = DEATH_GRACE_S) -> None:
+def sweep_after(session: str, pids: Iterable[int]) -> None:
     """Unlink the names of a session that these dead processes left; for the surviving ranks.
 
-    The locks of a dying process are released a moment after its liveness word, so its names are polled until they are
-    stale, for at most ``patience_s``. So are names without a pid: their creator may be one of the dead.
+    The locks of a dying process are released after its liveness word, so its names are polled until they are stale, for
+    at most `EXIT_GRACE_S`. So are names without a pid, for `DEATH_GRACE_S`: their creator may be one of the dead.
     """
-    awaited = {0, *pids}
-    deadline = time.monotonic() + patience_s
+    grace_s = dict.fromkeys(pids, EXIT_GRACE_S) | {0: DEATH_GRACE_S}
+    began = time.monotonic()
     with suppress(SegmentError):
         sweep(session)
-        while any(name.pid in awaited for name in leftovers(session)) and time.monotonic() < deadline:
+        while any(time.monotonic() - began < grace_s.get(name.pid, 0) for name in leftovers(session)):
             time.sleep(0.001)
             sweep(session)
 

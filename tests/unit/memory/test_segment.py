@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from support.harness import PATIENCE
@@ -23,7 +24,7 @@ from shmring.memory import names, ofd_locks, spelling, syscalls
 from shmring.memory import segment as segments
 from shmring.memory.reserve import free_nbytes, reserve
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
-from shmring.memory.sweep import leftovers, sweep
+from shmring.memory.sweep import leftovers, sweep, sweep_after
 from shmring.memory.unnamed import create_unnamed
 
 FORK = multiprocessing.get_context("fork")
@@ -463,6 +464,26 @@ def test_leftovers_distinguish_live_from_stale_and_sweep_removes_a_sessions_stal
         assert standing(session) == [live]
         assert sweep(session) == []
     assert sweep(session + "2") == [other]
+
+
+def test_the_locks_of_a_dead_process_may_be_held_for_a_while_after_its_death(name, session):
+    leave_stale(name)
+    with open(path_of(name), "r+b") as file:
+        assert ofd_locks.lock(file.fileno(), names.LIFE)
+        (left,) = leftovers(session)
+        assert left.status == "live"
+        released = threading.Timer(1.5, ofd_locks.unlock, (file.fileno(), names.LIFE))
+        released.start()
+        sweep_after(session, [left.pid])
+        released.join()
+    assert leftovers(session) == []
+
+
+def test_names_of_other_processes_are_not_waited_for(name, session):
+    with create(name, NBYTES, kind=OUTBOX, params=(1, 2, 3)) as segment:
+        segment.announce()
+        sweep_after(session, [])
+        assert [left.name for left in leftovers(session)] == [name]
 
 
 # -- what is not to be trusted ----------------------------------------------------------------------------------------
