@@ -56,7 +56,7 @@ def is_stopped(pid):
 
 
 def attend(rank, session, size, late_s=0.0, linger_s=LINGER_S, present=0, **changes):
-    """Meet; what everybody has written, and which names stand then. ``present``: see `let_no_time_pass_before`."""
+    """Meet; what all ranks have written, and which names stand then. ``present``: see `let_no_time_pass_before`."""
     rendezvous_module.LINGER_S = linger_s
     wait_for_every_lock()
     if present:
