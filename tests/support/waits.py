@@ -19,10 +19,20 @@ def until_waiting(comm, *ranks):
         time.sleep(0.001)
 
 
+def fields_of(pid):
+    """What the kernel has of a process that has not been reaped: its state, and all that follows (``man 5 proc``)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_stopped(pid):
+    """Whether a process, which may be a zombie but not gone, stands still."""
+    return fields_of(pid)[0] == "T"
+
+
 def until_ended(pid):
     """Return once all threads of a killed process have ended, and so its locks; the nursery has not reaped it yet."""
     while True:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = fields_of(pid)
         if fields[0] == "Z" and int(fields[17]) <= 1:
             return
         time.sleep(0.001)

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from support.harness import eventually, run_ranks, start_ranks
+from support.waits import is_stopped
 
 from shmring.errors import (
     BrokenError,
@@ -104,8 +105,7 @@ def stopped(pid):
 
 
 def assert_stopped(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        assert file.read().rpartition(")")[2].split()[0] == "T"
+    assert is_stopped(pid)
 
 
 def receive_too_early(comm):

@@ -6,11 +6,11 @@ import random
 import signal
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 from support.children import in_child, status_of
 from support.harness import PATIENCE, report, run_processes, start_processes
+from support.waits import is_stopped
 
 import shmring
 from shmring.bootstrap import rendezvous as rendezvous_module
@@ -48,11 +48,6 @@ def let_no_time_pass_before(count):
             check_clock(self, now)
 
     rendezvous_module._Rendezvous.check_clock = check_clock_of_all
-
-
-def is_stopped(pid):
-    """Whether a process, which may be a zombie but not gone, stands still."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def attend(rank, session, size, late_s=0.0, linger_s=LINGER_S, present=0, **changes):
