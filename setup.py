@@ -9,7 +9,7 @@ Switches, all read from the environment, all off by default:
 
 What is built without a switch has no debug symbols, and no warnings (``SHMRING_DEBUG=1`` shows them).
 Nothing is detected about the processor that builds: one binary carries every kernel, and
-``shmring/_c/dispatch.h`` picks at import.
+``shmring/kernel/dispatch.h`` picks at import.
 """
 
 import os
@@ -31,17 +31,18 @@ FAULTS = os.environ.get("SHMRING_FAULTS", "0") not in ("", "0")
 ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 
 # C sources beside the generated one: the kernels of one instruction set each.
-MORE_SOURCES = {"shmring/arrays/reduce.pyx": sorted(glob("shmring/_c/kernels_*.c"))}
+MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels_*.c"))}
 
 # Modules without code that runs for each message, record or element: -O1, which takes 60 % of the time of -O2.
 COLD = {
     f"shmring/{name}.pyx"
     for name in (
-        "_runtime", "arrays/dlpack", "bench/hardware_probe", "bootstrap/calibrate", "bootstrap/threads",
-        "channels/eventfd", "channels/format", "collective/accesses", "collective/coalesced", "collective/registry",
+        "arrays/dlpack", "base/timeouts", "base/unraisable", "bench/hardware_probe", "bootstrap/calibrate",
+        "bootstrap/threads",
+        "channels/eventfd", "channels/format", "shared/accesses", "collective/coalesced", "shared/registry",
         "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect",
         "engine/membership", "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header",
-        "memory/mapping", "memory/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
+        "memory/mapping", "shared/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
         "ring/inspect", "sync/liveness",
     )
 }
@@ -65,7 +66,7 @@ else:
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
 
-INCLUDE_DIRS = ["shmring/_c", "shmring/capi/include"]
+INCLUDE_DIRS = ["shmring", "shmring/capi/include"]
 
 DIRECTIVES = {
     "language_level": 3,
@@ -93,13 +94,19 @@ def files_behind(path: str) -> set[str]:
         found.add(name)
         text = Path(name).read_text()
         headers = re.findall(r'(?:#include|extern from) "([\w./]+)"', text)
-        todo += [f"{folder}/{header}" for header in headers for folder in INCLUDE_DIRS]
+        todo += [f"{folder}/{header}" for header in headers for folder in [os.path.dirname(name), *INCLUDE_DIRS]]
         for package, names in re.findall(r"^from (shmring[\w.]*) cimport ([^#\n]+)", text, re.M):
             parts = [package, *(f"{package}.{word}" for word in re.findall(r"\w+", names))]
             todo += [part.replace(".", "/") + end for part in parts for end in (".pxd", "/__init__.pxd")]
         for module in re.findall(r"^cimport (shmring[\w.]*)", text, re.M):
             todo.append(module.replace(".", "/") + ".pxd")
     return found - {path}
+
+
+def is_generated(path: str) -> bool:
+    """Whether Cython writes this file: C code and headers beside a .pyx of the same name."""
+    stem, ending = os.path.splitext(path)
+    return ending in (".c", ".h") and os.path.exists(f"{stem}.pyx")
 
 
 def extension(path: str) -> Extension:
@@ -161,8 +168,9 @@ class PythonFiles(build_py):
     """Leave the sources of the extensions out of the wheel; what others cimport are the .pxd and the headers."""
 
     def find_data_files(self, package, src_dir):
-        """Data files of a package, without what Cython or the compiler reads here alone."""
-        return [name for name in super().find_data_files(package, src_dir) if not name.endswith((".pyx", ".c"))]
+        """Data files of a package, without what Cython or the compiler reads here alone, or Cython writes."""
+        found = super().find_data_files(package, src_dir)
+        return [name for name in found if not name.endswith((".pyx", ".c")) and not is_generated(name)]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shmring.arrays import reduce
+from shmring.kernel import reduce
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support import compiled

@@ -41,7 +41,6 @@ from shmring.version import __version__
 
 if TYPE_CHECKING:
     from shmring.arrays.lease import Lease
-    from shmring.arrays.reduce import kernels
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
     from shmring.channels.broadcast import BroadcastSender
     from shmring.channels.fan_in import FanInReceiver
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from shmring.channels.sender import Sender
     from shmring.collective.async_work import Work
     from shmring.communicator import Communicator
+    from shmring.kernel.reduce import kernels
     from shmring.launch.init import init
     from shmring.launch.spawn import spawn
     from shmring.memory.sweep import leftovers, sweep
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # Loaded at first use (PEP 562): a program that needs the collectives alone does not load the channels, and so on.
 _MODULES = {
     "shmring.arrays.lease": ("Lease",),
-    "shmring.arrays.reduce": ("kernels",),
+    "shmring.kernel.reduce": ("kernels",),
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
     "shmring.channels.broadcast": ("BroadcastSender",),
     "shmring.channels.fan_in": ("FanInReceiver",),
@@ -140,7 +140,7 @@ __all__ = [
 
 def get_include() -> str:
     """The folder of C headers that Cython code which cimports from shmring must have on its include path."""
-    return f"{__path__[0]}/_c"
+    return __path__[0]
 
 
 def __getattr__(name: str):

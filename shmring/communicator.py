@@ -6,9 +6,9 @@ from shmring.collective.groups import GroupCalls
 from shmring.collective.objects import ObjectCalls
 from shmring.collective.persistent import PersistentPlans
 from shmring.collective.placement_report import PlacementCalls
-from shmring.collective.share import ShareCalls
 from shmring.collective.tracing import TraceCalls
 from shmring.p2p.objects import ObjectMessageCalls
+from shmring.shared.share import ShareCalls
 
 
 class Communicator(

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 
 KIB = 1024
 

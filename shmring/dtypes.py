@@ -1,7 +1,7 @@
 """The element types and operations, by name and by number.
 
 The numbers are positions in `DTYPES` and `OPS`. Signatures contain them and they index the kernel tables, so
-``_c/dispatch.h`` has the same order.
+``kernel/dispatch.h`` has the same order.
 """
 
 from __future__ import annotations

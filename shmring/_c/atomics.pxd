@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 
-cdef extern from "atomics.h" nogil:
+cdef extern from "_c/atomics.h" nogil:
     uint32_t load_relaxed_u32(const uint32_t *p)
     uint32_t load_acquire_u32(const uint32_t *p)
     void store_relaxed_u32(uint32_t *p, uint32_t value)

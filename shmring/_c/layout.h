@@ -32,7 +32,7 @@ enum shmring_kind {
     SHMRING_FAILURE_NOTICE = 5 /* a header alone: its creator could not make its outbox (bootstrap/rendezvous.py) */
 };
 
-/* How a rank stores what another core will read (_c/copy.h). */
+/* How a rank stores what another core will read (kernel/copy.h). */
 enum shmring_stores {
     SHMRING_ORDINARY = 0,
     SHMRING_STREAMING = 1,  /* non-temporal, past the cache */

@@ -12,7 +12,7 @@ cdef extern from "<pthread.h>" nogil:
         pass
 
 
-cdef extern from "layout.h" nogil:
+cdef extern from "_c/layout.h" nogil:
     const uint64_t SHMRING_MAGIC
     const uint32_t SHMRING_LAYOUT_VERSION
     const uint32_t SHMRING_LINE

@@ -1,8 +1,8 @@
-# The structs of _c/dlpack_abi.h, and tensors borrowed through them (arrays/dlpack.pyx).
+# The structs of arrays/dlpack_abi.h, and tensors borrowed through them (arrays/dlpack.pyx).
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
-cdef extern from "dlpack_abi.h":
+cdef extern from "arrays/dlpack_abi.h":
     const uint32_t SHMRING_DLPACK_MAJOR
     const uint64_t SHMRING_DL_READ_ONLY
     const uint64_t SHMRING_DL_IS_COPIED

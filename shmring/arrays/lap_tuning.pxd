@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING, shmring_laps
-from shmring.arrays.reduce cimport copy_bytes
+from shmring.kernel.reduce cimport copy_bytes
 from shmring.sync.backoff cimport now_ns
 
 cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns) noexcept nogil

@@ -7,7 +7,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_release_u64
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING
-from shmring.arrays.reduce cimport copy_bytes
+from shmring.kernel.reduce cimport copy_bytes
 
 cdef extern from "sched.h" nogil:
     int sched_yield()

@@ -9,7 +9,7 @@ their settings from the same table.
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.engine.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_ROOT, OPAQUE, pack_signature

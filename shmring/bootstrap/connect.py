@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 from shmring.bootstrap.dump_signal import install as install_dump_signal
 from shmring.bootstrap.rendezvous import rendezvous
 from shmring.bootstrap.threads import form_team

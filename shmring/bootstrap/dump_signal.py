@@ -14,7 +14,7 @@ import sys
 import threading
 from types import FrameType
 
-from shmring._runtime import report_unraisable
+from shmring.base.unraisable import report_unraisable
 from shmring.engine.lifecycle import Stage, tracked
 
 _VARIABLE = "SHMRING_DUMP_SIGNAL"

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from shmring._runtime import deadline_after
+from shmring.base.timeouts import deadline_after
 from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,

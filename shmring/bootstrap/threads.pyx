@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shmring._c.layout cimport SHMRING_THREADS_MAX, sem_t, shmring_outbox
-from shmring._runtime cimport Heap
+from shmring.base.heap cimport Heap
 from shmring.engine.engine cimport Engine
 from shmring.engine.outbox cimport helper_area_nbytes, helper_areas_offset, helper_slot_nbytes
 from shmring.engine.thread_team cimport Team

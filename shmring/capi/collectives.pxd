@@ -3,7 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.capi.handles cimport comm_t
 from shmring.collective.schedule cimport request_t
 

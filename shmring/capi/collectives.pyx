@@ -10,10 +10,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from shmring._runtime cimport NO_LIMIT
+from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport OVERLAP, overlaps
-from shmring.arrays.reduce cimport find_kernel
+from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE
 from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
 from shmring.capi.last_error cimport fail_with
@@ -190,7 +190,7 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
 
 
 cdef inline bint needs_agreement(comm_t *h, checked_t *c, bint is_eager) noexcept nogil:
-    """Whether shared arrays matter, about which ranks agree in `shmring.collective.zero_copy`, with the GIL."""
+    """Whether shared arrays matter, about which ranks agree in `shmring.shared.zero_copy`, with the GIL."""
     return (<Engine> h.engine).sharing is not None and (not is_eager or c.kind == KIND_ALL_REDUCE)
 
 

@@ -3,7 +3,7 @@
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int64_t, uintptr_t
 
-from shmring._runtime cimport NO_LIMIT
+from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport *
 from shmring.capi cimport messages

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shmring._c.atomics cimport load_acquire_u64
 from shmring._c.layout cimport shmring_ring
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.broadcast_rings cimport BroadcastRings, cursor_t
 from shmring.channels.endpoint cimport DISCONNECTED, deadline_of, left_until
 from shmring.channels.format cimport SLOW_WAITS

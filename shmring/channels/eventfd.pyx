@@ -27,7 +27,7 @@ cdef extern from "<sys/eventfd.h>" nogil:
 cdef extern from "<pthread.h>" nogil:
     int pthread_join(pthread_t thread, void **result)
 
-cdef extern from "thread.h" nogil:
+cdef extern from "_c/thread.h" nogil:
     const size_t SMALL_STACK_NBYTES
     int start_thread(pthread_t *thread, size_t stack_nbytes, void *(*run)(void *) noexcept nogil, void *argument)
 

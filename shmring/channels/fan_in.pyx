@@ -9,7 +9,7 @@ import queue
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, load_relaxed_u64
 from shmring._c.layout cimport sem_t, shmring_waiter
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.endpoint cimport Endpoint, deadline_of, left_until
 from shmring.channels.ring_ends cimport RingReceiver
 from shmring.channels.eventfd cimport Notifier

@@ -13,7 +13,7 @@ from shmring.ring.spsc cimport ring_format
 cdef extern from "<semaphore.h>" nogil:
     int sem_init(sem_t *sem, int pshared, unsigned value)
 
-cdef extern from "robust.h" nogil:
+cdef extern from "channels/robust.h" nogil:
     int lock_init(pthread_mutex_t *lock)
     uint32_t lock_holder(const pthread_mutex_t *copy)
 

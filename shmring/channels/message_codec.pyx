@@ -27,7 +27,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WOR
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
-from shmring.arrays.pickle5 import buffer_sizes, pack, unpack
+from shmring.objects.pickle5 import buffer_sizes, pack, unpack
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 

@@ -12,7 +12,7 @@ import weakref
 
 from shmring._c.atomics cimport compare_swap_u64, load_acquire_u64, load_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
 from shmring.channels.message_reader cimport take_bytes
@@ -21,7 +21,7 @@ from shmring.channels.queue_ends cimport GLANCE_NS, PUTTING, NO_ITEM, VOID, Queu
 from shmring.ring.blocking cimport LATE
 from shmring.sync.backoff cimport deadline_of, left_until
 
-from shmring.arrays.pickle5 import Pickled
+from shmring.objects.pickle5 import Pickled
 from shmring.channels.message_reader import PickledContent
 from shmring.channels.queue_memory import create_queue
 

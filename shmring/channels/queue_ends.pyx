@@ -25,7 +25,7 @@ from shmring.sync.backoff cimport deadline_of
 
 from shmring.errors import ClosedError
 
-cdef extern from "robust.h" nogil:
+cdef extern from "channels/robust.h" nogil:
     const int LOCK_LATE
     int lock_try(pthread_mutex_t *lock)
     int lock_within(pthread_mutex_t *lock, int64_t ns)

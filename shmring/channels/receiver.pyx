@@ -8,7 +8,7 @@ import queue
 import numpy as np
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport checked_count, timeout_to_ns
+from shmring.base.timeouts cimport checked_count, timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
 from shmring.channels.message_codec cimport QUIET_MAX, bytes_of

@@ -8,7 +8,7 @@ import queue
 import numpy as np
 
 from shmring._c.atomics cimport store_relaxed_u64
-from shmring._runtime cimport checked_count, checked_part, int_or_none, timeout_to_ns
+from shmring.base.timeouts cimport checked_count, checked_part, int_or_none, timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.lease cimport make_lease
 from shmring.channels.endpoint cimport deadline_of, left_until

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 import queue
 
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.format cimport DROPS_OLDEST
 from shmring.ring cimport overwrite

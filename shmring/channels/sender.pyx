@@ -12,7 +12,7 @@ from operator import index
 
 import numpy as np
 
-from shmring._runtime cimport checked_part, int_or_none, timeout_to_ns
+from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
 from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t,
                                              pickle_object, word_and_meta)

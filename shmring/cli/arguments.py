@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 
 T = TypeVar("T")
 

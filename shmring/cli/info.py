@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy
 
-from shmring.arrays.reduce import kernels
 from shmring.bootstrap.environment import detected, discover
 from shmring.bootstrap.tuning import derive
 from shmring.channels.inspect import ChannelLook, list_channels
 from shmring.config import configure
+from shmring.kernel.reduce import kernels
 from shmring.memory import names
 from shmring.memory.sweep import Leftover, leftovers
 from shmring.placement.topology import last_level_nbytes, second_level_nbytes

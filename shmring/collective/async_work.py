@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NoReturn
 
-from shmring._runtime import report_unraisable
+from shmring.base.unraisable import report_unraisable
 from shmring.collective.progress_thread import ProgressThread, lock_timeout, progress_of
 from shmring.engine.signature import explain
 from shmring.errors import ClosedError

@@ -1,9 +1,9 @@
 # The part of a communicator that all collective calls share. Calls written in Cython reach the engine through it.
 from libc.stdint cimport int64_t
 
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.engine cimport Engine
 
 

@@ -12,11 +12,11 @@ from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t, copy_back
 from shmring.arrays.outputs cimport empty_like_array, shape_of
-from shmring.arrays.reduce cimport find_kernel, reduce_kernel
+from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.collective.schedule cimport prepare_request, request_t, run_request
 from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
-from shmring.collective.zero_copy cimport sharing_of
+from shmring.shared.zero_copy cimport sharing_of
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_EXSCAN, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,

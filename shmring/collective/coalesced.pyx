@@ -16,7 +16,7 @@ from shmring.collective.base cimport CollectiveBase, kernel_for, number_of, reso
 from shmring.collective.schedule cimport run_request
 from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY,
                                        NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 from shmring.bootstrap.connect import connect
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.errors import BrokenError, PeerLostError, RendezvousError, RendezvousTimeoutError

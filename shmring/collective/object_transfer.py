@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.arrays.pickle5 import Pickled, empty_buffers, unpack
 from shmring.errors import MismatchError, ObjectError
+from shmring.objects.pickle5 import Pickled, empty_buffers, unpack
 
 # Five cache lines of an eager message: most small objects fit.
 OBJECT_HEADER_NBYTES = 256

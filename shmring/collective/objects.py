@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shmring._runtime import timeout_ns
-from shmring.arrays.pickle5 import empty_buffers, pack, require_pickle
+from shmring.base.timeouts import timeout_ns
 from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.object_transfer import (
     INLINE_NBYTES,
@@ -37,6 +36,7 @@ from shmring.collective.object_transfer import (
     unpacked,
     write_header,
 )
+from shmring.objects.pickle5 import empty_buffers, pack, require_pickle
 
 
 class ObjectCalls(CommunicatorMixin):

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.collective.schedule cimport request_t
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine

@@ -1,12 +1,11 @@
 # Requests of collectives: eager (small) or planned (large).
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.eager cimport eager_t
 
 # One collective: the execution of the compiled plan that came with it, or an eager exchange if that is None. Either can
@@ -19,15 +18,6 @@ ctypedef struct request_t:
 cdef inline char *payload_of(array_t *x) noexcept nogil:
     """The memory of ``x``; never NULL, where some frameworks place empty arrays: an eager NULL is "sends nothing"."""
     return <char *> x.data if x.data != NULL else <char *> b""
-
-
-cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload,
-                            size_t nbytes) noexcept nogil:
-    """An eager exchange in which this rank sends ``payload`` (NULL: nothing) and so far receives nothing."""
-    memset(t, 0, sizeof(eager_t))
-    t.signature = signature
-    t.payload = payload
-    t.nbytes = nbytes
 
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,

@@ -8,10 +8,11 @@ needs the interpreter.
 The caller has checked the arguments.
 """
 
-from shmring.collective.registry cimport ANYWHERE, NOWHERE, place_t
-from shmring.collective.zero_copy cimport Sharing, execute_shared
+from shmring.shared.registry cimport ANYWHERE, NOWHERE, place_t
+from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
-from shmring.arrays.reduce cimport by_strings, find_carrier
+from shmring.kernel.reduce cimport by_strings, find_carrier
+from shmring.engine.eager cimport open_eager
 from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                 KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                 KIND_SCATTER, pack_signature)

@@ -16,16 +16,16 @@ from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
-from shmring._runtime cimport Heap
-from shmring.collective.schedule cimport follow_plan, open_eager, payload_of, request_t, run_request
+from shmring.base.heap cimport Heap
+from shmring.collective.schedule cimport follow_plan, payload_of, request_t, run_request
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.collective.persistent cimport Prepared, dispatch
 from shmring.engine.compiled_plan cimport Program
-from shmring.arrays.reduce cimport find_kernel, reduce_kernel
+from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
                                 KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
-from shmring.engine.eager cimport part_t, eager_t
+from shmring.engine.eager cimport eager_t, open_eager, part_t
 
 from shmring.dtypes import DTYPES, OPS, op_code
 

@@ -1,7 +1,7 @@
 # Compiled plans: plans as structs, which the engine executes without the interpreter.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint64_t
 
-from shmring._runtime cimport Heap
+from shmring.base.heap cimport Heap
 from shmring.arrays.store_tuning cimport stores_t
 
 cdef enum:

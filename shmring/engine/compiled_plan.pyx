@@ -7,7 +7,7 @@ message. Compiled once for each (collective, size), kept by the engine.
 from shmring._c.layout cimport SHMRING_EXCHANGE, SHMRING_ORDINARY
 from shmring.arrays.store_tuning cimport trials_us
 
-from shmring.arrays.reduce import WAYS
+from shmring.kernel.reduce import WAYS
 from shmring.plan.limits import LINE
 from shmring.plan.steps import ALL, Await, AwaitRelease, Claim, Copy, Publish, Reduce, Release, Space
 

@@ -1,7 +1,8 @@
 # Eager exchanges: small collectives, each in one round of eager messages.
 from libc.stdint cimport uint64_t
+from libc.string cimport memset
 
-from shmring.arrays.reduce cimport reduce_kernel
+from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 
@@ -30,6 +31,15 @@ ctypedef struct eager_t:
     int next_rank                  # to be read
     bint is_written                # this rank's own message
     uint64_t round
+
+
+cdef inline void open_eager(eager_t *t, uint64_t signature, const char *payload,
+                            size_t nbytes) noexcept nogil:
+    """An eager exchange in which this rank sends ``payload`` (NULL: nothing) and so far receives nothing."""
+    memset(t, 0, sizeof(eager_t))
+    t.signature = signature
+    t.payload = payload
+    t.nbytes = nbytes
 
 
 cdef int start_eager(engine_t *e, eager_t *t) noexcept nogil

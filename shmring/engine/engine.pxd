@@ -18,7 +18,7 @@ cdef class Engine(Membership):
     cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
-    cdef public object sharing           # shared arrays (shmring.collective.zero_copy.Sharing); None before the first
+    cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first
     cdef bint exchanges                  # how all-reduces of sizes that are new begin
     cdef bint learns_stores              # config.stores leaves the kind of stores to trials
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on

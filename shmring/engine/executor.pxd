@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.engine.compiled_plan cimport program_t
-from shmring.arrays.reduce cimport carrier_t, reduce_kernel
+from shmring.kernel.reduce cimport carrier_t, reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 

@@ -4,7 +4,7 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STRING
 from shmring.engine.compiled_plan cimport (AWAIT, AWAIT_RELEASE, CLAIM, COPY, FOLLOW, IN, PUBLISH, REDUCE, RELEASE,
                                            SLOT, loop_t, operand_t, program_t, step_t)
-from shmring.arrays.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
+from shmring.kernel.reduce cimport copy_bytes, fold_t, reduce_into, whole_fold
 from shmring.engine.rounds cimport await_release, await_round, claim, finish, publish, rank_0_exchanges, release
 from shmring.sync.backoff cimport now_ns
 from shmring.sync.group cimport READY

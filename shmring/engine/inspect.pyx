@@ -64,7 +64,7 @@ class OutboxLook(NamedTuple):
     last_calls : tuple of str
         The last collectives that it has published rounds of, the newest first.
     store_us : tuple of float
-        Time of its last trials of each way (`shmring.arrays.reduce.WAYS`), without exchange if it has no
+        Time of its last trials of each way (`shmring.kernel.reduce.WAYS`), without exchange if it has no
         such form; empty before.
     barrier_us : float
         Of a barrier right after the rendezvous, measured by this rank; 0 where ranks take turns on processors.

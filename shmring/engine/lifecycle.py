@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shmring._runtime import report_unraisable
+from shmring.base.unraisable import report_unraisable
 
 
 class Stage(enum.IntEnum):

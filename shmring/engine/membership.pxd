@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from shmring._c.atomics cimport add_u32, load_acquire_u32
-from shmring._runtime cimport Heap
+from shmring.base.heap cimport Heap
 from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
 from shmring.sync.turn cimport FREE_THREADED, turn_t

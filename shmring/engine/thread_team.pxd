@@ -1,14 +1,14 @@
 # Teams: the threads of one rank that share a large collective. Thread 0 is the caller, the others are its helpers.
 from libc.stdint cimport int64_t, uint32_t
 
-from shmring._runtime cimport Heap
+from shmring.base.heap cimport Heap
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program, program_t
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
 
 
-cdef extern from "team.h" nogil:
+cdef extern from "engine/team.h" nogil:
     ctypedef struct shmring_team:
         int nhelpers
         int64_t spin_ns

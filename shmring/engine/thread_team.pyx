@@ -20,7 +20,7 @@ from shmring.sync.backoff cimport be_patient
 from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 
-cdef extern from "team.h" nogil:
+cdef extern from "engine/team.h" nogil:
     shmring_team *make_team(void (*work)(void *, int) noexcept nogil, void *what, int64_t spin_ns)
     int start_helpers(shmring_team *team, int wanted)
     void dismiss_helpers(shmring_team *team, int kept)

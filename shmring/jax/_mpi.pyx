@@ -1,7 +1,7 @@
 """The functions of MPI that XLA calls, over the table of shmring.capi: the library that MPITRAMPOLINE_LIB names.
 
 This file is a module of Python and that library at once: MPItrampoline, linked into jaxlib, opens it when jaxlib is
-imported, and `MPIABI_Init_thread` (``_c/mpitrampoline.h``) imports it when JAX makes its CPU backend.
+imported, and `MPIABI_Init_thread` (``jax/mpitrampoline.h``) imports it when JAX makes its CPU backend.
 
 A communicator of MPI is a `clique_t`. If it could not be made, or a call on it has failed, it keeps the reason, and
 each further call returns that. XLA ignores what Comm_split returns, and shows the text of an operation's error.
@@ -19,7 +19,7 @@ from shmring.capi cimport *
 from shmring.jax import world
 
 
-cdef extern from "mpitrampoline.h" nogil:
+cdef extern from "jax/mpitrampoline.h" nogil:
     enum:
         SHMRING_MPI_SUCCESS, SHMRING_MPI_ERR_OTHER
         SHMRING_MPI_COMM_WORLD, SHMRING_MPI_COMM_NULL

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -23,7 +23,7 @@ LONGEST_WAIT_S = 3600.0
 
 
 def seconds(value: float | None, name: str) -> float:
-    """A limit of time by the rule for all timeouts (`shmring._runtime.timeout_ns`); infinity for no limit."""
+    """A limit of time by the rule for all timeouts (`shmring.base.timeouts.timeout_ns`); infinity for no limit."""
     try:
         nanoseconds = timeout_ns(value)
     except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.errors import ClosedError
 
 cdef enum:
-    KERNEL_MARKS = 1      # the method of a liveness word (_c/keeper.h)
+    KERNEL_MARKS = 1      # the method of a liveness word (sync/keeper.h)
 
 MAGIC = SHMRING_MAGIC
 LAYOUT_VERSION = SHMRING_LAYOUT_VERSION

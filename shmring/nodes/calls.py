@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 from shmring.collective.async_work import Work, submit
 from shmring.nodes.flat import Flat
 from shmring.nodes.lifecycle import NodesLifecycle

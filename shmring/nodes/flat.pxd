@@ -1,6 +1,6 @@
 # Reductions of bytes by the kernels of the core, in parts (nodes/flat.pyx).
 
-from shmring.arrays.reduce cimport carrier_t, reduce_kernel
+from shmring.kernel.reduce cimport carrier_t, reduce_kernel
 
 ctypedef struct operation_t:
     reduce_kernel kernel

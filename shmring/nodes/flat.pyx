@@ -11,7 +11,7 @@ from shmring._c.layout cimport SHMRING_ORDINARY
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport OVERLAP, empty_like_array, overlaps, shape_of
-from shmring.arrays.reduce cimport find_carrier, find_kernel, fold_t, reduce_into
+from shmring.kernel.reduce cimport find_carrier, find_kernel, fold_t, reduce_into
 
 from shmring.dtypes import DTYPES, OPS, is_defined, op_code, widening
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shmring._runtime import timeout_ns
-from shmring.arrays.pickle5 import require_pickle
+from shmring.base.timeouts import timeout_ns
 from shmring.dtypes import DTYPE_CODES
 from shmring.errors import BrokenError, MessageError, MessageTimeoutError, ObjectError, PeerLostError, ShmringError
 from shmring.nodes import flat
@@ -31,6 +30,7 @@ from shmring.nodes.requests import (
     ReceiveObject,
 )
 from shmring.nodes.wire import Channel, Deadline, WireError
+from shmring.objects.pickle5 import require_pickle
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message
 from shmring.sync.turn import Turn
 

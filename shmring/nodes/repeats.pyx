@@ -10,7 +10,7 @@ from shmring.nodes.program cimport Program
 from shmring.nodes.transfers cimport bytes_at
 from shmring.sync.turn cimport Turn
 
-from shmring._runtime import timeout_ns
+from shmring.base.timeouts import timeout_ns
 
 cnp.import_array()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shmring._runtime import report_unraisable
+from shmring.base.unraisable import report_unraisable
 from shmring.dtypes import DTYPE_CODES
 from shmring.errors import BrokenError, MessageError, MessageTimeoutError, MessageTooLongError
 from shmring.nodes.flat import Flat

@@ -11,7 +11,7 @@ from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY, Message
 from shmring.sync.backoff cimport deadline_of, left_until
 
-from shmring.arrays.pickle5 import buffer_sizes
+from shmring.objects.pickle5 import buffer_sizes
 from shmring.errors import MessageError, MessageTimeoutError, ObjectError
 
 

@@ -1,7 +1,7 @@
 # Matches messages with requests.
 from libc.stdint cimport uint64_t
 
-from shmring._runtime cimport Heap
+from shmring.base.heap cimport Heap
 from shmring.engine.engine cimport Engine
 from shmring.p2p.pair_queue cimport pair_queues_t
 from shmring._c.layout cimport shmring_cell

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmring.arrays.pickle5 import pack, require_pickle, unpack
 from shmring.errors import ObjectError
+from shmring.objects.pickle5 import pack, require_pickle, unpack
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 

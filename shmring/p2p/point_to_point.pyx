@@ -26,8 +26,8 @@ from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, REC
                                    check_apart, check_tag, is_for, known_code, message_of, request_of)
 from shmring.sync.group cimport UNREADY
 
-from shmring._runtime import report_unraisable
-from shmring.arrays.reduce import STORES
+from shmring.base.unraisable import report_unraisable
+from shmring.kernel.reduce import STORES
 
 cdef enum:
     BRIEF_NBYTES = 16384         # shorter messages are copied with the GIL held: releasing it takes as long

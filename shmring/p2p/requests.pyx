@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from shmring._runtime cimport timeout_to_ns
+from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
 
 from shmring.dtypes import DTYPE_CODES, DTYPES

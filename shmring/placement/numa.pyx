@@ -13,7 +13,7 @@ from posix.unistd cimport _SC_PAGESIZE, sysconf
 from shmring.memory.mapping cimport Mapping
 
 
-cdef extern from "numa.h" nogil:
+cdef extern from "placement/numa_calls.h" nogil:
     const int SHMRING_MPOL_DEFAULT
     const int SHMRING_MPOL_PREFERRED
     const int SHMRING_MPOL_INTERLEAVE

@@ -7,7 +7,7 @@ from libc.string cimport memset, strerror
 from posix.stdlib cimport posix_memalign
 
 from shmring._c.layout cimport SHMRING_FALSE_SHARING, shmring_ring
-from shmring._runtime cimport checked_part, int_or_none
+from shmring.base.timeouts cimport checked_part, int_or_none
 from shmring.arrays.lease cimport make_span
 from shmring.ring.spsc cimport (RING_CORRUPT, RING_FOREIGN, RING_TAKEN, consumer_t, producer_t, ring_attach_consumer,
                                 ring_attach_producer, ring_end_state, ring_in, ring_leave)

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._runtime cimport checked_count
+from shmring.base.timeouts cimport checked_count
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow
 from shmring.ring.end cimport End, checked, require_idle, require_open, slots_in
 from shmring.ring.spsc cimport (consumer_t, producer_t, ring_abort, ring_commit, ring_free, ring_is_finished, ring_peek,

@@ -9,7 +9,7 @@ from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
 from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_laps, shmring_ring, shmring_ring_counts, shmring_ring_role
 from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
 
-from shmring.arrays.reduce import STORES
+from shmring.kernel.reduce import STORES
 from shmring.errors import SegmentError
 from shmring.ring.spsc import END_STATES
 
@@ -49,7 +49,7 @@ class RingLook(NamedTuple):
     producer: EndLook
     consumer: EndLook
     stores: str | None = None
-    """The kind of stores by which long messages are written, one of `shmring.arrays.reduce.STORES`; None before the
+    """The kind of stores by which long messages are written, one of `shmring.kernel.reduce.STORES`; None before the
     first."""
     trial_us: tuple[float, ...] = ()
     """Microseconds to write and read one lap round the ring in the last trials of each kind; 0 before."""

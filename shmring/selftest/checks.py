@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmring.arrays.reduce import kernels, reduce_arrays
 from shmring.channels.api import channel, fan_in
 from shmring.dtypes import OPS, is_defined
 from shmring.errors import PeerLostError
+from shmring.kernel.reduce import kernels, reduce_arrays
 from shmring.launch.spawn import spawn
 from shmring.memory.sweep import leftovers
 from shmring.placement.topology_file import topology

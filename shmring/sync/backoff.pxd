@@ -4,7 +4,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from shmring._c.layout cimport sem_t
 
 
-cdef extern from "backoff.h" nogil:
+cdef extern from "_c/backoff.h" nogil:
     const int BRIEF_LOOKS
     const int LOOKS_PER_CLOCK
     const int64_t FIRST_TICK_NS

@@ -1,4 +1,4 @@
-# Liveness of the processes that share a segment, without polling the process table. The method is in _c/keeper.h.
+# Liveness of the processes that share a segment, without polling the process table. The method is in sync/keeper.h.
 from libc.stdint cimport uint32_t
 
 from shmring._c.layout cimport shmring_liveness

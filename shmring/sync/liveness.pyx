@@ -2,7 +2,7 @@
 
 Each process holds a *liveness* in the shared memory it creates. When it dies, by any cause and in any PID namespace,
 the kernel marks that word, and every process that maps it sees the mark with one load. It need not be the parent, and
-no process id is looked up. ``_c/keeper.h`` has the method, and what replaces it where there are no robust lists;
+no process id is looked up. ``sync/keeper.h`` has the method, and what replaces it where there are no robust lists;
 ``docs/memory-model.md`` has the sync points.
 
 The environment variable ``SHMRING_LIVENESS=process-table``, read at import, forces the second method.
@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t
 from shmring._c.layout cimport shmring_liveness
 
 
-cdef extern from "keeper.h" nogil:
+cdef extern from "sync/keeper.h" nogil:
     """
     static void force_method_2(int yes) { keeper.is_forced_to_ask = yes; }
     static uint32_t keeper_generation(void) { return keeper.generation; }

@@ -10,7 +10,7 @@ from libc.string cimport memset
 cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t *mutex)
 
-cdef extern from "moment.h" nogil:
+cdef extern from "_c/moment.h" nogil:
     struct timespec:
         pass
     const int WAITING_CLOCK

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from shmring.collective.share import Shared
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.nodes.communicator import NodesCommunicator
+from shmring.shared.share import Shared
 from shmring.torch.processgroup import ProcessGroup
 from shmring.torch.tensor_calls import communicator
 

@@ -22,7 +22,7 @@ import shmring
 
 ROOT = Path(__file__).resolve().parents[2]
 UNDER_TEST = Path(shmring.__file__).resolve().parent
-SOURCES = ("**/*.py", "**/*.pyx", "**/*.pxd", "_c/*.h", "_c/*.c")
+SOURCES = ("**/*.py", "**/*.pyx", "**/*.pxd", "**/*.h", "kernel/*.c")
 
 
 def fault_build() -> str:

@@ -58,7 +58,7 @@ MOMENTS = {name: points_of(name) for name in CALLS}
 
 def points_in_sources():
     """The names of all points there are."""
-    files = [*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd"), *PACKAGE.glob("_c/*.h")]
+    files = [*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd"), *PACKAGE.rglob("*.h")]
     texts = (path.read_text() for path in files if path.name != "faults.h")
     lines = [line for text in texts for line in text.splitlines() if "fault_point(" in line]
     return {name for line in lines for name in re.findall(r'"(\w+)"', line)}

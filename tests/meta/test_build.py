@@ -14,7 +14,8 @@ from support.installed import ROOT
 import shmring
 
 NEEDED = (
-    "shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
+    "shmring/ring/spsc.pxd", "shmring/_c/layout.h", "shmring/kernel/folds.h",
+    "shmring/capi/include/shmring/capi.h", "shmring/capi/__init__.pxd",
     "shmring/py.typed", "_shmring_torch.py",
 )  # fmt: skip
 
@@ -28,18 +29,19 @@ def build(monkeypatch):
 
 def test_a_changed_header_or_pxd_rebuilds_what_depends_on_it_and_nothing_else(build):
     behind = build["files_behind"]
-    assert {"shmring/_c/kernels.h", "shmring/_c/vectors.h"} <= behind("shmring/_c/kernels_avx2.c")
-    assert "shmring/_c/kernels.h" not in behind("shmring/ring/spsc.pyx")
+    assert {"shmring/kernel/kernels.h", "shmring/kernel/vectors.h"} <= behind("shmring/kernel/kernels_avx2.c")
+    assert "shmring/kernel/kernels.h" not in behind("shmring/ring/spsc.pyx")
     assert {"shmring/_c/atomics.h", "shmring/ring/spsc.pxd"} <= behind("shmring/channels/sender.pyx")
-    assert "shmring/_c/folds.h" in behind("shmring/engine/executor.pyx")    # by arrays/reduce.pxd
+    assert "shmring/kernel/folds.h" in behind("shmring/engine/executor.pyx")    # by kernel/reduce.pxd
     assert "shmring/capi/include/shmring/capi.h" in behind("shmring/capi/messages.pyx")
     assert not {name for name in behind("shmring/memory/header.pyx") if "/channels/" in name}
 
 
 def test_every_header_is_known_to_some_module(build, monkeypatch):
-    sources = [*map(str, Path("shmring").rglob("*.pyx")), *map(str, Path("shmring/_c").glob("*.c"))]
+    sources = [*map(str, Path("shmring").rglob("*.pyx")), *map(str, Path("shmring/kernel").glob("*.c"))]
     known = set().union(*map(build["files_behind"], sources))
-    assert {str(path) for path in Path("shmring/_c").glob("*.h")} - known == set()
+    headers = {str(path) for path in Path("shmring").rglob("*.h")}
+    assert {name for name in headers if not build["is_generated"](name)} - known == set()
 
 
 def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_path, monkeypatch):
@@ -56,7 +58,7 @@ def test_the_wheel_has_what_others_cimport_and_none_of_the_sources(build, tmp_pa
     assert set(NEEDED) <= names
     assert {name for name in names if name.endswith((".pyx", ".c", ".html"))} == set()
     assert {str(path) for path in Path("shmring").rglob("*.p[xy][di]")} | {
-        str(path) for path in Path("shmring/_c").glob("*.h")
+        str(path) for path in Path("shmring").rglob("*.h") if not build["is_generated"](str(path))
     } <= names
 
 

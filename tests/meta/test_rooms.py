@@ -15,15 +15,14 @@ PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 
 # From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
 ROOMS = [
-    "_c", "base", "sync", "memory", "placement", "arrays", "ring", "channels", "plan", "engine", "bootstrap",
-    "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
+    "_c", "base", "sync", "memory", "placement", "kernel", "arrays", "objects", "ring", "channels", "plan", "engine",
+    "bootstrap", "shared", "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
 ]  # fmt: skip
 TOP = {
     "errors": "base",
     "config": "base",
     "dtypes": "base",
     "version": "base",
-    "_runtime": "base",
     "communicator": "communicator",
     "__init__": "face",
     "__main__": "guests",
@@ -46,7 +45,7 @@ def files():
 
 
 def _is_generated(path):
-    return path.suffix == ".h" and path.parent != Path("_c")  # Cython writes some for public declarations
+    return path.suffix == ".h" and (PACKAGE / path).with_suffix(".pyx").exists()  # for public declarations
 
 
 def room_of(path):
@@ -106,8 +105,9 @@ def uses(path):
     text = (PACKAGE / path).read_text()
     found = set() if path.endswith(".h") else {room_of_module(name) for name in imports(path, text)} - {None}
     if not path.endswith((".py", ".pyi")):
-        headers = {Path(first or second).name for first, second in _INCLUDE.findall(text)}
-        found |= {"_c" for name in headers if (PACKAGE / "_c" / name).exists()}
+        headers = {first or second for first, second in _INCLUDE.findall(text)}
+        folders = [Path(path).parent, Path()]  # as the compiler looks for them
+        found |= {room_of(str(at / name)) for name in headers for at in folders if (PACKAGE / at / name).exists()}
     return found - {room_of(path)}
 
 
@@ -153,7 +153,7 @@ def test_imports_of_every_form_are_seen(path, text, expected):
 
 
 def test_includes_and_externs_are_seen():
-    assert _INCLUDE.findall('#include "layout.h"\ncdef extern from "atomics.h" nogil:') == [
+    assert _INCLUDE.findall('#include "layout.h"\ncdef extern from "_c/atomics.h" nogil:') == [
         ("layout.h", ""),
-        ("", "atomics.h"),
+        ("", "_c/atomics.h"),
     ]

@@ -20,7 +20,7 @@ _C_DEF = re.compile(r"^(?:static|int|void)\b[^;=]*?\b(\w+)\([^;]*$")
 
 
 def is_generated(path):
-    return "_c" not in path.parts and path.suffix == ".h"  # Cython writes some for public declarations
+    return path.suffix == ".h" and path.with_suffix(".pyx").exists()  # Cython writes some for public declarations
 
 
 def sources(package):

@@ -37,9 +37,9 @@ WORDS = {
 }
 ALLOWED = {
     "(?<![a-z])lanes?(?![a-z])": {
-        "shmring/_c/vectors.h": "lanes of vector registers",
-        "shmring/_c/kernel_unit.h": "lanes of vector registers",
-        "shmring/_c/dlpack_abi.h": "a field of DLPack",
+        "shmring/kernel/vectors.h": "lanes of vector registers",
+        "shmring/kernel/kernel_unit.h": "lanes of vector registers",
+        "shmring/arrays/dlpack_abi.h": "a field of DLPack",
         "shmring/arrays/dlpack.pxd": "a field of DLPack",
         "shmring/arrays/array_view.pyx": "a field of DLPack",
         "tests/unit/arrays/test_dlpack.py": "a field of DLPack",
@@ -57,7 +57,7 @@ def sources(*folders):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
     if folders == FOLDERS:
         files += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    by_hand = [path for path in files if path.suffix != ".c" or path.parent.name in ("_c", "support")]
+    by_hand = [path for path in files if path.suffix != ".c" or path.parent.name in ("kernel", "support")]
     return {str(path.relative_to(ROOT)): path.read_text() for path in by_hand if "build" not in path.parts}
 
 

@@ -3,8 +3,8 @@
  *
  *   wait_until, wake_waiters, wake_all         sync/wait.pyx, sync/abort.pyx      plain: one waits for the counters of all
  *   await_counter, wake_peer                   ring/blocking.pyx                  NWAKERS=1
- *   await_call, wake_next, dismiss_helpers     _c/team.h                          NWAKERS=1
- *   await_helpers, help                        _c/team.h                          NWAKERS=1, the countdown is the counter
+ *   await_call, wake_next, dismiss_helpers     engine/team.h                          NWAKERS=1
+ *   await_helpers, help                        engine/team.h                          NWAKERS=1, the countdown is the counter
  *   sleep_until_news, wake_peer, wake_self     p2p/all_queues.pyx, pair_queue.pyx ANY BATCH, with several words in one
  *   await_any                                  ring/wait_any.pyx                  ANY: one waits for the first of several
  *

@@ -32,7 +32,7 @@ fi
 
 build() {
     mkdir -p "$tree/$1"
-    tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude='./shmring/_runtime.c' --exclude='./shmring/[a-z]*.c' --exclude=__pycache__ . \
+    tar -c -C "$root" --exclude-vcs --exclude=./build --exclude='*.so' --exclude='./shmring/[!k]*.c' --exclude=./shmring/kernel/reduce.c --exclude=__pycache__ . \
         | tar -x --no-same-owner -C "$tree/$1"
     cd "$tree/$1"
     cp tests/sanitizers/threads.pyx shmring/

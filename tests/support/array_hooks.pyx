@@ -12,11 +12,11 @@ from libc.string cimport memcpy, memset
 from shmring._c.layout cimport SHMRING_NSTORES, SHMRING_NWAYS, SHMRING_ORDINARY
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, is_copy, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
-from shmring.arrays.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
+from shmring.kernel.reduce cimport (carrier_t, copy_bytes, find_carrier, find_kernel, fold_t, reduce_into, reduce_kernel,
                                     whole_fold)
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, stores_t
 
-from shmring.arrays.reduce import kernels, stores_named, use_kernel
+from shmring.kernel.reduce import kernels, stores_named, use_kernel
 from shmring.dtypes import DTYPE_CODES, DTYPES, op_code, widening
 
 

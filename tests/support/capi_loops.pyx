@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.reduce cimport find_kernel
+from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
                            shmring_call, shmring_comm, shmring_import, shmring_plan)
 from shmring.collective.base cimport CollectiveBase

@@ -45,9 +45,7 @@ def load(name: str) -> ModuleType:
         pytest.skip("needs a C compiler", allow_module_level=True)
     tested = hashlib.blake2b(f"{sys.version} {PACKAGE}".encode(), digest_size=4).hexdigest()
     digest = hashlib.blake2b(digest_size=8)
-    headers = (PACKAGE / folder for folder in ("_c", "capi/include/shmring"))
-    headers = [path for folder in headers for path in sorted(folder.glob("*.h"))]
-    for path in (HERE / f"{name}.pyx", *sorted(PACKAGE.rglob("*.pxd")), *headers):
+    for path in (HERE / f"{name}.pyx", *sorted(PACKAGE.rglob("*.pxd")), *sorted(PACKAGE.rglob("*.h"))):
         digest.update(path.read_bytes())
     place = HERE.parents[1] / "build" / "tests" / f"{name}-{tested}-{digest.hexdigest()}"
     if not place.is_dir():

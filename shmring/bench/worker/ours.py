@@ -12,7 +12,7 @@ from .backend import Backend as Base
 from .backend import Unsupported
 
 if TYPE_CHECKING:  # an older shmring, which another interpreter may have, has no such module
-    from shmring.collective.share import Shared
+    from shmring.shared.share import Shared
 
 CALLS: dict[str, str | tuple[str, str]] = {
     "all_reduce": "comm.all_reduce(x)",

@@ -1,8 +1,8 @@
-# The structs of _c/xla_ffi_abi.h, and what XLA's dtypes are here.
+# The structs of jax/functions/xla_ffi_abi.h, and what XLA's dtypes are here.
 from libc.stdint cimport int32_t, int64_t
 
 
-cdef extern from "xla_ffi_abi.h" nogil:
+cdef extern from "jax/functions/xla_ffi_abi.h" nogil:
     enum:
         XLA_FFI_Error_Code_INVALID_ARGUMENT
         XLA_FFI_Error_Code_DEADLINE_EXCEEDED
@@ -35,7 +35,7 @@ cdef extern from "xla_ffi_abi.h" nogil:
 cdef extern from *:
     """
     #include "shmring/capi.h"
-    #include "xla_ffi_abi.h"
+    #include "jax/functions/xla_ffi_abi.h"
 
     /* By XLA's dtype: shmring's, and the bytes of an element. 0: no array, or less than a byte, which XLA may pack. */
     enum { NDTYPES = XLA_FFI_DataType_F8E8M0FNU + 1 };

@@ -6,8 +6,8 @@ import pytest
 from support.children import in_child, status_of
 
 import shmring
-from shmring.arrays.reduce import STORES
 from shmring.channels.format import CONTROL_NBYTES
+from shmring.kernel.reduce import STORES
 
 CAPACITY_NBYTES, COUNT = 1 << 13, 3000
 

@@ -9,8 +9,8 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
 import shmring
-from shmring.arrays.reduce import WAYS
 from shmring.dtypes import OPS, is_defined
+from shmring.kernel.reduce import WAYS
 
 # Elements: none, one, odd, at the ends of an eager's lines and of the eager, plans of one and of many rounds.
 COUNTS = (0, 1, 2, 5, 6, 7, 13, 511, 512, 513, 1025, 4099, 65_537, 300_007)

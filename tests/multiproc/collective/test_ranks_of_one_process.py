@@ -15,8 +15,8 @@ from support.inputs import same_bits, values
 from support.numpy_model import reduce_model
 
 import shmring
-from shmring.collective import zero_copy
 from shmring.errors import BrokenError, CollectiveTimeoutError, RendezvousError
+from shmring.shared import zero_copy
 
 NEVER = 1 << 62
 LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here

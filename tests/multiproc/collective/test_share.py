@@ -19,8 +19,8 @@ from support.harness import RANKS, run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.numpy_model import reduce_model
 
-from shmring.collective.share import LEAST_NBYTES, Shared
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
+from shmring.shared.share import LEAST_NBYTES, Shared
 
 PAGE = mmap.PAGESIZE
 GROUPS = [n for n in RANKS if n > 1]

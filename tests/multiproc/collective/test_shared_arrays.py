@@ -706,7 +706,7 @@ def test_torch_sees_shared_arrays_without_a_copy():
 
 
 def attach_when_one_has_sent_its_outcome_and_died(comm):
-    from shmring.collective import shared_arrays as sharedarrays
+    from shmring.shared import shared_arrays as sharedarrays
 
     if comm.rank == 1:
         attach_others = sharedarrays._attach_others

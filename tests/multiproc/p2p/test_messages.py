@@ -17,7 +17,6 @@ from support.inputs import NUMPY_DTYPES, same_bits, values
 
 import shmring
 from shmring import ANY_SOURCE, ANY_TAG
-from shmring.arrays.reduce import STORES
 from shmring.engine.inspect import LOOK_NBYTES, look
 from shmring.errors import (
     AbortedError,
@@ -29,6 +28,7 @@ from shmring.errors import (
     OutOfSharedMemoryError,
     PeerLostError,
 )
+from shmring.kernel.reduce import STORES
 from shmring.memory import spelling, syscalls
 
 GROUPS = [n for n in RANKS if n > 1]

@@ -3,7 +3,7 @@
 import pytest
 from support import compiled
 
-from shmring.arrays.reduce import STORES
+from shmring.kernel.reduce import STORES
 
 replay = compiled.load("array_hooks").replay
 

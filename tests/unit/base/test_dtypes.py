@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shmring import dtypes
-from shmring.arrays import reduce
+from shmring.kernel import reduce
 
 
 def test_item_sizes_are_those_of_numpy():

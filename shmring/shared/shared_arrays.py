@@ -3,7 +3,7 @@
 Making them is a collective. Each rank creates its segment under a name, all ranks exchange the outcome, all attach the
 others' segments, all exchange the outcome again, and the names are unlinked. So either every rank has the arrays, or
 every rank raises the same error and the communicator stays usable. From then on the kernel frees the memory with its
-last mapping. How collectives use such arrays is decided in `shmring.collective.zero_copy`.
+last mapping. How collectives use such arrays is decided in `shmring.shared.zero_copy`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from shmring.arrays.refusals import refuse_masked
-from shmring.collective.mixin import CommunicatorMixin
-from shmring.collective.zero_copy import Sharing
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
 from shmring.memory.segment import ARRAY, HEADER_NBYTES, Place, Segment, attach, create, segment_name
@@ -28,6 +26,7 @@ from shmring.memory.sweep import EXIT_GRACE_S
 from shmring.placement.numa_policy import in_slices, place_by
 from shmring.placement.topology import shmem_huge_pages
 from shmring.plan.pipeline import even
+from shmring.shared.zero_copy import Sharing
 
 SUCCEEDED, NO_MEMORY, FAILED, REFUSED = range(4)
 MOST_NBYTES = 1 << 62  # what a file offset can say, with room for headers and rounding
@@ -57,7 +56,7 @@ _TEXT_NBYTES = 200
 _OUTCOME = struct.Struct(f"=q16sqq{_TEXT_NBYTES}s")
 
 
-class SharedArrayCalls(CommunicatorMixin):
+class SharedArrayCalls:
     """The calls of `shmring.Communicator` that make arrays in shared memory, and views of other ranks' arrays."""
 
     def empty(self, shape, dtype=float) -> np.ndarray:

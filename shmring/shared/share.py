@@ -1,8 +1,8 @@
 """Private arrays become shared memory where they lie, and private again.
 
-The whole pages inside an array are replaced by those of a segment, at the same address (`shmring.memory.moved_pages`).
+The whole pages inside an array are replaced by those of a segment, at the same address (`shmring.shared.moved_pages`).
 All ranks first exchange whether each of them can, so either all arrays are moved or none. Making one private again is
-local. How collectives then use it is decided in `shmring.collective.zero_copy`.
+local. How collectives then use it is decided in `shmring.shared.zero_copy`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmring._runtime import report_unraisable
 from shmring.arrays.array_view import memory_of
-from shmring.collective.registry import MovedArray, make_private
-from shmring.collective.shared_arrays import SharedArrayCalls, check_outcomes
-from shmring.collective.zero_copy import Sharing
+from shmring.base.unraisable import report_unraisable
 from shmring.engine.engine import Engine
 from shmring.errors import ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.mapping import Mapping
-from shmring.memory.movable import Properties, examine, whole_pages
-from shmring.memory.moved_pages import MovedPages
 from shmring.memory.segment import Segment
 from shmring.placement.numa import lay_like
 from shmring.placement.numa_policy import place_by
+from shmring.shared.movable import Properties, examine, whole_pages
+from shmring.shared.moved_pages import MovedPages
+from shmring.shared.registry import MovedArray, make_private
+from shmring.shared.shared_arrays import SharedArrayCalls, check_outcomes
+from shmring.shared.zero_copy import Sharing
 
 # Smaller arrays stay private: the ranks that agree on a zero-copy call gain nothing from it. With larger pages, they
 # would have none or few whole ones.

@@ -1,20 +1,10 @@
-# What every room needs from C and from the interpreter: zeroed memory, timeouts, counts, errors without a caller.
+# Timeouts and counts that callers pass: numbers of Python, checked, as int64.
 
 from libc.stdint cimport int64_t
 
 
 cdef enum:
     NO_LIMIT = -1    # of `seconds_to_ns`: wait as long as it takes
-
-
-ctypedef struct heap_block_t:
-    heap_block_t *next
-
-
-cdef class Heap:
-    cdef heap_block_t *blocks
-
-    cdef void *allocate(self, size_t count, size_t nbytes) except NULL
 
 
 cdef int64_t seconds_to_ns(object seconds, str name) except -2

@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from shmring._runtime import report_unraisable, timeout_ns
+from shmring.base.timeouts import timeout_ns
+from shmring.base.unraisable import report_unraisable
 
 NO_LIMIT = -1
 

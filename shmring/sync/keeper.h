@@ -30,9 +30,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "atomics.h"
-#include "layout.h"
-#include "thread.h"
+#include "_c/atomics.h"
+#include "_c/layout.h"
+#include "_c/thread.h"
 
 enum { SHMRING_ALIVE = 0, SHMRING_DEAD = 1, SHMRING_DROPPED = 2 };
 enum { KERNEL_MARKS = 1, ASK_PROCESS_TABLE = 2 };

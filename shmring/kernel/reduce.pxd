@@ -1,6 +1,6 @@
 # The kernels and copies, for the engine.
 
-cdef extern from "folds.h" nogil:
+cdef extern from "kernel/folds.h" nogil:
     # dst[i] = src[0][i] op src[1][i] op ... in that order; dst may be any one of the sources. Any address, any count.
     ctypedef void (*reduce_kernel)(void *dst, const void *const *src, int nsrc, size_t count) noexcept nogil
     ctypedef void (*closing_kernel)(void *dst, const void *const *src, int nsrc, size_t count, int total) noexcept nogil

@@ -15,17 +15,16 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from shmring.collective.accesses cimport await_accesses, begin_access, end_access
-from shmring.collective.path_tuning cimport PathTrials
-from shmring.collective.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAGED, ZERO_COPY, has_one_result,
+from shmring.shared.accesses cimport await_accesses, begin_access, end_access
+from shmring.shared.path_tuning cimport PathTrials
+from shmring.shared.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAGED, ZERO_COPY, has_one_result,
                                        parts_of_input, parts_of_output, shared_inputs, shared_outputs)
-from shmring.collective.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
+from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
-from shmring.collective.schedule cimport open_eager
 from shmring.engine.signature cimport KIND_ALL_TO_ALL
-from shmring.engine.eager cimport eager_t
+from shmring.engine.eager cimport eager_t, open_eager
 
-from shmring.collective.registry import make_private
+from shmring.shared.registry import make_private
 from shmring.engine.signature import KINDS
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
@@ -233,7 +232,7 @@ cdef inline int unpin_all(Sharing s) except -1:
     return 0
 
 
-# ---- private arrays with pages that were moved into a segment (`shmring.collective.share`) --------------------------
+# ---- private arrays with pages that were moved into a segment (`shmring.shared.share`) --------------------------
 
 cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
     """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array."""

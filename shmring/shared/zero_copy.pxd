@@ -1,8 +1,8 @@
 # The agreement of the ranks about one large collective: which of its buffers lie in shared arrays, and so its plan.
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.collective.path_tuning cimport PathTrials
-from shmring.collective.registry cimport AllocationRegistry, place_t
+from shmring.shared.path_tuning cimport PathTrials
+from shmring.shared.registry cimport AllocationRegistry, place_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program

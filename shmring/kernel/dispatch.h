@@ -2,7 +2,7 @@
  *
  * kernels_baseline.c, kernels_avx2.c and kernels_avx512.c compile vectors.h and kernels.h once each, inside a target
  * region, so nothing outside of it can use an instruction the machine may lack, and no compiler flags per file are
- * needed. Included by arrays/reduce.pyx and, for the lists, by the three.
+ * needed. Included by kernel/reduce.pyx and, for the lists, by the three.
  *
  * The sets, narrowest first:
  *   baseline   what the ABI promises: SSE2 on x86-64, NEON on AArch64

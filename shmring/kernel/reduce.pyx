@@ -1,8 +1,8 @@
 """Reductions of p arrays into one or two, by the kernels of one instruction set.
 
-The loops are in ``_c/kernels.h``, compiled once for every instruction set. The set is chosen at import: the widest that
-this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits. docs/kernels.md has the
-semantics and the figures.
+The loops are in ``kernel/kernels.h``, compiled once for every instruction set. The set is chosen at import: the widest
+that this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits. docs/kernels.md has
+the semantics and the figures.
 """
 
 import os
@@ -17,7 +17,7 @@ from shmring.dtypes import DTYPE_CODES, DTYPES, OPS, op_code
 __all__ = ["kernels", "reduce_arrays", "use_kernel"]
 
 
-cdef extern from "copy.h" nogil:
+cdef extern from "kernel/copy.h" nogil:
     void copy_streaming(void *dst, const void *src, size_t nbytes)
     void copy_string(void *dst, const void *src, size_t nbytes)
     void stream_fence()
@@ -26,7 +26,7 @@ cdef extern from "copy.h" nogil:
     void ask_for_first_lines(void *p, size_t nbytes)
 
 
-cdef extern from "dispatch.h" nogil:
+cdef extern from "kernel/dispatch.h" nogil:
     const int NKERNEL_SETS
 
     ctypedef struct kernel_set:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shmring.arrays.pickle5 import OUT_OF_BAND_NBYTES, buffer_sizes, empty_buffers, pack, unpack
+from shmring.objects.pickle5 import OUT_OF_BAND_NBYTES, buffer_sizes, empty_buffers, pack, unpack
 
 
 def send(pickled):

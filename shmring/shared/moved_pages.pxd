@@ -1,6 +1,6 @@
 from shmring.memory.mapping cimport Mapping
 
-cdef extern from "numa.h" nogil:
+cdef extern from "placement/numa_calls.h" nogil:
     ctypedef struct shmring_nodes:
         pass
 

@@ -47,7 +47,7 @@ class Extent(NamedTuple):
 
 
 class Properties(NamedTuple):
-    """Of movable pages, what is to be kept: arguments of `shmring.memory.moved_pages.MovedPages`."""
+    """Of movable pages, what is to be kept: arguments of `shmring.shared.moved_pages.MovedPages`."""
 
     is_locked: bool
     advice: tuple[int, ...]

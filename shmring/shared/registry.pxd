@@ -1,7 +1,7 @@
 # The registry of a communicator's shared arrays: from an address to (allocation, owner, offset), and back.
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmring.memory.moved_pages cimport MovedPages
+from shmring.shared.moved_pages cimport MovedPages
 
 cdef enum:
     NOWHERE = 0

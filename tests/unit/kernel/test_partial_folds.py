@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from support import compiled
 
-from shmring.arrays.reduce import STORES, kernels, reduce_arrays
 from shmring.dtypes import DTYPE_CODES, DTYPES, OP_CODES, OPS, is_defined, widening
+from shmring.kernel.reduce import STORES, kernels, reduce_arrays
 
 reduce_part = compiled.load("array_hooks").reduce_part
 

@@ -1,45 +1,9 @@
-"""What every room needs from C and from the interpreter: zeroed memory, timeouts, counts, errors without a caller."""
+"""Timeouts and counts that callers pass: numbers of Python, checked, as int64."""
 
 import time
 
-from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.number cimport PyNumber_Index
-from libc.stdlib cimport calloc, free
-
-
-cdef extern from "Python.h":
-    const Py_ssize_t PY_SSIZE_T_MAX
-
-cdef enum:
-    HEAD_NBYTES = 16      # of a block: keeps the alignment of calloc
-
-
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-cdef class Heap:
-    """Memory of zeros, freed with this object.
-
-    It refers to no Python object, so the garbage collector does not clear it before its owner.
-    """
-
-    def __dealloc__(self):
-        cdef heap_block_t *block
-        while self.blocks != NULL:
-            block = self.blocks
-            self.blocks = block.next
-            free(block)
-
-    cdef void *allocate(self, size_t count, size_t nbytes) except NULL:
-        """``count`` times ``nbytes`` bytes."""
-        cdef heap_block_t *block = NULL
-        if count <= (<size_t> PY_SSIZE_T_MAX - HEAD_NBYTES) // max(nbytes, <size_t> 1):
-            block = <heap_block_t *> calloc(1, HEAD_NBYTES + count * nbytes)
-        if block == NULL:
-            raise MemoryError(f"no memory for {count} x {nbytes} bytes")
-        block.next = self.blocks
-        self.blocks = block
-        return <char *> block + HEAD_NBYTES
 
 
 # ---- timeouts --------------------------------------------------------------------------------------------------------
@@ -104,14 +68,3 @@ cdef int64_t checked_part(object count, int64_t whole) except -1:
     if not 0 <= count <= whole:
         raise ValueError(f"count={count}: must be from 0 to {whole}")
     return count
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-def report_unraisable(error, source):
-    """Pass ``error``, an exception raised by the function ``source``, to `sys.unraisablehook`; raises nothing.
-
-    In C because Python code cannot construct the argument that the default hook accepts.
-    """
-    PyErr_SetObject(type(error), error)
-    PyErr_WriteUnraisable(source)

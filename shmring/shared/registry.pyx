@@ -14,9 +14,9 @@ from libc.string cimport memcpy, memmove
 
 from shmring.errors import SegmentError
 from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.movable import mapped_files
+from shmring.shared.movable import mapped_files
 from shmring.memory.mapping cimport Mapping
-from shmring.memory.moved_pages cimport MovedPages
+from shmring.shared.moved_pages cimport MovedPages
 
 
 # The registry's references are borrowed: without the GIL, a thread may find an object whose last reference another
@@ -261,7 +261,7 @@ cdef class Allocation:
 
 @cython.no_gc_clear     # what keeps the memory of the array is not released before the pages are private
 cdef class MovedArray:
-    """A private array of this rank; its whole pages are those of its segment (`shmring.collective.share`).
+    """A private array of this rank; its whole pages are those of its segment (`shmring.shared.share`).
 
     Peers find the whole array in the segment, contiguous; the two *ends*, which share a page with other memory, stay
     where they are, and their bytes are copied into the segment before a call and back after it.

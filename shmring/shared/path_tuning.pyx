@@ -15,7 +15,7 @@ agreement.
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from shmring.arrays.store_tuning cimport ON_TRIAL, decide, least, next_call, note, trials_us
-from shmring.collective.paths cimport STAGED, ZERO_COPY
+from shmring.shared.paths cimport STAGED, ZERO_COPY
 from shmring.engine.compiled_plan cimport Program
 from shmring.sync.backoff cimport now_ns
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "moment.h"
+#include "_c/moment.h"
 
 enum { LOCK_HELD = 0, LOCK_INHERITED = 1, LOCK_LATE = 2 };
 

@@ -10,9 +10,9 @@ import pytest
 from support import compiled
 from support.numpy_model import reduce_model
 
-from shmring.arrays import reduce
-from shmring.arrays.reduce import STORES
 from shmring.dtypes import DTYPES, OPS, is_defined
+from shmring.kernel import reduce
+from shmring.kernel.reduce import STORES
 
 SEED = int(os.environ.get("SHMRING_SEED", "20240229"))
 KERNELS = reduce.kernels()["runnable"]
@@ -347,7 +347,7 @@ def test_kernels_can_be_listed_and_forced():
 
 @pytest.mark.parametrize("name", [*KERNELS, "", "sse9"])
 def test_the_environment_chooses_the_kernel_at_import(name):
-    code = "from shmring.arrays import reduce; print(reduce.kernels()['chosen'])"
+    code = "from shmring.kernel import reduce; print(reduce.kernels()['chosen'])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"SHMRING_KERNEL": name},

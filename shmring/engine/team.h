@@ -22,10 +22,10 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "atomics.h"
-#include "layout.h"
-#include "backoff.h"
-#include "thread.h"
+#include "_c/atomics.h"
+#include "_c/layout.h"
+#include "_c/backoff.h"
+#include "_c/thread.h"
 
 /* Room for a block of a fold and its table of sources, and for the static TLS of big libraries. */
 #define TEAM_STACK_NBYTES (256 * 1024)

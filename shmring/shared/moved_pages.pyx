@@ -23,7 +23,7 @@ cdef extern from "<sys/mman.h>" nogil:
     const int MREMAP_FIXED
     void *mremap(void *address, size_t old_nbytes, size_t nbytes, int flags, ...)
 
-cdef extern from "numa.h" nogil:
+cdef extern from "placement/numa_calls.h" nogil:
     const int SHMRING_MPOL_DEFAULT
     int set_policy(void *address, size_t nbytes, int mode, const shmring_nodes *nodes)
     int get_policy(const void *address, int *mode, shmring_nodes *nodes)
@@ -56,7 +56,7 @@ cdef class MovedPages:
     offset : int
         Where the pages are in the mapping: a multiple of the page size.
     address, nbytes : int
-        The pages: `shmring.memory.movable` has found them to be private memory.
+        The pages: `shmring.shared.movable` has found them to be private memory.
     is_locked : bool
         Whether they are locked in memory (``mlock``); they will be, in either place.
     advice : tuple of int

@@ -1,0 +1,1 @@
+"""What every room needs from C and from the interpreter."""

@@ -1,0 +1,1 @@
+"""Reductions and copies: loops compiled for several instruction sets."""

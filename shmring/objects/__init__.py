@@ -1,0 +1,1 @@
+"""Any Python object as a header and buffers."""

@@ -1,0 +1,1 @@
+"""Arrays in shared memory that all ranks of a communicator reach."""
