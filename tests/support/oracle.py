@@ -287,7 +287,7 @@ class Case:
 AXES = {
     "count": COUNTS,
     "dtype": tuple(NUMPY_DTYPES),
-    "op": OPS,
+    "op": tuple(OPS),
     "root": (0, 1, -1),
     "counts": ("", "", *PATTERNS),
     "row": ((), (), (3,), (2, 2)),
@@ -297,19 +297,24 @@ AXES = {
 }
 
 
+def axes_of(kind: str) -> dict[str, tuple]:
+    """The values of each field that cases of a kind may have."""
+    has = KINDS[kind]
+    left_out = {"op": has.takes_op, "root": has.has_root, "counts": has.takes_counts}
+    return {name: values if left_out.get(name, True) else values[:1] for name, values in AXES.items()}
+
+
 def draw(number: int, seed, takes: Callable[[Case], bool] = Case.is_sensible, **fixed) -> list[Case]:
-    """About so many cases, equally many of each kind, that show many values of `AXES`; ``fixed`` gives some of these."""
+    """About so many cases, equally many of each kind, that show many values of `AXES`; ``fixed`` gives some values."""
     rng = random.Random(f"{seed} {sorted(fixed)}")
     found = {}
     for kind in [fixed["kind"]] if "kind" in fixed else KINDS:
-        cases = []
-        for _ in range(100 * number):
-            values = {name: rng.choice(values) for name, values in AXES.items() if name not in fixed}
+        axes, cases, tries = axes_of(kind), [], 0
+        while len(cases) < max(number // 2, 8) and (tries := tries + 1) < 20 * number:
+            values = {name: rng.choice(values) for name, values in axes.items() if name not in fixed}
             case = Case(**{"kind": kind, **values, **fixed}, salt=rng.randrange(1000))
-            if case.is_sensible() and takes(case):
+            if takes(case) and case.is_sensible():
                 cases.append(case)
-            if len(cases) == number:
-                break
         if cases:
             found[kind] = cases
     drawn = []
