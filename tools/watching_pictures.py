@@ -144,8 +144,10 @@ def play(folder, name, program, *, ranks, trace=None):
     environment = os.environ | ({"SHMRING_TRACE": trace} if trace else {})
     process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
     try:
-        time.sleep(2)
         watcher = Watcher()
+        while not (found := watcher.look())["jobs"] and not found["channels"]:
+            time.sleep(0.1)
+        time.sleep(2)
         watcher.look()
         time.sleep(1)
         Path(sys.argv[1], f"watching-{name}.svg").write_text(drawing(page(watcher.look())))

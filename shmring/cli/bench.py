@@ -157,7 +157,7 @@ def _show_search(label: str) -> None:
     progress.show(sys.stderr, 0, after=f" looking at {label or 'Python'}")
 
 
-def _show_step(started: float) -> Callable[[str, float], object]:
+def _show_step(started: float) -> Callable[[str, float], None]:
     """A function that shows the step that comes next, the fraction done, and an estimate of the remaining time."""
 
     def show(what: str, done: float) -> None:
