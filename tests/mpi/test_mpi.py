@@ -1,6 +1,5 @@
 """`shmring.from_mpi` under mpiexec, on nodes that are forced apart, with every MPI at hand."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,7 @@ ONCE = (
 
 @pytest.fixture(params=mpi.PYTHONS, ids=lambda python: Path(python).parent.parent.name)
 def python(request):
-    before = set(os.listdir("/dev/shm"))
-    yield request.param
-    left = [name for name in set(os.listdir("/dev/shm")) - before if "shmring" in name]
-    assert left == []
+    return request.param
 
 
 def check(python, name, layout, *more):
