@@ -15,7 +15,6 @@ cdef class Engine(Membership):
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef public object started_as        # (rank, size) in the first group that this process belonged to
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
-    cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first

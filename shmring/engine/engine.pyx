@@ -30,7 +30,6 @@ from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
 
 from shmring.engine.lifecycle import Stage, track
 from shmring.placement.cpus import usable_processors
-from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 
 cdef enum:
@@ -102,9 +101,6 @@ cdef class Engine(Membership):
         self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
         self.hierarchy = thresholds.hierarchy
-        self.hierarchical_barriers = (
-            self.hierarchy is not None and use_hierarchical_barrier(self.hierarchy, self.limits)
-        )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
         if self.c.group.size <= thresholds.processors:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
