@@ -33,10 +33,10 @@ from shmring.collective.object_transfer import (
     raise_failed,
     read_headers,
     size_of,
-    unpacked,
     write_header,
 )
-from shmring.objects.pickle5 import empty_buffers, pack, require_pickle
+from shmring.errors import ObjectError
+from shmring.objects.codec import dump, empty_buffers, load, require_pickle
 
 
 class ObjectCalls(CommunicatorMixin):
@@ -87,7 +87,7 @@ class ObjectCalls(CommunicatorMixin):
             (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
             if header.failed:
                 return header, None, ()
-            stream = packed[0].stream if is_root else header.inline
+            stream = packed[0].header if is_root else header.inline
             if header.nbytes.stream > INLINE_NBYTES:
                 stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
                 self.broadcast(stream, root=root, timeout=timeout)
@@ -98,7 +98,7 @@ class ObjectCalls(CommunicatorMixin):
 
         header, stream, buffers = self._in_turn(exchange)
         raise_failed([header], [root], cause)
-        return obj if is_root else unpacked((stream, buffers), root)
+        return obj if is_root else load(stream, buffers, root)
 
     def gather_object(self, obj, root=0, *, timeout=...):
         """Collect the objects of all ranks, in rank order, on the root.
@@ -237,7 +237,7 @@ class ObjectCalls(CommunicatorMixin):
 
         header, received = self._in_turn(exchange)
         raise_failed([header], [root], cause)
-        return objs[root] if is_root else unpacked(received[0], root)
+        return objs[root] if is_root else load(*received[0], root)
 
     def all_to_all_object(self, objs, *, timeout=...):
         """Rank i's ``objs[j]`` becomes element i of rank j's result: a transposition over ranks.
@@ -300,22 +300,22 @@ class ObjectCalls(CommunicatorMixin):
         """
         keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
         try:
-            packed = [None if keeps_own and r == self.rank else pack(o) for r, o in enumerate(objs)]
-        except Exception as error:
-            text = f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}".encode()
+            packed = [None if keeps_own and r == self.rank else dump(o, self.rank) for r, o in enumerate(objs)]
+        except ObjectError as error:
+            text = str(error).encode()
             header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
-            return np.stack([header] * len(objs)), [], error
+            return np.stack([header] * len(objs)), [], error.__cause__
         sizes = [size_of(p) for p in packed]
         headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
         for row, p, nbytes in zip(headers, packed, sizes, strict=True):
-            row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.stream if p else b"")
+            row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
         return headers, packed, None
 
     def _read(self, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
         return read_headers(self.rank, raw, ranks, call, root)
 
     def _unpack_all(self, received: Sequence, own: object) -> list:
-        return [own if r == self.rank else unpacked(parts, r) for r, parts in enumerate(received)]
+        return [own if r == self.rank else load(*parts, r) for r, parts in enumerate(received)]
 
     def _in_turn(self, exchange: Callable[[], Any]) -> Any:
         """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.

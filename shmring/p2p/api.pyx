@@ -1,7 +1,5 @@
 """The point-to-point calls of a communicator: arrays from one rank to one other."""
 
-import struct
-
 from libc.stdint cimport int64_t
 
 from shmring.collective.base cimport resolve_timeout
@@ -11,7 +9,7 @@ from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY, Message
 from shmring.sync.backoff cimport deadline_of, left_until
 
-from shmring.objects.pickle5 import buffer_sizes
+from shmring.objects.codec import buffer_sizes
 from shmring.errors import MessageError, MessageTimeoutError, ObjectError
 
 
@@ -236,10 +234,10 @@ cdef class MessageCalls(DataMovement):
             parts = self.begun_objects.setdefault((src, tag), [])
             self.messages.recv_part(parts, message, left_until(deadline_ns, timeout_ns))
             try:
-                nparts = 1 + len(buffer_sizes(parts[0]))
-            except struct.error as error:
-                self.engine.abort(f"rank {src} sent a malformed object")
-                raise ObjectError(f"rank {src} sent a malformed object", src) from error
+                nparts = 1 + len(buffer_sizes(parts[0], src))
+            except ObjectError as error:
+                self.engine.abort(str(error))
+                raise
             if len(parts) == nparts:
                 del self.begun_objects[src, tag]
                 return src, parts[0], parts[1:]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmring.errors import ObjectError
-from shmring.objects.pickle5 import pack, require_pickle, unpack
+from shmring.objects.codec import dump, load, require_pickle
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
@@ -46,13 +45,8 @@ class ObjectMessageCalls(MessageCalls):
         other message of this rank comes between them. Any thread may call.
         """
         require_pickle(self.config.allow_pickle)
-        try:
-            pickled = pack(obj)
-        except Exception as error:
-            raise ObjectError(
-                f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}", self.rank
-            ) from error
-        self._send_parts([pickled.stream, *pickled.buffers], dst, tag, timeout)
+        dumped = dump(obj, self.rank)
+        self._send_parts([dumped.header, *dumped.buffers], dst, tag, timeout)
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:
         """Receive a Python object.
@@ -88,9 +82,5 @@ class ObjectMessageCalls(MessageCalls):
         objects from one source with one tag.
         """
         require_pickle(self.config.allow_pickle)
-        source, stream, buffers = self._recv_parts(src, tag, timeout)
-        try:
-            return unpack(stream, buffers)
-        except Exception as error:
-            text = f"the object from rank {source} cannot be unpickled here: {type(error).__name__}: {error}"
-            raise ObjectError(text, source) from error
+        source, header, buffers = self._recv_parts(src, tag, timeout)
+        return load(header, buffers, source)
