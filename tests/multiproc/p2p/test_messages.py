@@ -385,6 +385,32 @@ def test_a_message_that_does_not_fit_is_an_error_of_the_receiver_and_nothing_is_
     run_ranks(2, too_long, count)
 
 
+def became_read_only(comm):
+    if comm.rank == 0:
+        comm.barrier()
+        comm.send(np.arange(4.0), 1)
+        comm.send(np.arange(4.0), 1)
+        return
+    x, y = np.ones((4, 2))[:, 0], np.zeros(4)  # strided: the message is copied into it when it is complete
+    called = []
+    request = comm.irecv(x, 0)
+    request.add_done_callback(called.append)
+    x.flags.writeable = False
+    comm.barrier()
+    comm.recv(y, 0)  # finishes the other request, whose error is not its own
+    assert y.tolist() == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="read-only"):
+            request.wait()
+    assert isinstance(request.exception(), ValueError)
+    assert called == [request]
+    assert x.tolist() == [1] * 4
+
+
+def test_a_message_that_cannot_be_copied_into_the_array_is_an_error_of_its_request():
+    run_ranks(2, became_read_only)
+
+
 def bad_arguments(comm):
     x = np.zeros(3)
     frozen = x.copy()
