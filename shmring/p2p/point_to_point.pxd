@@ -2,8 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.engine cimport Engine, count_visitor
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.progress cimport Progress
 from shmring.p2p.requests cimport Message, Messages, Request, wait_t
@@ -34,7 +33,7 @@ cdef class PointToPoint(Messages):
     cdef int begin_send(self, Request r) except -1
     cdef int begin_receive(self, Request r, arrival_t *begun) except -1
 
-    # ---- the same without the GIL, once turns are shared (`Membership.share_turns`) ----
+    # ---- the same without the GIL, once turns are shared (`Engine.share_turns`) ----
     cdef bint enter_free(self) noexcept nogil
     cdef void leave_free(self) noexcept nogil
     cdef bint send_whole(self, array_t *a, int peer, int tag) noexcept nogil

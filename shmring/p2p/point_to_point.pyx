@@ -20,11 +20,10 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.arrays.store_tuning cimport trials_us
-from shmring.engine.engine cimport Engine, timeline_of
-from shmring.engine.membership cimport is_troubled
+from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport message_started, note_message
+from shmring.engine.recording cimport message_started, note_message
 from shmring.p2p.all_queues cimport spin
 from shmring.p2p.matching cimport Matching, PyList_GET_SIZE, has_requests
 from shmring.p2p.pair_queue cimport next_cell, pull, push, send_queue_t, start_message, take_message, takes_whole
@@ -414,7 +413,7 @@ cdef class PointToPoint(Messages):
         """As `receive_at_once`; then sleep until the message comes, for a thread whose turn is shared.
 
         UNREADY also after the timeout, and if the communicator is broken: a request then gives the error. While this
-        thread sleeps, others have the turn; `Membership.close` waits for it.
+        thread sleeps, others have the turn; `Engine.close` waits for it.
         """
         cdef bint sleeps, has_news
         if self.receive_at_once(a, peer, tag, &wait.patience, found) == READY:

@@ -1,8 +1,7 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
 from libc.stdint cimport uint64_t
 
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.engine cimport Engine, count_visitor
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching

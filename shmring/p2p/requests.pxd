@@ -56,7 +56,7 @@ cdef class Messages:
 
 cdef class Request:
     cdef Messages owner
-    cdef int64_t started_ns        # 0: not recorded (engine/trace.pyx)
+    cdef int64_t started_ns        # 0: not recorded (engine/recording.pyx)
     cdef int kind
     cdef int peer
     cdef int tag
