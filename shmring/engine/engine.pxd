@@ -26,6 +26,7 @@ cdef class Engine(Membership):
     cdef uint64_t timeline               # its address, or 0: `timeline_of`
     cdef list retired                    # earlier traces, in which calls may still be recorded
     cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first
+    cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef object __weakref__
 
     cdef int enter(self) except -1

@@ -21,6 +21,7 @@ cdef class Matching(Waiter):
     cdef list incoming             # by peer: the Request or Unexpected that receives the message under way
     cdef int nunderway             # queued sends and receives under way
     cdef list finished             # requests with callbacks to run
+    cdef dict begun_objects        # by source and tag: the parts that have arrived of an incomplete object
     cdef bint has_sleeper          # a thread sleeps for messages
 
     cdef int start_send(self, Request r) except -1

@@ -52,6 +52,7 @@ cdef class Matching(Waiter):
         self.outgoing = [[] for _ in range(size)]
         self.incoming = [None] * size
         self.finished = []
+        self.begun_objects = {}
         self.queues.group = &engine.c.group
         self.queues.learns_stores = engine.learns_stores
         self.queues.ring_nbytes = engine.config.pair_queue_limit(size)

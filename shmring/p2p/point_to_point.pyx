@@ -44,7 +44,7 @@ cdef class PointToPoint(Progress):
     """
 
     def stats(self):
-        """Statistics of the pair queues to other ranks that carried long messages; see `MessageCalls.stats`."""
+        """Statistics of the pair queues to other ranks that carried long messages; see `Communicator.stats`."""
         cdef send_queue_t *queue
         cdef int j
         found = []

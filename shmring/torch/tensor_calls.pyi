@@ -2,9 +2,8 @@ from typing import Any
 
 from torch import Tensor
 
-from shmring.collective.base import _Op, _Timeout
 from shmring.collective.persistent import Prepared
-from shmring.communicator import Communicator
+from shmring.communicator import Communicator, _Op, _Timeout
 
 def communicator(name: str = "") -> Communicator: ...
 def set_communicator(comm: Communicator, name: str = "") -> None: ...

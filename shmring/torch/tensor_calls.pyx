@@ -5,18 +5,17 @@ the calls of a communicator, except that the communicator may be omitted or give
 (`shmring.torch.ops`) use names, since a graph cannot hold a communicator.
 """
 
-from libc.stdint cimport int64_t
-
-from shmring.arrays.array_view cimport array_t, target_array
-from shmring.collective.base cimport CollectiveBase, resolve_timeout
-from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
+from shmring.base.timeouts cimport resolve_timeout
+from shmring.collective.calls cimport combine
+from shmring.communicator cimport Communicator
+from shmring.engine.signature cimport KIND_ALL_REDUCE
 
 import shmring.torch.profiler      # shows collectives in profiles  # no-cython-lint
 
 from shmring.launch.init import init
 
 cdef dict by_name = {}          # "" is the default communicator
-cdef CollectiveBase default = None  # by_name[""]
+cdef Communicator default = None  # by_name[""]
 
 
 def communicator(str name=""):
@@ -52,7 +51,7 @@ def communicator(str name=""):
     return default
 
 
-def set_communicator(CollectiveBase comm not None, str name=""):
+def set_communicator(Communicator comm not None, str name=""):
     """Name a communicator for calls and custom operators; ``""`` makes it the default.
 
     Parameters
@@ -72,7 +71,7 @@ def set_communicator(CollectiveBase comm not None, str name=""):
         default = comm
 
 
-cdef CollectiveBase calls_of(comm):
+cdef Communicator calls_of(comm):
     if not comm:        # None or ""
         return default if default is not None else communicator()
     if isinstance(comm, str):
@@ -104,13 +103,8 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     Collective; raises as `shmring.Communicator.all_reduce`. Not recorded by autograd, like a write to ``tensor.data``.
     The operator `shmring.torch.ops.all_reduce` has gradients.
     """
-    cdef CollectiveBase calls = calls_of(comm)
-    cdef array_t a
-    cdef array_t b
-    cdef int64_t timeout_ns = resolve_timeout(timeout, calls.timeout_ns)
-    kept = target_array(tensor, &a)
-    b = a
-    return calls.perform(KIND_ALL_REDUCE, &a, &b, NO_ROOT, op, timeout_ns, None, kept, tensor, False)
+    cdef Communicator calls = calls_of(comm)
+    return combine(calls.engine, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)
 
 
 def broadcast_(tensor, int root=0, *, comm=None, timeout=...):

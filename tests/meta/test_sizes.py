@@ -1,4 +1,7 @@
-"""Files of at most 400 lines and functions of at most 60, docstrings not counted; exceptions have a reason."""
+"""Files of at most 400 lines of code and functions of at most 60; exceptions have a reason.
+
+Docstrings, comments and blank lines are not counted: a well documented class is no longer for it.
+"""
 
 import ast
 import re
@@ -17,6 +20,13 @@ def sources():
     """Every source file of the package, by its path within it."""
     package = ROOT / "shmring"
     return {str(path.relative_to(package)): path for path in package.rglob("*") if path.suffix in SUFFIXES}
+
+
+def code_lines(text):
+    """How many lines of a file are code."""
+    text = re.sub(r'^\s*(?:r|f)?"""(?:[^"\\]|\\.|"(?!""))*"""\s*$|/\*.*?\*/', "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = (line.strip() for line in text.splitlines())
+    return sum(bool(line) and not line.startswith(("# ", "//")) for line in lines)
 
 
 def python_functions(text):
@@ -45,7 +55,7 @@ def cython_functions(text):
 
 
 def test_files_are_short():
-    long = {name: n for name, path in sources().items() if (n := len(path.read_text().splitlines())) > MOST_LINES}
+    long = {name: n for name, path in sources().items() if (n := code_lines(path.read_text())) > MOST_LINES}
     assert long.keys() == LONG_FILES.keys(), long
 
 

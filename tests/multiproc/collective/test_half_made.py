@@ -18,10 +18,9 @@ from shmring import Communicator
 from shmring.errors import BrokenError, ClosedError
 
 MODULES = [
-    "collective.base", "collective.coalesced", "collective.data_movement", "collective.persistent",
-    "collective.reductions", "shared.registry", "collective.schedule", "collective.user_ops",
-    "collective.varying", "shared.zero_copy", "p2p.api", "p2p.matching", "p2p.pair_queue", "p2p.point_to_point",
-    "p2p.progress", "p2p.requests",
+    "communicator", "collective.coalesced", "collective.persistent", "shared.registry", "collective.schedule",
+    "collective.user_ops", "collective.varying", "shared.zero_copy", "p2p.matching", "p2p.pair_queue",
+    "p2p.point_to_point", "p2p.progress", "p2p.requests",
 ]  # fmt: skip
 
 
