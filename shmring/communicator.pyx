@@ -23,7 +23,7 @@ from shmring.collective import groups as _groups
 from shmring.collective import objects as _objects
 from shmring.collective import placement_report as _placement
 from shmring.collective import tracing as _tracing
-from shmring.engine.trace import TRACED_CALLS
+from shmring.engine.recording import TRACED_CALLS
 from shmring.shared import share as _share
 from shmring.shared import shared_arrays as _shared_arrays
 from shmring.sync.turn import Turn

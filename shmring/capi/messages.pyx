@@ -18,7 +18,7 @@ from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
 from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.engine.engine cimport timeline_of
-from shmring.engine.trace cimport message_started
+from shmring.engine.recording cimport message_started
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, check_apart, check_tag,
                                    message_of, request_of)

@@ -21,7 +21,7 @@ from shmring.channels.queue_ends cimport GLANCE_NS, PUTTING, NO_ITEM, VOID, Queu
 from shmring.ring.blocking cimport LATE
 from shmring.sync.backoff cimport deadline_of, left_until
 
-from shmring.objects.pickle5 import Pickled
+from shmring.objects.codec import Dumped
 from shmring.channels.message_reader import PickledContent
 from shmring.channels.queue_memory import create_queue
 
@@ -137,7 +137,7 @@ cdef class Queue(QueueEnds):
         cdef int64_t left
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
-        _keeper = encode_pickled(content, &m) if isinstance(content, Pickled) else encode(content, &m)
+        _keeper = encode_pickled(content, &m) if isinstance(content, Dumped) else encode(content, &m)
         left = left_until(deadline_ns, timeout_ns)
         # A timeout that is over is not passed on as 0, with which no message is streamed.
         if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:

@@ -18,19 +18,21 @@ import importlib.util
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 
 from shmring.bench import metrics
 from shmring.bench.competitors import Competitor, RankLayout, find
 from shmring.bench.markdown import as_markdown
-from shmring.bench.progress import Progress
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
-from shmring.engine.trace import SUFFIX
+from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 
-from .arguments import checked, count, duration, output_file, plot_file, whole_number
+from . import progress
+from .arguments import checked, count, duration, output_file, plot_file, ranks, whole_number
 from .trace import merge, place_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--op", type=_ops, default=["all_reduce"], metavar="NAMES", help=f"{', '.join(metrics.OPS)}; or all")
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help="of the elements (default: float32)")
-    add("-n", "--ranks", type=count, default=2, metavar="N", help="processes of each competitor (default: 2)")
+    add("-n", "--ranks", type=ranks, default=2, metavar="N", help="processes of each competitor (default: 2)")
     add(
         "--sizes",
         type=checked(metrics.parse_sizes),
@@ -104,14 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
-    progress = Progress()
     try:
         _prepare_trace(args.trace)
         pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
         layout = _layout(args.ranks, args.bind)
         _check_plot(args)
-        found, problems = find(pythons, args.deepspeed, lambda label: progress(f"looking at {label or 'Python'}", 0))
-        progress.clear()
+        found, problems = find(pythons, args.deepspeed, _show_search)
+        progress.clear(sys.stderr)
         chosen = _chosen(found, args)
     except ValueError as error:
         print(f"shmring bench: {error}", file=sys.stderr)
@@ -130,14 +131,14 @@ def main(args: argparse.Namespace) -> int:
 
     def show(row: Row) -> None:
         rows.append(row)
-        progress.clear()
+        progress.clear(sys.stderr)
         if not is_quiet:
             print("\n".join(table.lines(row)), flush=True)
 
     try:
-        run(chosen, layout, settings, show, progress)
+        run(chosen, layout, settings, show, _show_step(time.monotonic()))
     finally:  # an interrupted run keeps its rows
-        progress.clear()
+        progress.clear(sys.stderr)
         if args.json and rows:
             _write(args.json, json.dumps(as_json(rows, chosen, problems, layout, settings), indent=1))
         if args.report and rows:
@@ -150,6 +151,20 @@ def main(args: argparse.Namespace) -> int:
             print(place_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
     ours = [one.name for one in chosen if one.is_ours]
     return int(any(row.results[name].failed for row in rows for name in ours))
+
+
+def _show_search(label: str) -> None:
+    progress.show(sys.stderr, 0, after=f" looking at {label or 'Python'}")
+
+
+def _show_step(started: float) -> Callable[[str, float], None]:
+    """A function that shows the step that comes next, the fraction done, and an estimate of the remaining time."""
+
+    def show(what: str, done: float) -> None:
+        left = f"{(time.monotonic() - started) * (1 - done) / done:.0f} s left" if done else ""
+        progress.show(sys.stderr, done, after=f" {what}  {left}")
+
+    return show
 
 
 def _prepare_trace(directory: str | None) -> None:

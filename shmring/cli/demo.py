@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import statistics
 import sys
@@ -13,9 +14,9 @@ import shmring
 from shmring.placement.cpus import usable_processors
 
 from . import _digits, _network
-from ._progress import Progress
 from ._training import NBATCH, Exchange, Report, Settings, run_rank
-from .arguments import count, plot_file, whole_number
+from .arguments import count, plot_file, ranks, whole_number
+from .progress import show
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--ranks",
-        type=count,
+        type=ranks,
         default=None,
         metavar="N",
         help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
 
     if not args.quiet:
         _print_opening(nranks, settings)
-    on_epoch = None if args.quiet else Progress(args.epochs)
+    on_epoch = None if args.quiet else functools.partial(_show_epoch, args.epochs)
     report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=dict.fromkeys(_BLAS_THREADS, "1"))[0]
 
     checks = _checks(report, nranks)
@@ -103,6 +104,17 @@ def _print_opening(nranks: int, settings: Settings) -> None:
     if nranks > processors:
         print(f"  note       {nranks} ranks take turns on {_plural(processors, 'processor', 'processors')}")
     print(flush=True)
+
+
+def _show_epoch(nepochs: int, epoch: int, loss: float, accuracy: float) -> None:
+    """A bar on a terminal, a line now and then elsewhere; called in rank 0."""
+    text = f"  epoch {epoch:>{len(str(nepochs))}}/{nepochs} "
+    results = f" loss {loss:.4f}   test accuracy {accuracy:6.1%}"
+    is_last = epoch == nepochs
+    if show(sys.stdout, epoch / nepochs, text, results):
+        print(end="\n" if is_last else "", flush=True)
+    elif epoch % max(1, nepochs // 5) == 0 or epoch == 1 or is_last:
+        print(f"{text} {results}", flush=True)
 
 
 def _print_digits(report: Report, count: int = 6) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmring.errors import MismatchError, ObjectError
-from shmring.objects.pickle5 import Pickled, empty_buffers, unpack
+from shmring.objects.codec import Dumped, empty_buffers
 
 # Five cache lines of an eager message: most small objects fit.
 OBJECT_HEADER_NBYTES = 256
@@ -93,11 +93,11 @@ def raise_failed(headers: Sequence[ObjectHeader], ranks: Sequence[int], cause: E
             raise ObjectError(bytes(header.inline).decode("utf-8", "replace"), r) from cause
 
 
-def size_of(packed: Pickled | None) -> PackedSize:
+def size_of(packed: Dumped | None) -> PackedSize:
     """The sizes of a packed object; None stands for one that is not sent."""
     if packed is None:
         return NOTHING
-    return PackedSize(packed.stream.nbytes, sum(buffer.nbytes for buffer in packed.buffers))
+    return PackedSize(packed.header.nbytes, sum(buffer.nbytes for buffer in packed.buffers))
 
 
 def longest_of(sizes: Sequence[PackedSize]) -> PackedSize:
@@ -125,7 +125,7 @@ Received = tuple[Any, Sequence]
 
 
 def carry(
-    packed: Sequence[Pickled | None],
+    packed: Sequence[Dumped | None],
     sent: Sequence[PackedSize],
     headers: Sequence[ObjectHeader],
     received: Sequence[PackedSize],
@@ -142,7 +142,7 @@ def carry(
         for header, nbytes in zip(headers, received, strict=False)
     ]
     _move_pieces(
-        [[p.stream] if p and _extra(size_of(p)) else [] for p in packed],
+        [[p.header] if p and _extra(size_of(p)) else [] for p in packed],
         [_extra(nbytes) for nbytes in sent],
         [[stream] if isinstance(stream, np.ndarray) else [] for stream in streams],
         [_extra(nbytes) for nbytes in received],
@@ -214,12 +214,3 @@ def _joined(placed: list[tuple[int, np.ndarray]], nbytes: int) -> np.ndarray:
 def _rounded(nbytes: int) -> int:
     """Up to the next of a few sizes, the powers of two: each tuple of counts has a plan of its own."""
     return max(GRAIN_NBYTES, 1 << (nbytes - 1).bit_length()) if nbytes else 0
-
-
-def unpacked(received: Received, sender: int) -> Any:
-    """The object that rank ``sender`` sent."""
-    try:
-        return unpack(*received)
-    except Exception as error:
-        text = f"cannot unpickle what rank {sender} sent: {type(error).__name__}: {error}"
-        raise ObjectError(text, sender) from error

@@ -33,10 +33,10 @@ from shmring.collective.object_transfer import (
     raise_failed,
     read_headers,
     size_of,
-    unpacked,
     write_header,
 )
-from shmring.objects.pickle5 import empty_buffers, pack, require_pickle
+from shmring.errors import ObjectError
+from shmring.objects.codec import dump, empty_buffers, load, require_pickle
 
 
 def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
@@ -52,7 +52,7 @@ def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
         (header,) = _read(comm, raw, [root], ObjectCall.BROADCAST, root)
         if header.failed:
             return header, None, ()
-        stream = packed[0].stream if is_root else header.inline
+        stream = packed[0].header if is_root else header.inline
         if header.nbytes.stream > INLINE_NBYTES:
             stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
             comm.broadcast(stream, root=root, timeout=timeout)
@@ -63,7 +63,7 @@ def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
 
     header, stream, buffers = _in_turn(comm, exchange)
     raise_failed([header], [root], cause)
-    return obj if is_root else unpacked((stream, buffers), root)
+    return obj if is_root else load(stream, buffers, root)
 
 
 def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
@@ -147,7 +147,7 @@ def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
 
     header, received = _in_turn(comm, exchange)
     raise_failed([header], [root], cause)
-    return objs[root] if is_root else unpacked(received[0], root)
+    return objs[root] if is_root else load(*received[0], root)
 
 
 def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
@@ -198,15 +198,15 @@ def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[n
     """
     keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
     try:
-        packed = [None if keeps_own and r == comm.rank else pack(o) for r, o in enumerate(objs)]
-    except Exception as error:
-        text = f"rank {comm.rank} cannot pickle its object: {type(error).__name__}: {error}".encode()
+        packed = [None if keeps_own and r == comm.rank else dump(o, comm.rank) for r, o in enumerate(objs)]
+    except ObjectError as error:
+        text = str(error).encode()
         header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
-        return np.stack([header] * len(objs)), [], error
+        return np.stack([header] * len(objs)), [], error.__cause__
     sizes = [size_of(p) for p in packed]
     headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
     for row, p, nbytes in zip(headers, packed, sizes, strict=True):
-        row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.stream if p else b"")
+        row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
     return headers, packed, None
 
 
@@ -215,7 +215,7 @@ def _read(comm: Any, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, ro
 
 
 def _unpack_all(comm: Any, received: Sequence, own: object) -> list:
-    return [own if r == comm.rank else unpacked(parts, r) for r, parts in enumerate(received)]
+    return [own if r == comm.rank else load(*parts, r) for r, parts in enumerate(received)]
 
 
 def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:

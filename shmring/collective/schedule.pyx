@@ -155,7 +155,7 @@ cdef Program find_program(Engine e, str name, nbytes, uint64_t signature, int it
         key = (name, nbytes, itemsize, root, wide)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
+        found = e.keep_program(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
     return found
 
 

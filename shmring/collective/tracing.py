@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any
 
-from shmring.engine.trace import Trace
+from shmring.engine.recording import Trace
 
 
 class Timeline:

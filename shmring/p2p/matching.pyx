@@ -15,7 +15,7 @@ from shmring.arrays.array_view cimport copy_back
 from shmring.arrays.store_tuning cimport stores_of
 from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport message_started, note_message, timeline_t
+from shmring.engine.recording cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.all_queues cimport wake_self
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, recv_queue_t, send_queue_t, start_message,

@@ -4,8 +4,6 @@ All have the same source and tag, so they arrive in order. Their dtype codes are
 of an object received as an array nor an array taken for an object.
 """
 
-import struct
-
 from libc.stdint cimport int64_t
 
 from shmring.p2p.point_to_point cimport PointToPoint
@@ -13,27 +11,19 @@ from shmring.p2p.requests cimport Message
 from shmring.sync.backoff cimport deadline_of, left_until
 
 from shmring.errors import MessageError, MessageTimeoutError, ObjectError
-from shmring.objects.pickle5 import buffer_sizes, pack, require_pickle, unpack
+from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
 
 
 cdef int send_object(PointToPoint messages, obj, int dst, int tag, int64_t timeout_ns) except -1:
-    rank = messages.engine.c.group.rank
     require_pickle(messages.engine.config.allow_pickle)
-    try:
-        pickled = pack(obj)
-    except Exception as error:
-        raise ObjectError(f"rank {rank} cannot pickle its object: {type(error).__name__}: {error}", rank) from error
-    return messages.send_object([pickled.stream, *pickled.buffers], dst, tag, timeout_ns)
+    dumped = dump(obj, messages.rank)
+    return messages.send_object([dumped.header, *dumped.buffers], dst, tag, timeout_ns)
 
 
 cdef object recv_object(PointToPoint messages, int src, int tag, int64_t timeout_ns):
     require_pickle(messages.engine.config.allow_pickle)
-    source, stream, buffers = recv_parts(messages, src, tag, timeout_ns)
-    try:
-        return unpack(stream, buffers)
-    except Exception as error:
-        text = f"the object from rank {source} cannot be unpickled here: {type(error).__name__}: {error}"
-        raise ObjectError(text, source) from error
+    source, header, buffers = recv_parts(messages, src, tag, timeout_ns)
+    return load(header, buffers, source)
 
 
 cdef tuple recv_parts(PointToPoint messages, int src, int tag, int64_t timeout_ns):
@@ -55,10 +45,10 @@ cdef tuple recv_parts(PointToPoint messages, int src, int tag, int64_t timeout_n
         parts = messages.begun_objects.setdefault((src, tag), [])
         messages.recv_part(parts, message, left_until(deadline_ns, timeout_ns))
         try:
-            nparts = 1 + len(buffer_sizes(parts[0]))
-        except struct.error as error:
-            messages.engine.abort(f"rank {src} sent a malformed object")
-            raise ObjectError(f"rank {src} sent a malformed object", src) from error
+            nparts = 1 + len(buffer_sizes(parts[0], src))
+        except ObjectError as error:
+            messages.engine.abort(str(error))
+            raise
         if len(parts) == nparts:
             del messages.begun_objects[src, tag]
             return src, parts[0], parts[1:]

@@ -14,11 +14,10 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.arrays.store_tuning cimport trials_us
-from shmring.engine.engine cimport Engine, timeline_of
-from shmring.engine.membership cimport is_troubled
+from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport message_started, note_message
+from shmring.engine.recording cimport message_started, note_message
 from shmring.p2p.all_queues cimport spin
 from shmring.p2p.pair_queue cimport next_cell, pull, push, send_queue_t, start_message, take_message, takes_whole
 from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn

@@ -1,8 +1,7 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
 from libc.stdint cimport int64_t
 
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.engine cimport Engine, count_visitor
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.pair_queue cimport pair_queues_t

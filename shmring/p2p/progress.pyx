@@ -11,9 +11,8 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor, is_troubled
-from shmring.engine.place cimport caller, store_place
+from shmring.engine.engine cimport Engine, count_visitor, is_troubled
+from shmring.engine.recording cimport caller, store_place
 from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
 from shmring.sync.turn cimport give_turn
 from shmring.p2p.matching cimport Matching
@@ -200,7 +199,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
         awaited = q.recv[j].is_busy or q.recv[j].nposted > 0 or q.send[j].is_busy
         if j == g.rank or not (awaited or q.nposted):
             continue
-        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/membership.pyx)
+        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
         if only_dead if has_left else liveness_state(g.liveness[j]) != DEAD:
             continue
         if has_news(q, j):      # sent before it left

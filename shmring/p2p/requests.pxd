@@ -32,7 +32,7 @@ cdef class Waiter:
 
 cdef class Request:
     cdef Waiter owner
-    cdef int64_t started_ns        # 0: not recorded (engine/trace.pyx)
+    cdef int64_t started_ns        # 0: not recorded (engine/recording.pyx)
     cdef int kind
     cdef int peer
     cdef int tag

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.engine cimport count_visitor
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
 
 

@@ -13,7 +13,7 @@ from shmring._c.atomics cimport store_relaxed_u64
 from shmring.arrays.array_view cimport array_t
 from shmring.engine.engine cimport timeline_of
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND, pack_signature
-from shmring.engine.trace cimport message_started, note_message
+from shmring.engine.recording cimport message_started, note_message
 from shmring.p2p.all_queues cimport sleep_until_news, spin
 from shmring.p2p.pair_queue cimport pull, push
 from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
