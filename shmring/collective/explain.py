@@ -8,7 +8,7 @@ from typing import Any
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
 from shmring.plan.limits import LINE, Limits
 
 # Methods in which x holds a block for each rank; their plans count blocks.
@@ -39,32 +39,36 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     eager = nbytes <= limit
     limits, costs = comm.engine.limits, comm.engine.thresholds.costs
     whole = nbytes * comm.size if collective == "all_gather" else nbytes
-    domains = hierarchy_for(collective, comm.engine.hierarchy, whole, limits, costs, wide=wide)
-    planned = algorithm(collective, comm.size, nbytes // blocks, limits) if domains is None else "hierarchical"
+    hierarchy = comm.engine.hierarchy
+    nested = is_hierarchical(collective, hierarchy, whole, limits, costs, wide)
+    planned = "hierarchical" if nested else algorithm(collective, comm.size, nbytes // blocks, limits)
     sharing = comm.engine.sharing
     one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
     planned = "zero_copy" if one_process else planned
     lines = [f"{collective} of {nbytes} bytes among {comm.size} ranks: {'eager' if eager else planned}"]
     why = comm.engine.thresholds.why
-    lines.append(
-        f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})"
-    )
+    lines.append(f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})")
     for kind, name in BUILDERS:
         if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
             taken = "taken" if name == planned and not eager else "no"
             lines.append(f"  {name}: {taken}, {_priced(comm, kind, name, nbytes // blocks, root)}")
-    if comm.engine.hierarchy is not None and collective in HIERARCHICAL_KINDS:
-        domains = domains or comm.engine.hierarchy
-        flat = flat_seconds(collective, domains, whole, costs)
-        hierarchical = hierarchical_seconds(collective, domains, whole, costs, wide=wide)
+    if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
         taken = "taken" if planned == "hierarchical" and not eager else "no"
-        lines.append(
-            f"  hierarchical: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
-            f"{1e6 * hierarchical:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
-        )
+        lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {comm._nested(collective, wide)}")
     if threshold := THRESHOLDS.get(collective):
         lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
     return lines
+
+
+def _nested(self, collective: str, wide: int) -> str:
+    """From which size up the collective is hierarchical, in words."""
+    e = comm.engine
+    if collective in FOLDING and not e.hierarchy.is_in_rank_order:
+        return "their ranks are not consecutive"
+    if (limit := e.limits.hierarchical_nbytes) is not None:
+        return f"above {limit} bytes ({e.thresholds.why['hierarchical_nbytes']})"
+    limit = hierarchical_limit(collective, e.hierarchy, e.thresholds.costs, wide)
+    return "the other plans send no more between them" if limit == float("inf") else f"above {limit:.0f} bytes"
 
 
 def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:

@@ -147,7 +147,10 @@ def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
 
     header, received = _in_turn(comm, exchange)
     raise_failed([header], [root], cause)
-    return objs[root] if is_root else load(*received[0], root)
+    if is_root:
+        return objs[root]
+    stream, buffers = received[0]
+    return load(stream, buffers, root)
 
 
 def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
@@ -191,7 +194,7 @@ def _one_per_rank(comm: Any, objs) -> Sequence:
     return objs
 
 
-def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, Exception | None]:
+def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, BaseException | None]:
     """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
 
     An object that this rank scatters to itself is not packed; its header is empty.
@@ -215,7 +218,7 @@ def _read(comm: Any, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, ro
 
 
 def _unpack_all(comm: Any, received: Sequence, own: object) -> list:
-    return [own if r == comm.rank else load(*parts, r) for r, parts in enumerate(received)]
+    return [own if r == comm.rank else load(stream, buffers, r) for r, (stream, buffers) in enumerate(received)]
 
 
 def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:

@@ -53,8 +53,7 @@ def placement(comm: Any) -> list[SegmentPlacement]:
         engine.refuse()
     homes = [current_node() if r == comm.rank else _node_of_creator(segments[r]) for r in range(comm.size)]
     rows = [
-        SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping))
-        for r, segment in enumerate(segments)
+        SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping)) for r, segment in enumerate(segments)
     ]
     for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
         if allocation.offsets is not None:  # one of several in these segments

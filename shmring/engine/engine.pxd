@@ -28,7 +28,6 @@ cdef class Engine:
     cdef size_t eager_limit              # what one eager message carries; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
-    cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
     cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)

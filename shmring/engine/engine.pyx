@@ -52,7 +52,6 @@ from shmring.engine.outbox import outbox_nbytes
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
-from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 
 cdef enum:
@@ -175,9 +174,6 @@ cdef class Engine:
         self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
         self.hierarchy = thresholds.hierarchy
-        self.hierarchical_barriers = (
-            self.hierarchy is not None and use_hierarchical_barrier(self.hierarchy, self.limits)
-        )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
         if self.c.group.size <= thresholds.processors:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
