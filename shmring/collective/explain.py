@@ -60,7 +60,7 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
     return lines
 
 
-def _nested(self, collective: str, wide: int) -> str:
+def _nested(comm: Any, collective: str, wide: int) -> str:
     """From which size up the collective is hierarchical, in words."""
     e = comm.engine
     if collective in FOLDING and not e.hierarchy.is_in_rank_order:
