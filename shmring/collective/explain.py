@@ -54,7 +54,7 @@ def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int
             lines.append(f"  {name}: {taken}, {_priced(comm, kind, name, nbytes // blocks, root)}")
     if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
         taken = "taken" if planned == "hierarchical" and not eager else "no"
-        lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {comm._nested(collective, wide)}")
+        lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {_nested(comm, collective, wide)}")
     if threshold := THRESHOLDS.get(collective):
         lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
     return lines
