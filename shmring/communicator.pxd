@@ -2,12 +2,12 @@
 from libc.stdint cimport int64_t
 
 from shmring.engine.engine cimport Engine
-from shmring.p2p.point_to_point cimport PointToPoint
+from shmring.p2p.requests cimport Messages
 
 
 cdef class Communicator:
     cdef readonly Engine engine          # rooms written in Python reach it by this
-    cdef readonly PointToPoint messages
+    cdef readonly Messages messages
     cdef readonly int rank
     cdef readonly int size
     cdef readonly object parent_ranks

@@ -13,7 +13,6 @@ from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
 from shmring.collective.persistent cimport plan
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
-from shmring.p2p.objects cimport recv_object, send_object
 from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY
 from shmring.shared.zero_copy cimport sharing_of
@@ -720,7 +719,7 @@ cdef class Communicator:
         Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer; no
         other message of this rank comes between them. Any thread may call.
         """
-        send_object(self.messages, obj, dst, tag, resolve_timeout(timeout, self.timeout_ns))
+        self.messages.send_object(obj, dst, tag, resolve_timeout(timeout, self.timeout_ns))
 
     def recv_object(self, int src=ANY, int tag=ANY, *, timeout=...):
         """Receive a Python object.
@@ -755,7 +754,7 @@ cdef class Communicator:
         Blocks until the object has arrived. Unpickling runs code chosen by the sender. One thread at a time may receive
         objects from one source with one tag.
         """
-        return recv_object(self.messages, src, tag, resolve_timeout(timeout, self.timeout_ns))
+        return self.messages.recv_object(src, tag, resolve_timeout(timeout, self.timeout_ns))
 
     # ---- collectives on objects --------------------------------------------------------------------------------------
 
