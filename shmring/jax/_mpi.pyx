@@ -252,7 +252,7 @@ cdef public int MPIABI_Allreduce(const void *x, void *out, int count, uintptr_t 
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
     return conclude(clique, shmring_all_reduce(api, clique.comm, x, out, count, dtype_of(dtype), op_of(op),
-                                           SHMRING_DEFAULT_TIMEOUT))
+                                               SHMRING_DEFAULT_TIMEOUT))
 
 
 cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *counts, uintptr_t dtype, uintptr_t op,
@@ -262,7 +262,7 @@ cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *count
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
     return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
-                                               SHMRING_DEFAULT_TIMEOUT))
+                                                   SHMRING_DEFAULT_TIMEOUT))
 
 
 cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void *out, int out_count,
@@ -270,7 +270,8 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype), SHMRING_DEFAULT_TIMEOUT))
+    return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype),
+                                               SHMRING_DEFAULT_TIMEOUT))
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -240,7 +240,6 @@ cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, call_t *c) noexcept with g
 # ---- the calls -------------------------------------------------------------------------------------------------------
 
 cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
-    cdef int code
     if c.kind == PERMUTE:
         route(c, api.comm_rank(comm))
     if c.kind >= SEND:

@@ -65,7 +65,9 @@ def test_cython_has_every_name_of_the_header():
     names |= {"SHMRING_NO_TIMEOUT", "SHMRING_DEFAULT_TIMEOUT", "SHMRING_ANY_SOURCE", "SHMRING_ANY_TAG",
               "SHMRING_NO_COLOR", "SHMRING_API_VERSION"}  # fmt: skip
     assert not {name for name in names if not re.search(rf"\b{name}\b", DECLARATIONS)}
-    for name, kind in re.findall(r"static inline int (\w+)\([^{]*\{\s*return shmring_make\(api, comm, SHMRING_KIND_(\w+),", TEXT):
+    made = re.findall(r"static inline int (\w+)\([^{]*\{\s*return shmring_make\(api, comm, SHMRING_KIND_(\w+),", TEXT)
+    assert len(made) == 11
+    for name, kind in made:
         assert name == f"shmring_{kind.lower()}"
         assert re.search(rf"\b{name}\(", DECLARATIONS)
     (api,) = re.findall(r"struct shmring_api:\n(.*?)\n\n", DECLARATIONS, re.DOTALL)
