@@ -21,6 +21,7 @@ cdef class Engine:
     cdef Heap heap                       # the private memory that `c` points to
     cdef readonly object config
     cdef readonly str name
+    cdef object describe                 # see `account`
     cdef readonly bytes nonces           # of all segments: no other communicator has the same
     cdef object __weakref__
 
@@ -29,6 +30,7 @@ cdef class Engine:
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
+    cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef bint exchanges                  # how all-reduces of sizes that are new begin
     cdef bint learns_stores              # config.stores leaves the kind of stores to trials

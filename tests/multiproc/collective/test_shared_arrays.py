@@ -550,14 +550,14 @@ def attach_when_one_has_sent_its_outcome_and_died(comm):
 
         sharedarrays._attach_others = attach_late
     if comm.rank == 2:
-        accounts = comm._exchange_outcome
+        exchange = sharedarrays.exchange_outcome
 
-        def account(failure, what, nonce=b""):
+        def exchange_and_report(comm, failure, what, nonce=b""):
             if not nonce:
                 report("exchanging")
-            return accounts(failure, what, nonce)
+            return exchange(comm, failure, what, nonce)
 
-        comm._exchange_outcome = account
+        sharedarrays.exchange_outcome = exchange_and_report
     with pytest.raises(PeerLostError) as caught:
         comm.empty(5)
     assert caught.value.rank == 2
