@@ -130,7 +130,7 @@ def all_reduce(arena):
             x.zero_()
             calls[name] = lambda reduce=reduce, x=x: reduce(x)
         if arena.args.nodes == 1:
-            calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
+            calls[PLAN] = shmring.torch.communicator().plan("all_reduce", torch.zeros(nbytes // 4))
         arena.row(f"all_reduce {nbytes} B", calls)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shmring.launch.processes import adopting_orphans, children
+from shmring.launch.processes import adopted, adopting_orphans
 
 from . import metrics
 from .competitors import CEILING, Competitor, RankLayout, ceiling
@@ -137,7 +137,7 @@ def run(
 @contextlib.contextmanager
 def _contained() -> Iterator[Path]:
     """Provide a folder for files of the competitors, and kill all their processes at the end."""
-    older = children()
+    older = adopted()
     folder = Path(tempfile.mkdtemp(prefix="shmring-bench-"))
 
     def leave(number: int, frame: object) -> None:
@@ -149,7 +149,7 @@ def _contained() -> Iterator[Path]:
             try:
                 yield folder
             finally:
-                while orphans := children() - older:  # a killed process may leave more orphans
+                while orphans := adopted() - older:  # a killed process may leave more orphans
                     for pid in orphans:
                         with contextlib.suppress(ProcessLookupError, ChildProcessError):
                             os.kill(pid, signal.SIGKILL)

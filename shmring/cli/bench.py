@@ -27,7 +27,7 @@ from shmring.bench.competitors import OURS, Competitor, RankLayout, find, find_c
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
 from shmring.bench.tables import Table, as_markdown
-from shmring.engine.trace import SUFFIX
+from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 

@@ -71,7 +71,6 @@ class MpiWire(Wire):
     """
 
     is_passive = True
-    survives_deaths = False  # over UCX, MPICH ends this process by a segmentation fault if it sends to a dead one
 
     def __init__(self, name: str, comm: Any, others: list[int]) -> None:
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()

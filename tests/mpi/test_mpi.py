@@ -46,10 +46,10 @@ def test_calls(python, name):
     check(python, name, "aabb")
 
 
-@pytest.mark.parametrize("moment", ["call", "message", "elsewhere"])
+@pytest.mark.parametrize("moment", ["call", "elsewhere"])
 @pytest.mark.parametrize(("layout", "victims"), [("ab", "0"), ("aabb", "3"), ("aabb", "01"), ("abab", "13")])
 def test_killed_ranks_and_nodes_are_named_by_all_others(python, layout, victims, moment, tmp_path):
-    """Without a timeout."""
+    """Shared memory shows the death to the ranks of the node, the timeout to a node whose peers are all dead."""
     run = mpi.run(python, len(layout), str(DEATHS), str(tmp_path), layout, victims, moment)
     survivors = [r for r in range(len(layout)) if str(r) not in victims]
     named = {path.name: path.read_text() for path in tmp_path.glob("survivor.*")}
