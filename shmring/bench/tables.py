@@ -203,7 +203,8 @@ def _by_size(rows: Sequence[Row], competitors: Sequence[Competitor], letters: di
     for row in rows:
         for form in forms:
             if row.results[form].us:
-                cells.setdefault((row.op, form), {})[row.nbytes or sizes[0]] = _compared(row, competitors, form, letters)
+                cell = _compared(row, competitors, form, letters)
+                cells.setdefault((row.op, form), {})[row.nbytes or sizes[0]] = cell
     heads = [size_text(nbytes) if nbytes else "" for nbytes in sizes]
     lines = [line(["call", *heads]), line(["---"] * (1 + len(sizes)))]
     for (op, form), by_size in cells.items():

@@ -57,7 +57,7 @@ def take_turns(
 
 
 class Comparison(NamedTuple):
-    """Microseconds of a call of each contender, one for each cycle, and of two barriers, a round trip, in each cycle."""
+    """Microseconds of a call of each contender, and of two barriers (a round trip): one for each cycle."""
 
     us: dict[str, list[float]]
     trip_us: list[float]
@@ -76,56 +76,68 @@ class Comparison(NamedTuple):
         return statistics.quantiles(us, n=4) if len(us) > 1 else [us[0]] * 3
 
 
+def loop_of(call: Callable[[], Any]) -> Callable[[int], Any]:
+    """A function that makes so many calls in a row."""
+
+    def loop(times: int) -> None:
+        for _ in range(times):
+            call()
+
+    return loop
+
+
 def compare(
     comm: Any,
     calls: Mapping[str, Callable[[], Any]],
     *,
+    loops: Mapping[str, Callable[[int], Any]] | None = None,
     seconds: float = 1.0,
     cycles: int = 200,
     slice_s: float = 0.01,
 ) -> Comparison:
-    """Time calls side by side in the ranks of a communicator, for so many seconds or cycles. All ranks call."""
+    """Time calls side by side in the ranks of a communicator, for so many seconds or cycles. All ranks call.
+
+    ``loops`` are contenders that make so many calls by themselves.
+    """
     trips: list[float] = []
     deadline = time.monotonic() + seconds
+    trip = loop_of(comm.barrier)
 
     def is_over(cycle: int) -> bool:
         if comm.broadcast_object(cycle >= cycles or (cycle > 0 and time.monotonic() > deadline)):
             return True
-        trips.append(2 * turn(comm, comm.barrier, 500))
+        trips.append(2 * turn(comm, trip, 500))
         return False
 
-    times = {name: calls_in(slice_s, functools.partial(turn, comm, call)) for name, call in calls.items()}
-    slices = {
-        name: functools.partial(turn, comm, call, times[name], warmup_of(times[name])) for name, call in calls.items()
-    }
+    slices = {}
+    for name, loop in {**{name: loop_of(call) for name, call in calls.items()}, **(loops or {})}.items():
+        times = calls_in(slice_s, functools.partial(turn, comm, loop))
+        slices[name] = functools.partial(turn, comm, loop, times, warmup_of(times))
     return Comparison(take_turns(slices, is_over), trips)
 
 
-def turn(comm: Any, call: Callable[[], Any], times: int, warmup: int = 1) -> float:
+def turn(comm: Any, loop: Callable[[int], Any], times: int, warmup: int = 1) -> float:
     """Microseconds of a call on the slowest rank, after ``warmup`` calls. All ranks call."""
-    for _ in range(warmup):
-        call()
+    loop(warmup)
     comm.barrier()
     start = time.perf_counter()
-    for _ in range(times):
-        call()
+    loop(times)
     return max(comm.all_gather_object(time.perf_counter() - start)) / times * 1e6
 
 
 PROCESSORS: Sequence[int] = sorted(os.sched_getaffinity(0))
 
 
-def pin(rank: int, size: int = 1, threads: int = 1) -> None:
-    """Bind the calling thread to a processor of its own (``threads`` of them), if there are enough for all ranks."""
-    if size * threads <= len(PROCESSORS):
-        os.sched_setaffinity(0, {PROCESSORS[rank * threads + k] for k in range(threads)})
+def pin(rank: int, threads: int = 1) -> None:
+    """Bind the calling thread to a processor, or to ``threads`` of them: its own, if there are enough for all ranks."""
+    os.sched_setaffinity(0, {PROCESSORS[(rank * threads + k) % len(PROCESSORS)] for k in range(threads)})
 
 
 @contextmanager
-def pinned(rank: int = 0, size: int = 2, threads: int = 1) -> Iterator[None]:
+def pinned(rank: int, threads: int = 1) -> Iterator[None]:
     """Bind the calling thread for a while."""
     before = os.sched_getaffinity(0)
-    pin(rank, size, threads)
+    pin(rank, threads)
     try:
         yield
     finally:

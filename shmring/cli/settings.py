@@ -1,4 +1,4 @@
-"""The settings in the environment that commands read: parsed before a command starts, so that a bad one is no failure."""
+"""The settings in the environment that commands read, parsed before a command starts: a bad one is no failure of it."""
 
 from __future__ import annotations
 
