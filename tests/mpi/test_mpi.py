@@ -17,7 +17,7 @@ DEATHS = Path(__file__).with_name("mpi_deaths.py")
 EVERYWHERE = ("collectives", "messages")
 ONCE = (
     "bits", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
-    "late", "leaves",
+    "late", "leaves", "failures",
 )  # fmt: skip
 
 
