@@ -41,7 +41,7 @@ COLD = {
         "bootstrap/threads",
         "channels/eventfd", "channels/format", "shared/accesses", "collective/coalesced", "shared/registry",
         "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect",
-        "engine/membership", "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header",
+        "engine/outbox", "engine/signature", "memory/descriptor", "memory/header",
         "memory/mapping", "shared/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
         "ring/inspect", "sync/liveness",
     )

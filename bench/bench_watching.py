@@ -24,7 +24,7 @@ import numpy as np
 from bench_collectives import follow, lead, pin, round_trip_us
 
 import shmring
-from shmring.engine.profiled import show_calls
+from shmring.engine.recording import show_calls
 
 TIMES = 20000  # calls in a slice
 WATCHED_TIMES = 10_000_000  # some seconds, so that each slice has looks in it

@@ -13,8 +13,8 @@ from shmring.bootstrap.tuning import calibrate
 from shmring.config import Config
 from shmring.engine.engine import Engine
 from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.engine.recording import TRACED_CALLS, Trace
 from shmring.engine.signature import check_size
-from shmring.engine.trace import TRACED_CALLS, Trace
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
 from shmring.placement.locality import own_seat

@@ -159,13 +159,13 @@ class Thresholds:
 
     @property
     def hierarchy(self) -> Hierarchy | None:
-        """The domains that plans go by; None where there is one, or where ranks take turns on the processors: there
-        waiting is dearer than any distance.
+        """The domains that plans go by, of the coarsest level; None where there is one domain, or where there are more
+        ranks than processors: there waiting costs more than any distance.
         """
         if not self.levels:
             return None
         crowded = self.limits.hierarchical_nbytes is None and len(self.levels[0]) > self.processors
-        return None if crowded else Hierarchy(self.levels)
+        return None if crowded else Hierarchy(self.levels[-1])
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""

@@ -175,14 +175,14 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
     if needs_agreement(h, c, is_eager):
         code = perform_with_gil(h, c)
     elif is_eager:
-        outcome = (<Engine> h.engine).exchange_free(&request.eager, c.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, c.timeout_ns)
     else:
         program = find_known(h, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count))
         if program == NULL:
             code = plan_with_gil(h, c, &program)
         if code == 0:
             fill_execution(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.execution)
-            outcome = (<Engine> h.engine).execute_free(<Program> program, &request.execution, c.timeout_ns)
+            outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, c.timeout_ns)
     if outcome != READY:
         code = break_down(h)
     (<Engine> h.engine).leave_free()
@@ -269,10 +269,10 @@ cdef int run_plan(plan_t *plan) noexcept nogil:
     if needs_agreement(h, &plan.call, plan.program == NULL):
         code = perform_with_gil(h, &plan.call)
     elif plan.program == NULL:
-        outcome = (<Engine> h.engine).exchange_free(&plan.request.eager, plan.call.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(&plan.request.eager, None, NULL, plan.call.timeout_ns)
     else:
-        outcome = (<Engine> h.engine).execute_free(<Program> plan.program, &plan.request.execution,
-                                                   plan.call.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(NULL, <Program> plan.program, &plan.request.execution,
+                                               plan.call.timeout_ns)
     if outcome != READY:
         code = break_down(h)
     (<Engine> h.engine).leave_free()

@@ -27,7 +27,7 @@ from shmring.bench.markdown import as_markdown
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
 from shmring.bench.table import Table
-from shmring.engine.trace import SUFFIX
+from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 

@@ -8,7 +8,7 @@ from shmring.collective.mixin import CommunicatorMixin
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
 from shmring.plan.limits import LINE, Limits
 
 # Methods in which x holds a block for each rank; their plans count blocks.
@@ -71,8 +71,9 @@ class ExplainCalls(CommunicatorMixin):
         eager = nbytes <= limit
         limits, costs = self.engine.limits, self.engine.thresholds.costs
         whole = nbytes * self.size if collective == "all_gather" else nbytes
-        domains = hierarchy_for(collective, self.engine.hierarchy, whole, limits, costs, wide=wide)
-        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "hierarchical"
+        hierarchy = self.engine.hierarchy
+        nested = is_hierarchical(collective, hierarchy, whole, limits, costs, wide)
+        planned = "hierarchical" if nested else algorithm(collective, self.size, nbytes // blocks, limits)
         sharing = self.engine.sharing
         one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
         planned = "zero_copy" if one_process else planned
@@ -85,18 +86,22 @@ class ExplainCalls(CommunicatorMixin):
             if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
                 taken = "taken" if name == planned and not eager else "no"
                 lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
-        if self.engine.hierarchy is not None and collective in HIERARCHICAL_KINDS:
-            domains = domains or self.engine.hierarchy
-            flat = flat_seconds(collective, domains, whole, costs)
-            hierarchical = hierarchical_seconds(collective, domains, whole, costs, wide=wide)
+        if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
             taken = "taken" if planned == "hierarchical" and not eager else "no"
-            lines.append(
-                f"  hierarchical: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
-                f"{1e6 * hierarchical:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
-            )
+            lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {self._nested(collective, wide)}")
         if threshold := THRESHOLDS.get(collective):
             lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
         return lines
+
+    def _nested(self, collective: str, wide: int) -> str:
+        """From which size up the collective is hierarchical, in words."""
+        e = self.engine
+        if collective in FOLDING and not e.hierarchy.is_in_rank_order:
+            return "their ranks are not consecutive"
+        if (limit := e.limits.hierarchical_nbytes) is not None:
+            return f"above {limit} bytes ({e.thresholds.why['hierarchical_nbytes']})"
+        limit = hierarchical_limit(collective, e.hierarchy, e.thresholds.costs, wide)
+        return "the other plans send no more between them" if limit == float("inf") else f"above {limit:.0f} bytes"
 
     def _priced(self, kind: str, name: str, nbytes: int, root: int) -> str:
         """The cost of one algorithm, in words."""

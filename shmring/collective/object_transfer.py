@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmring.errors import MismatchError, ObjectError
-from shmring.objects.codec import Dumped, empty_buffers, load
+from shmring.objects.codec import Dumped, empty_buffers
 
 # Five cache lines of an eager message: most small objects fit.
 OBJECT_HEADER_NBYTES = 256

@@ -5,7 +5,7 @@
 
 from shmring.arrays.array_view cimport copy_back, is_copy
 from shmring.collective.schedule cimport prepare_request, run_request
-from shmring.engine.membership cimport is_troubled
+from shmring.engine.engine cimport is_troubled
 
 from shmring.collective.async_work import submit
 from shmring.engine.signature import explain

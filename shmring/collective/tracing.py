@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from shmring.collective.mixin import CommunicatorMixin
-from shmring.engine.trace import TRACED_CALLS, Trace
+from shmring.engine.recording import TRACED_CALLS, Trace
 
 
 class Timeline:

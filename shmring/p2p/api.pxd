@@ -4,5 +4,4 @@ from shmring.p2p.point_to_point cimport PointToPoint
 
 
 cdef class MessageCalls(DataMovement):
-    cdef PointToPoint messages
-    cdef dict begun_objects        # by source and tag: the parts that have arrived of an incomplete object
+    cdef readonly PointToPoint messages

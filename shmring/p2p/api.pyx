@@ -1,16 +1,10 @@
 """The point-to-point calls of a communicator: arrays from one rank to one other."""
 
-from libc.stdint cimport int64_t
-
 from shmring.collective.base cimport resolve_timeout
 from shmring.collective.data_movement cimport DataMovement
 from shmring.engine.engine cimport Engine
 from shmring.p2p.point_to_point cimport PointToPoint
-from shmring.p2p.requests cimport ANY, Message
-from shmring.sync.backoff cimport deadline_of, left_until
-
-from shmring.objects.codec import buffer_sizes
-from shmring.errors import MessageError, MessageTimeoutError, ObjectError
+from shmring.p2p.requests cimport ANY
 
 
 cdef class MessageCalls(DataMovement):
@@ -18,7 +12,6 @@ cdef class MessageCalls(DataMovement):
 
     def __cinit__(self, Engine engine not None, *args, **kwargs):
         self.messages = PointToPoint(engine)
-        self.begun_objects = {}
 
     def stats(self):
         """Statistics of this rank's engine and pair queues.
@@ -211,36 +204,6 @@ cdef class MessageCalls(DataMovement):
             The message that `recv` with its source and tag would receive next; None if none arrived in time.
         """
         return self.messages.probe(src, tag, resolve_timeout(timeout, self.timeout_ns))
-
-    def _send_parts(self, list parts, int dst, int tag, timeout):
-        self.messages.send_object(parts, dst, tag, resolve_timeout(timeout, self.timeout_ns))
-
-    def _recv_parts(self, int src, int tag, timeout):
-        """The source of the next object, its pickle stream and its out-of-band buffers.
-
-        Parts of an object that is not complete in time are kept for the next call.
-        """
-        cdef int64_t timeout_ns = resolve_timeout(timeout, self.timeout_ns), deadline_ns = deadline_of(timeout_ns)
-        cdef Message message
-        cdef list parts
-        while True:
-            message = self.messages.probe(src, tag, left_until(deadline_ns, timeout_ns))
-            if message is None:
-                raise MessageTimeoutError(f"{self.name}: no complete object arrived in time; nothing is lost")
-            if not message.is_object:
-                raise MessageError(f"the next message from rank {message.source} with tag {message.tag} is an array of "
-                                   f"{message.dtype or 'opaque bytes'}, not an object: receive it with recv()")
-            src, tag = message.source, message.tag      # the other parts have the same
-            parts = self.begun_objects.setdefault((src, tag), [])
-            self.messages.recv_part(parts, message, left_until(deadline_ns, timeout_ns))
-            try:
-                nparts = 1 + len(buffer_sizes(parts[0], src))
-            except ObjectError as error:
-                self.engine.abort(str(error))
-                raise
-            if len(parts) == nparts:
-                del self.begun_objects[src, tag]
-                return src, parts[0], parts[1:]
 
     def iprobe(self, int src=ANY, int tag=ANY):
         """Describe a message that has arrived, without waiting or receiving it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmring.objects.codec import dump, load, require_pickle
+from shmring.base.timeouts import timeout_ns
 from shmring.p2p.api import MessageCalls
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
@@ -44,9 +44,7 @@ class ObjectMessageCalls(MessageCalls):
         Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer; no
         other message of this rank comes between them. Any thread may call.
         """
-        require_pickle(self.config.allow_pickle)
-        dumped = dump(obj, self.rank)
-        self._send_parts([dumped.header, *dumped.buffers], dst, tag, timeout)
+        self.messages.send_object(obj, dst, tag, timeout_ns(self.config.timeout if timeout is ... else timeout))
 
     def recv_object(self, src: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout=...) -> Any:
         """Receive a Python object.
@@ -81,6 +79,4 @@ class ObjectMessageCalls(MessageCalls):
         Blocks until the object has arrived. Unpickling runs code chosen by the sender. One thread at a time may receive
         objects from one source with one tag.
         """
-        require_pickle(self.config.allow_pickle)
-        source, header, buffers = self._recv_parts(src, tag, timeout)
-        return load(header, buffers, source)
+        return self.messages.recv_object(src, tag, timeout_ns(self.config.timeout if timeout is ... else timeout))

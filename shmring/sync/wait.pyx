@@ -103,7 +103,7 @@ cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept
             continue
         if is_elsewhere(g, j):
             return True
-        # SYNC left (meets: mark_left in engine/membership.pyx). The counters of a rank that has left are final.
+        # SYNC left (meets: mark_left in engine/engine.pyx). The counters of a rank that has left are final.
         if load_acquire_u32(&g.outbox[j].left):
             if (rank == j or rank == EVERYONE) and not has_reached(g, counter, j, need):
                 report_trouble(g, SHMRING_LEFT, j, need, g.outbox[g.rank].current, 0, b"")

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 
 from shmring.dtypes import OPS, is_defined
 

@@ -70,6 +70,6 @@ cdef class Loops:
                        find_kernel(SHMRING_SUM, SHMRING_FLOAT64), &request)
             failures = not self.engine.enter_free()
             for _ in range(times if failures == 0 else 0):
-                failures += self.engine.exchange_free(&request, -1) != 0
+                failures += self.engine.run_free(&request, None, NULL, -1) != 0
             self.engine.leave_free()
         return failures

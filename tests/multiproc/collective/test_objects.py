@@ -2,14 +2,13 @@
 
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
-from support.harness import RANKS, report, run_ranks, start_ranks
+from support.harness import RANKS, run_ranks
 
 from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
-from shmring.errors import AbortedError, BrokenError, MismatchError, ObjectError, PeerLostError
+from shmring.errors import AbortedError, MismatchError, ObjectError
 
 GROUPS = [2, 3, 4]
 
@@ -316,26 +315,6 @@ def interrupt_in_between(comm):
 
 def test_what_breaks_off_between_two_collectives_ends_the_communicator_everywhere():
     run_ranks(3, interrupt_in_between)
-
-
-def loop_for_ever(comm, nbytes):
-    comm.all_gather_object(thing(comm.rank, 0, nbytes))
-    report("going")
-    while True:
-        comm.all_gather_object(thing(comm.rank, 0, nbytes))
-
-
-@pytest.mark.parametrize("nbytes", [10, 3_000_000])
-@pytest.mark.parametrize("n", GROUPS)
-def test_survivors_of_a_kill_amid_objects_name_the_dead(n, nbytes):
-    gang = start_ranks(n, loop_for_ever, nbytes)
-    gang.wait_for("going")
-    time.sleep(0.02)
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
-        assert isinstance(outcome.error, BrokenError), outcome
-        assert isinstance(outcome.error, PeerLostError), outcome
-        assert outcome.error.rank == n - 1
 
 
 def share_between_threads(comm):

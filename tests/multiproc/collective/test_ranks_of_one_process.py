@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.harness import run_processes, run_ranks
 from support.inputs import same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 
 import shmring
 from shmring.errors import BrokenError, CollectiveTimeoutError, RendezvousError

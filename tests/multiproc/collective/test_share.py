@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
 from shmring.shared.share import LEAST_NBYTES, Shared

@@ -13,7 +13,7 @@ import pytest
 from support.emulation import needs_address_limit
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 from support.waits import until_ended
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError

@@ -16,7 +16,7 @@ import pytest
 from support.emulation import needs_address_limit
 from support.harness import PATIENCE, report, run_processes, run_ranks, start_processes, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 from support.waits import until_waiting
 
 import shmring

@@ -1,8 +1,16 @@
-"""Timelines: each rank records its calls in a file of its own, a ring of records, which ``shmring trace`` merges.
+"""What the engine records of its calls while they run, for observers.
 
-The file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. A
+*Timelines*: each rank records its calls in a file of its own, a ring of records, which ``shmring trace`` merges. The
+file is mapped, so what is recorded stays there if the rank is killed. A record takes two readings of the clock. A
 collective and a message of one rank may be recorded at the same time, by threads without the GIL: each thread takes a
 record of its own.
+
+*Ranges of a profiler* that runs in this process: the same calls, with the same names, as in timelines. The profiler is
+that of another package, which this room does not import: `show_calls` gets its flag, a word that a call loads and
+compares, and what makes a range.
+
+*The line of Python* that made a call, stored by a rank that has waited in it for a tick. It costs a microsecond,
+once in a call that has slept for a millisecond; other calls never come here.
 """
 
 import json
@@ -13,12 +21,14 @@ import sys
 import time
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.string cimport memset, strncpy
+from libc.string cimport memcpy, memset, strncpy
 
-from shmring._c.atomics cimport add_one_u64
+from shmring._c.atomics cimport add_one_u64, store_relaxed_u64
+from shmring._c.layout cimport SHMRING_PLACE_NBYTES
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.backoff cimport now_ns
 
+from shmring.engine.signature import explain
 from shmring.memory.mapping import allocate
 
 HEADER_NBYTES = 4096
@@ -28,6 +38,14 @@ FORMAT = 1
 TRACED_CALLS = 65536
 SUFFIX = ".shmring-trace"
 
+cdef tuple shown = ()      # what `show_calls` was called with
+
+cdef int MOST = <int> SHMRING_PLACE_NBYTES - 1      # with a zero behind them
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+# ---- timelines -------------------------------------------------------------------------------------------------------
 
 cdef class Trace:
     """The timeline of one rank in one communicator.
@@ -124,3 +142,48 @@ def boot_id():
             return file.read().strip()
     except OSError:
         return ""
+
+
+# ---- ranges of a profiler --------------------------------------------------------------------------------------------
+
+def show_calls(dict module_flags, str name="", make=None):
+    """From now on, while ``module_flags[name]`` is True, show each collective of threads with the GIL; None: none.
+
+    ``make(call, facts)`` returns a context manager. ``call`` is the name of the call as in timelines, ``facts`` has
+    ``bytes``, ``number`` and ``algorithm``.
+    """
+    global flags, flag, shown
+    flags = NULL
+    shown = (module_flags, name, make)      # holds what the pointers point to
+    flag = <PyObject *> name
+    if module_flags is not None:
+        flags = <PyObject *> module_flags
+
+
+cdef object range_of(uint64_t signature, uint64_t nbytes, uint64_t number, const char *algorithm):
+    """The context of a collective that begins now."""
+    return shown[2](explain(signature), {"bytes": nbytes, "number": number, "algorithm": algorithm.decode()})
+
+
+# ---- lines of Python -------------------------------------------------------------------------------------------------
+
+cdef bytes caller():
+    try:
+        frame = sys._getframe()
+    except ValueError:     # a thread that was not started in Python, which called through the C table
+        return b"a call from C"
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:      # a thread of this package, which does asynchronous work
+        return b"a thread of shmring"
+    text = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}".encode("utf-8", "replace")
+    return text[max(0, len(text) - MOST):]
+
+
+cdef void store_place(shmring_place *place, uint64_t number, bytes text) noexcept:
+    if place.number == number:
+        return
+    store_relaxed_u64(&place.number, 0)
+    memset(place.text, 0, SHMRING_PLACE_NBYTES)
+    memcpy(place.text, <const char *> text, len(text))
+    store_relaxed_u64(&place.number, number)

@@ -1,11 +1,19 @@
-# A timeline of one rank: the record of each call in a file of bounded size.
+# What the engine records of its calls while they run, for observers: timelines, ranges of a profiler, lines of Python.
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+from shmring._c.layout cimport shmring_place
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport now_ns
 
+cdef extern from "Python.h":
+    PyObject *Py_True
+    PyObject *PyDict_GetItem(PyObject *of, PyObject *key)
+
 cdef enum:
     ALGORITHM_NBYTES = 24
+
+# ---- timelines ----
 
 # Times are nanoseconds of CLOCK_MONOTONIC. The same in `shmring.watch.timeline`.
 ctypedef struct record_t:
@@ -54,3 +62,26 @@ cdef inline void end_call(engine_t *c, record_t *record, bint failed) noexcept n
 
 cdef inline int64_t message_started(const timeline_t *t) noexcept nogil:
     return 0 if t == NULL else now_ns()
+
+
+# ---- ranges of a profiler that runs in this process ----
+
+cdef PyObject *flags                   # the names of the profiler's module, NULL: no profiler is known;
+cdef PyObject *flag                    # of these, the one that is True while it runs
+
+
+cdef inline bint is_profiled() noexcept:
+    return flags != NULL and PyDict_GetItem(flags, flag) == Py_True
+
+
+cdef object range_of(uint64_t signature, uint64_t nbytes, uint64_t number, const char *algorithm)
+
+
+# ---- the line of Python that made a call ----
+
+# ``file:line in function`` of the innermost frame outside this package; its end if that is too long. Makes Python
+# objects, so signal handlers may run, and raise.
+cdef bytes caller()
+
+# Store it for the call with this ``number``, unless it is there.
+cdef void store_place(shmring_place *place, uint64_t number, bytes text) noexcept
