@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from shmring.base.timeouts import timeout_ns
-from shmring.collective.objects import ObjectCalls
+from shmring.collective import objects
 from shmring.nodes.reductions import NodesReductions
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
 _ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "placement")
 
 
-class NodesCommunicator(ObjectCalls, NodesReductions):
+class NodesCommunicator(NodesReductions):
     """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
     It has the calls of `shmring.Communicator` on any arrays, with results equal to the bit unless ``reproducible`` is
@@ -70,6 +70,26 @@ class NodesCommunicator(ObjectCalls, NodesReductions):
     def recv_object(self, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
         """As `shmring.Communicator.recv_object`."""
         return self.messages.recv_object(src, tag, self._limit_ns(timeout))
+
+    def broadcast_object(self, obj=None, root=0, *, timeout=...):
+        """As `shmring.Communicator.broadcast_object`."""
+        return objects.broadcast_object(self, obj, root, timeout)
+
+    def gather_object(self, obj, root=0, *, timeout=...):
+        """As `shmring.Communicator.gather_object`."""
+        return objects.gather_object(self, obj, root, timeout)
+
+    def all_gather_object(self, obj, *, timeout=...):
+        """As `shmring.Communicator.all_gather_object`."""
+        return objects.all_gather_object(self, obj, timeout)
+
+    def scatter_object(self, objs=None, root=0, *, timeout=...):
+        """As `shmring.Communicator.scatter_object`."""
+        return objects.scatter_object(self, objs, root, timeout)
+
+    def all_to_all_object(self, objs, *, timeout=...):
+        """As `shmring.Communicator.all_to_all_object`."""
+        return objects.all_to_all_object(self, objs, timeout)
 
     def __enter__(self) -> NodesCommunicator:
         return self

@@ -1,7 +1,7 @@
 # Messages between the ranks of several nodes (nodes/messages.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.p2p.requests cimport Message, Request, Waiter
+from shmring.p2p.requests cimport Message, Messages, Request, wait_t
 from shmring.sync.turn cimport Turn
 
 
@@ -26,7 +26,7 @@ cdef class Mailbox:
     cdef bint has_room_for(self, uint64_t number)
 
 
-cdef class NodesMessages(Waiter):
+cdef class NodesMessages(Messages):
     cdef object group, wire
     cdef Turn turn
     cdef bint is_listening
@@ -34,24 +34,12 @@ cdef class NodesMessages(Waiter):
     cdef dict mailboxes, lost
     cdef set left
 
-    cpdef send(self, x, int dst, int tag, int64_t timeout_ns)
-    cpdef recv(self, x, int src, int tag, int64_t timeout_ns)
-    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns)
-    cpdef isend(self, x, int dst, int tag)
-    cpdef irecv(self, x, int src, int tag)
-    cpdef probe(self, int src, int tag, int64_t timeout_ns)
-    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns)
-    cpdef recv_object(self, int src, int tag, int64_t timeout_ns)
-    cpdef list stats(self)
-
     cdef Request post_send(self, object x, object keeper, object content, int code, int dst, int tag)
-    cdef Request post_receive(self, object x, int src, int tag)
-    cdef bint await_request(self, Request r, int64_t deadline_ns, int64_t timeout_ns) except -1
-    cdef Message await_message(self, Request r, int64_t deadline_ns, int64_t timeout_ns)
+    cdef bint await_request(self, Request r, wait_t *wait) except -1
+    cdef Message await_message(self, Request r, wait_t *wait)
     cdef int progress(self) except -1
     cdef int note(self, object envelope, int source) except -1
     cdef int match(self, list pairs) except -1
-    cdef int fill(self, Request r, Arrived arrived) except -1
     cdef int receive_content(self, Arrived arrived, object data) except -1
     cdef Arrived find(self, int src, int tag)
     cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object)

@@ -25,9 +25,9 @@ from libc.stdint cimport int64_t, uint64_t
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.nodes.transfers cimport bytes_at
-from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Request, Waiter, can_hold, check_apart,
-                                   check_tag, is_for, message_of, misfit, request_of)
-from shmring.sync.backoff cimport deadline_of, now_ns
+from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
+                                   can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
+from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
 from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
@@ -49,6 +49,13 @@ cdef enum:
 cdef double LINGER_S = 5.0              # for how long a rank that leaves waits for its envelopes to be received
 cdef object CHANNEL = Channel.MESSAGE
 cdef object NOTHING = np.empty(0, np.uint8)
+
+
+cdef bint is_late(wait_t *wait) noexcept:
+    """The deadline counts from the first look, as in a wait in shared memory."""
+    if wait.patience.deadline_ns == 0:
+        wait.patience.deadline_ns = deadline_of(wait.patience.timeout_ns)
+    return is_past_deadline(&wait.patience)
 
 
 @cython.final
@@ -83,7 +90,7 @@ cdef class Mailbox:
         return 0
 
 
-cdef class NodesMessages(Waiter):
+cdef class NodesMessages(Messages):
     """`shmring.p2p.point_to_point.PointToPoint` over several nodes.
 
     Parameters
@@ -114,27 +121,35 @@ cdef class NodesMessages(Waiter):
             self.leave()
 
     cpdef irecv(self, x, int src, int tag):
+        cdef array_t a
         cdef Request r
+        self.check_peer(src, True)
+        check_tag(tag, True)
+        keeper = target_array(x, &a, True)
+        r = request_of(self, RECV, src, tag, &a, x, keeper)
         self.enter()
         try:
-            r = self.post_receive(x, src, tag)
+            self.posted.append(r)
             self.progress()
             return r
         finally:
             self.leave()
 
     cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
         cdef Request r = self.isend(x, dst, tag)
-        self.await_message(r, deadline_ns, timeout_ns)
+        self.await_message(r, &wait)
 
     cpdef recv(self, x, int src, int tag, int64_t timeout_ns):
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
         cdef Request r = self.irecv(x, src, tag)
-        return self.await_message(r, deadline_ns, timeout_ns)
+        return self.await_message(r, &wait)
 
     cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns):
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
         cdef array_t a, b
         cdef Request s, r
         source_array(x, &a, True)
@@ -144,8 +159,8 @@ cdef class NodesMessages(Waiter):
         check_tag(tag, False)
         r = self.irecv(out, src, out_tag)
         s = self.isend(x, dst, tag)
-        message = self.await_message(r, deadline_ns, timeout_ns)
-        self.await_message(s, deadline_ns, timeout_ns)
+        message = self.await_message(r, &wait)
+        self.await_message(s, &wait)
         return message
 
     cpdef probe(self, int src, int tag, int64_t timeout_ns):
@@ -154,7 +169,8 @@ cdef class NodesMessages(Waiter):
         return None if found is None else found.message
 
     cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
         require_pickle(self.group.config.allow_pickle)
         self.check_peer(dst, False)
         check_tag(tag, False)
@@ -166,7 +182,7 @@ cdef class NodesMessages(Waiter):
             r = self.post_send(None, content, content, OBJECT_STREAM, dst, tag)
         finally:
             self.leave()
-        self.await_message(r, deadline_ns, timeout_ns)
+        self.await_message(r, &wait)
 
     cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
         require_pickle(self.group.config.allow_pickle)
@@ -181,9 +197,6 @@ cdef class NodesMessages(Waiter):
             buffers.append(data[start:start + nbytes])
             start += nbytes
         return load(header, buffers, found.message.source)
-
-    cpdef list stats(self):
-        return []
 
     # ---- requests ----
 
@@ -217,15 +230,6 @@ cdef class NodesMessages(Waiter):
             raise self.group._break(error) from error
         finally:
             self.turn.give()
-        return r
-
-    cdef Request post_receive(self, object x, int src, int tag):
-        cdef array_t a
-        self.check_peer(src, True)
-        check_tag(tag, True)
-        keeper = target_array(x, &a, True)
-        cdef Request r = request_of(self, RECV, src, tag, &a, x, keeper)
-        self.posted.append(r)
         return r
 
     cdef int finish(self, Request r, Message message, object error) except -1:
@@ -264,31 +268,31 @@ cdef class NodesMessages(Waiter):
                 except BaseException as raised:
                     report_unraisable(raised, callback)
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
-        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
         cdef Request r
         for r in requests:
-            if not self.await_request(r, deadline_ns, timeout_ns):
+            if not self.await_request(r, wait):
                 return False
         return True
 
-    cdef bint await_request(self, Request r, int64_t deadline_ns, int64_t timeout_ns) except -1:
+    cdef bint await_request(self, Request r, wait_t *wait) except -1:
         cdef int64_t since_ns = now_ns()
         while True:
             self.progress()
             if r.is_over:
                 return True
-            if timeout_ns >= 0 and now_ns() >= deadline_ns:
+            if is_late(wait):
                 return False
             self.pause(since_ns)
 
-    cdef Message await_message(self, Request r, int64_t deadline_ns, int64_t timeout_ns):
+    cdef Message await_message(self, Request r, wait_t *wait):
         """Wait for a request of this call. A receive that is late is withdrawn."""
         self.enter()
         try:
-            came = self.await_request(r, deadline_ns, timeout_ns)
+            came = self.await_request(r, wait)
             if not came and r.kind == RECV and not self.turn.run(self.withdraw, r):
-                came = self.await_request(r, 0, -1)     # it was matched just now
+                begin_wait(wait, -1)        # it was matched just now
+                came = self.await_request(r, wait)
             if not came:
                 if r.kind == RECV:
                     raise MessageTimeoutError(f"{self.group.name}: {r!r}: no message arrived in time")
@@ -309,8 +313,10 @@ cdef class NodesMessages(Waiter):
 
     cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object):
         """The first message that matches, None if none came in time. An object is taken from the queue."""
-        cdef int64_t deadline_ns = deadline_of(timeout_ns), since_ns = now_ns()
+        cdef int64_t since_ns = now_ns()
+        cdef wait_t wait
         cdef Arrived found
+        begin_wait(&wait, timeout_ns)
         self.check_peer(src, True)
         check_tag(tag, True)
         self.enter()
@@ -322,14 +328,12 @@ cdef class NodesMessages(Waiter):
                     break
                 if src in self.lost:
                     raise copy.copy(self.lost[src])
-                if timeout_ns >= 0 and now_ns() >= deadline_ns:
+                if is_late(&wait):
                     return None
                 self.pause(since_ns)
             if is_object:
                 if not found.message.is_object:
-                    where = f"from rank {found.message.source} with tag {found.message.tag}"
-                    raise MessageError(f"the next message {where} is an array of "
-                                       f"{found.message.dtype or 'opaque bytes'}, not an object: receive it with recv()")
+                    raise MessageError(f"the next message, {found.message!r}, is not an object: receive it with recv()")
                 self.arrived.remove(found)
             return found
         finally:
@@ -367,7 +371,8 @@ cdef class NodesMessages(Waiter):
             finally:
                 self.turn.give()
             for r, arrived in pairs:
-                self.fill(r, arrived)
+                self.receive_content(arrived, bytes_at(r.a.data, arrived.message.nbytes, r.keeper))
+                self.finish(r, arrived.message, None)
         except WireError as error:
             raise self.group._break(error) from error
         return 0
@@ -425,10 +430,6 @@ cdef class NodesMessages(Waiter):
                 return arrived
         return None
 
-    cdef int fill(self, Request r, Arrived arrived) except -1:
-        self.receive_content(arrived, bytes_at(r.a.data, arrived.message.nbytes, r.keeper))
-        return self.finish(r, arrived.message, None)
-
     cdef int receive_content(self, Arrived arrived, object data) except -1:
         cdef Message message = arrived.message
         cdef Mailbox box
@@ -449,7 +450,7 @@ cdef class NodesMessages(Waiter):
         return 0
 
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
-        if not (0 <= peer < self.group.size or (any_is_allowed and peer == ANY)):
+        if not any_is_allowed or peer != ANY:
             self.group._checked_rank(peer, "src" if any_is_allowed else "dst")
         return 0
 
