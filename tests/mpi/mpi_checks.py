@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -324,6 +325,30 @@ def repeats(comm):
     raises(shmring.MismatchError, lambda: comm.all_reduce(np.zeros(3)))
     comm.close()
     raises(shmring.ClosedError, lambda: comm.all_reduce(np.zeros(3)))
+
+
+def threads(comm):
+    """Two threads receive from any source: one gets the message, and the other keeps its timeout."""
+    received = []
+
+    def receive():
+        x = np.zeros(1)
+        try:
+            comm.recv(x, timeout=2.0)
+        except shmring.MessageTimeoutError:
+            x[0] = -1
+        received.append(x[0])
+
+    if comm.rank == 0:
+        both = [threading.Thread(target=receive) for _ in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert sorted(received) == [-1, 7], received
+    elif comm.rank == 1:
+        comm.send(np.full(1, 7.0), 0)
+    comm.barrier()
 
 
 def failures(comm):
