@@ -47,7 +47,6 @@ cdef enum:
     PER_LOOK_NS = 20_000_000            # between two looks at the ranks of this node
 
 cdef double LINGER_S = 5.0              # for how long a rank that leaves waits for its envelopes to be received
-cdef object CHANNEL = Channel.MESSAGE
 cdef object NOTHING = np.empty(0, np.uint8)
 
 
@@ -77,7 +76,6 @@ cdef class Mailbox:
         envelope[8 * NFIELDS:] = content
         self.nsent += 1
         self.kept.append((self.wire.send(envelope, self.peer, Channel.ENVELOPE), envelope))
-        return 0
 
     cdef bint has_room_for(self, uint64_t number):
         return number <= self.ncredited + MOST_UNREAD
@@ -87,7 +85,6 @@ cdef class Mailbox:
         while self.kept:
             self.wire.wait(self.kept.popleft()[0], self.peer, left_s)
             self.is_read = True
-        return 0
 
 
 cdef class NodesMessages(Messages):
@@ -221,7 +218,7 @@ cdef class NodesMessages(Messages):
             box.nmessages += 1
             box.post(MESSAGE, box.nmessages, tag, a.nbytes, code, content if is_short else NOTHING)
             if not is_short:
-                box.long_sends[box.nmessages] = r, self.wire.send(content, dst, CHANNEL, box.nmessages)
+                box.long_sends[box.nmessages] = r, self.wire.send(content, dst, Channel.MESSAGE, box.nmessages)
             elif box.has_room_for(box.nsent):
                 self.finish(r, None, None)
             else:
@@ -375,7 +372,6 @@ cdef class NodesMessages(Messages):
                 self.finish(r, arrived.message, None)
         except WireError as error:
             raise self.group._break(error) from error
-        return 0
 
     cdef int note(self, object envelope, int source) except -1:
         """In the turn."""
@@ -437,7 +433,7 @@ cdef class NodesMessages(Messages):
             data[:] = arrived.content
             return 0
         try:
-            work = self.wire.recv(data, message.source, CHANNEL, arrived.number)
+            work = self.wire.recv(data, message.source, Channel.MESSAGE, arrived.number)
             self.wire.wait(work, message.source, self.group._timeout_s)
         except WireError as error:
             raise self.group._break(error) from error
@@ -447,7 +443,6 @@ cdef class NodesMessages(Messages):
             box.post(ACK, arrived.number, 0, 0, 0, NOTHING)
         finally:
             self.turn.give()
-        return 0
 
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
         if not any_is_allowed or peer != ANY:
@@ -481,7 +476,6 @@ cdef class NodesMessages(Messages):
                 if r.kind == RECV:
                     self.posted.remove(r)
                 self.finish(r, None, error)
-        return 0
 
     def announce_leave(self):
         """Let the peers know that nothing more will follow, once they have received all that was sent before."""
