@@ -7,8 +7,6 @@ import numpy as np
 cimport cython
 from libc.stdint cimport uint64_t
 
-from shmring.p2p.requests cimport Message, Request
-
 from shmring.nodes.wire import Channel
 
 cdef enum:
