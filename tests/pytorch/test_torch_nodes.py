@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
+from support.torch_checks.driver import run_torch_cases
 from support.torch_groups import run_group, start_group
 
 import shmring
@@ -24,12 +25,16 @@ IN_ROWS = ("aabb", "aaab", "abcc")
 LAYOUTS = (*IN_ROWS, "abab")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_case_is_right_in_every_form_on_several_nodes(layout, seed):
+    run_group(len(layout), run_torch_cases, 80, seed, labels=layout)
+
+
 @pytest.mark.parametrize("layout", IN_ROWS)
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.all_reduce, collectives.all_reduce_ops, collectives.integer_averages, collectives.rooted,
-        collectives.gathered, collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced,
+        collectives.all_reduce_ops, collectives.odd_tensors, collectives.integer_averages, collectives.coalesced,
         collectives.sparse, collectives.objects, messages.any_source, messages.both_ways, work.in_background,
         work.futures,
     ],
