@@ -1,4 +1,4 @@
-"""The clock of all benchmarks: how long a slice is, whose turn it is, and who is left out."""
+"""The clock of all benchmarks: the length of a slice, the order of turns, and contenders that fail."""
 
 import os
 
