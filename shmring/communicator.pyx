@@ -12,7 +12,7 @@ from shmring.collective.calls cimport (all_gather, all_to_all, barrier, broadcas
 from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
 from shmring.collective.persistent cimport plan
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
+from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
 from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY
 from shmring.shared.zero_copy cimport sharing_of

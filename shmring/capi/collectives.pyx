@@ -21,9 +21,9 @@ from shmring.collective.calls cimport kernel_for
 from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                       KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                   KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER)
+from shmring.engine.signature cimport NO_OP, NO_ROOT, pack_signature
 from shmring.sync.group cimport READY
 
 from shmring.dtypes import DTYPES, OPS

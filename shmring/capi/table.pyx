@@ -13,9 +13,9 @@ from shmring.capi.handles cimport comm_t, is_inherited, let_go, open_comm, refus
 from shmring.capi.last_error cimport fail_with, last_error
 from shmring.capi.messages cimport check_peers, pending_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                       KIND_SCATTER, NO_OP, NO_ROOT)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                   KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER)
+from shmring.engine.signature cimport NO_OP, NO_ROOT
 
 
 cdef extern from "Python.h" nogil:

@@ -16,19 +16,15 @@ from shmring.collective.varying cimport (all_gather_rows, all_to_all_rows, gathe
                                          scatter_rows)
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                       KIND_SCATTER, NO_OP, NO_ROOT)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                   KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER)
+from shmring.engine.signature cimport NO_OP, NO_ROOT
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
 from shmring.dtypes import DTYPES, OPS, op_code
 
 
 cdef object SUM = "sum"      # interned, as the default of every method is
-
-cdef enum:
-    REDUCTIONS = (1 << KIND_ALL_REDUCE | 1 << KIND_REDUCE | 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCAN
-                  | 1 << KIND_EXSCAN)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -87,7 +83,7 @@ cdef object perform(Engine e, int kind, array_t *x, array_t *out, int root, op, 
     cdef Program program
     cdef int code = NO_OP
     cdef reduce_kernel kernel = NULL
-    if REDUCTIONS >> kind & 1:
+    if KINDS[kind].takes_op:
         code = number_of(op, x.dtype)
         if code == NO_OP:
             return dispatch(prepare_user_op(e, kind, x, out, root, op, timeout_ns, held, kept, result), async_op)

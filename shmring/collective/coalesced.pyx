@@ -18,8 +18,8 @@ from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY,
-                                       NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature)
+from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
+from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
 
 from shmring.dtypes import DTYPE_CODES
 

@@ -13,15 +13,17 @@ from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.kernel.reduce cimport by_strings, find_carrier
 from shmring.engine.eager cimport open_eager
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                KIND_SCATTER, pack_signature)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                   KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
+                                   KIND_SCATTER)
+from shmring.engine.signature cimport pack_signature
 from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.thread_shares import cut, spaced
-from shmring.engine.signature import KINDS as _KINDS, MAX_COUNT
+from shmring.engine.kinds import KINDS as _KINDS
+from shmring.engine.signature import MAX_COUNT
 
-cdef tuple KINDS = _KINDS
+cdef tuple KIND_NAMES = tuple([kind and kind.name for kind in _KINDS])
 
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
@@ -113,7 +115,7 @@ cdef Program plan_execution(Engine e, int kind, array_t *x, array_t *out, int ro
     cdef uint64_t signature = pack_signature(kind, op, x.dtype, root, x.count)
     if x.count >= COUNTS:
         raise ValueError(f"{x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
-    program = find_program(e, KINDS[kind], plan_nbytes(e, kind, x, out), signature, x.itemsize, root)
+    program = find_program(e, KIND_NAMES[kind], plan_nbytes(e, kind, x, out), signature, x.itemsize, root)
     fill_execution(e, kind, x, out, root, op, kernel, &request.execution)
     return program
 

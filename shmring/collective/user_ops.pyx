@@ -17,8 +17,9 @@ from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.collective.schedule cimport run_request
 from shmring.collective.persistent cimport prepare
-from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER,
-                                      KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
+                                   KIND_REDUCE_SCATTER, KIND_SCAN)
+from shmring.engine.signature cimport BY_COUNTS, NO_OP, NO_ROOT, pack_signature
 
 from shmring.dtypes import DTYPES, OP_CODES
 

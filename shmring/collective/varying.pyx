@@ -23,8 +23,8 @@ from shmring._c.layout cimport SHMRING_EAGER_NBYTES
 from shmring.collective.persistent cimport Prepared, dispatch
 from shmring.engine.compiled_plan cimport Program
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
-from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
-                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.kinds cimport KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER, KIND_SCATTER
+from shmring.engine.signature cimport BY_COUNTS, NO_OP, NO_ROOT, pack_signature
 from shmring.engine.eager cimport eager_t, open_eager, part_t
 
 from shmring.dtypes import DTYPES, OPS, op_code

@@ -7,7 +7,7 @@ its own, in which the communicator may be omitted or given by name, and for whic
 from shmring.base.timeouts cimport resolve_timeout
 from shmring.collective.calls cimport combine
 from shmring.communicator cimport Communicator
-from shmring.engine.signature cimport KIND_ALL_REDUCE
+from shmring.engine.kinds cimport KIND_ALL_REDUCE
 
 import shmring.torch.profiler      # shows collectives in profiles  # no-cython-lint
 

@@ -11,7 +11,8 @@ from shmring.collective.schedule cimport fill_eager
 from shmring.communicator cimport Communicator
 from shmring.engine.eager cimport eager_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
+from shmring.engine.kinds cimport KIND_ALL_REDUCE
+from shmring.engine.signature cimport NO_ROOT
 
 cdef const shmring_api *api = shmring_import()
 
