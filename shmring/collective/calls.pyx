@@ -16,8 +16,8 @@ from shmring.collective.varying cimport (all_gather_rows, all_to_all_rows, gathe
                                          scatter_rows)
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                   KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_SCATTER)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_GATHER,
+                                   KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER, KINDS)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
