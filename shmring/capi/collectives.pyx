@@ -21,7 +21,7 @@ from shmring.collective.calls cimport kernel_for
 from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KINDS,
+from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KIND,
                                    has_root, is_receiver)
 from shmring.engine.signature cimport NO_OP, NO_ROOT, pack_signature
 from shmring.sync.group cimport READY
@@ -115,7 +115,7 @@ cdef int check(comm_t *h, const shmring_call *call, checked_t *c) noexcept nogil
     code = check_memory(x, count, dtype, &c.x)
     if code == 0:
         code = check_memory(out, count, dtype, &c.out)
-    if code or (dtype >= 0 and not KINDS[kind].takes_op):
+    if code or (dtype >= 0 and not KIND[kind].takes_op):
         return code or finish_check(h, c, receives)
     if dtype == SHMRING_OPAQUE:
         with gil:
@@ -152,10 +152,10 @@ cdef int finish_check(comm_t *h, checked_t *c, bint receives) noexcept nogil:
     cdef array_t *inner = &c.x
     cdef array_t *outer = &c.out
     cdef size_t place = 0
-    if KINDS[c.kind].blocks_in:
+    if KIND[c.kind].blocks_in:
         c.x.count *= h.size
         c.x.nbytes *= h.size
-    if KINDS[c.kind].blocks_out and receives:
+    if KIND[c.kind].blocks_out and receives:
         c.out.count *= h.size
         c.out.nbytes *= h.size
     if c.x.nbytes < c.out.nbytes:

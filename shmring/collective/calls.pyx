@@ -17,7 +17,7 @@ from shmring.collective.varying cimport (all_gather_rows, all_to_all_rows, gathe
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_GATHER,
-                                   KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER, KINDS)
+                                   KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER, KIND)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
@@ -83,7 +83,7 @@ cdef object perform(Engine e, int kind, array_t *x, array_t *out, int root, op, 
     cdef Program program
     cdef int code = NO_OP
     cdef reduce_kernel kernel = NULL
-    if KINDS[kind].takes_op:
+    if KIND[kind].takes_op:
         code = number_of(op, x.dtype)
         if code == NO_OP:
             return dispatch(prepare_user_op(e, kind, x, out, root, op, timeout_ns, held, kept, result), async_op)

@@ -38,18 +38,18 @@ cdef extern from "engine/kinds.h" nogil:
         char shared_inputs     # on shared arrays: the ranks whose x other ranks load from
         char shared_outputs    # on shared arrays: the ranks whose out other ranks store into
 
-    const shmring_kind *KINDS
+    const shmring_kind *KIND "KINDS"      # by code
 
 
 cdef inline bint has_root(int kind) noexcept nogil:
-    return KINDS[kind].inputs == OF_ROOT or KINDS[kind].outputs == OF_ROOT
+    return KIND[kind].inputs == OF_ROOT or KIND[kind].outputs == OF_ROOT
 
 
 cdef inline bint is_sender(int kind, int rank, int root) noexcept nogil:
     """Whether the ``x`` of this rank is read."""
-    return KINDS[kind].inputs == OF_ALL or (KINDS[kind].inputs == OF_ROOT and rank == root)
+    return KIND[kind].inputs == OF_ALL or (KIND[kind].inputs == OF_ROOT and rank == root)
 
 
 cdef inline bint is_receiver(int kind, int rank, int root) noexcept nogil:
     """Whether the ``out`` of this rank is written."""
-    return KINDS[kind].outputs == OF_ALL or (KINDS[kind].outputs == OF_ROOT and rank == root)
+    return KIND[kind].outputs == OF_ALL or (KIND[kind].outputs == OF_ROOT and rank == root)

@@ -2,9 +2,7 @@
 
 from typing import NamedTuple
 
-from shmring.engine cimport kinds as table
-
-_RANKS = {table.OF_NO_RANK: "none", table.OF_ROOT: "root", table.OF_ALL: "all"}
+_RANKS = {OF_NO_RANK: "none", OF_ROOT: "root", OF_ALL: "all"}
 
 
 class Kind(NamedTuple):
@@ -42,12 +40,12 @@ class Kind(NamedTuple):
 
 
 def _kind(int code):
-    cdef const table.shmring_kind *k = &table.KINDS[code]
+    cdef const shmring_kind *k = &KIND[code]
     return Kind(code, k.name.decode(), _RANKS[k.inputs], _RANKS[k.outputs], bool(k.blocks_in), bool(k.blocks_out),
                 bool(k.takes_counts), bool(k.takes_op))
 
 
 # By code; none has the code 0.
-KINDS = (None, *[_kind(code) for code in range(1, table.KIND_END)])
+KINDS = (None, *[_kind(code) for code in range(1, KIND_END)])
 # The collectives on arrays, by name.
-COLLECTIVES = {kind.name: kind for kind in KINDS[1:table.KIND_ALL_REDUCE_MANY]}
+COLLECTIVES = {kind.name: kind for kind in KINDS[1:KIND_ALL_REDUCE_MANY]}

@@ -1,5 +1,5 @@
 # The paths of a collective, and by path which buffers the ranks access of one another (`shmring.plan.zero_copy`).
-from shmring.engine.kinds cimport KIND_ALL_GATHER, KIND_ALL_REDUCE, KINDS, OF_ALL, OF_NO_RANK, OF_ROOT
+from shmring.engine.kinds cimport KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND, OF_ALL, OF_NO_RANK, OF_ROOT
 
 # Through slots; on shared arrays; on shared arrays with one output for all ranks.
 cdef enum:
@@ -9,11 +9,11 @@ cdef enum:
 
 
 cdef inline int shared_inputs(int kind, int path) noexcept nogil:
-    return OF_NO_RANK if kind == KIND_ALL_GATHER and path != ZERO_COPY else KINDS[kind].shared_inputs
+    return OF_NO_RANK if kind == KIND_ALL_GATHER and path != ZERO_COPY else KIND[kind].shared_inputs
 
 
 cdef inline int shared_outputs(int kind, int path) noexcept nogil:
-    return OF_ALL if path == ONE_RESULT else KINDS[kind].shared_outputs
+    return OF_ALL if path == ONE_RESULT else KIND[kind].shared_outputs
 
 
 cdef inline bint has_one_result(int kind) noexcept nogil:
@@ -21,8 +21,8 @@ cdef inline bint has_one_result(int kind) noexcept nogil:
 
 
 cdef inline size_t parts_of_input(int kind, int size) noexcept nogil:
-    return size if KINDS[kind].blocks_in else 1
+    return size if KIND[kind].blocks_in else 1
 
 
 cdef inline size_t parts_of_output(int kind, int size) noexcept nogil:
-    return size if KINDS[kind].blocks_out else 1
+    return size if KIND[kind].blocks_out else 1
