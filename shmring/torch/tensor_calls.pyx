@@ -49,4 +49,4 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     The operator `shmring.torch.ops.all_reduce` has gradients.
     """
     cdef Communicator calls = calls_of(comm)
-    return combine(calls.engine, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)
+    return combine(calls.executor, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)
