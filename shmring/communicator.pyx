@@ -536,8 +536,8 @@ cdef class Communicator:
         Notes
         -----
         Returns once all of ``x`` is in the pair queue to ``dst``, whether or not `recv` has been called: it holds at
-        least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so the call
-        waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
+        least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so
+        the call waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, resolve_timeout(timeout, self.timeout_ns))
 
@@ -864,8 +864,8 @@ cdef class Communicator:
         Notes
         -----
         Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large arrays
-        in pieces.
+        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large
+        arrays in pieces.
         """
         return _objects.scatter_object(self, objs, root, timeout)
 
