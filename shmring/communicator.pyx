@@ -866,8 +866,8 @@ cdef class Communicator:
         Notes
         -----
         Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large arrays
-        in pieces.
+        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large
+        arrays in pieces.
         """
         return _objects.scatter_object(self, objs, root, timeout)
 
