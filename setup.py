@@ -40,7 +40,7 @@ COLD = {
         "arrays/dlpack", "base/timeouts", "base/unraisable", "bench/hardware_probe", "bootstrap/calibrate",
         "bootstrap/threads",
         "channels/eventfd", "channels/format", "shared/accesses", "collective/coalesced", "shared/registry",
-        "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "observe/look",
+        "collective/user_ops", "collective/varying", "engine/compiled_plan", "observe/look",
         "engine/outbox", "engine/signature", "memory/descriptor", "memory/header",
         "memory/mapping", "shared/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
         "ring/inspect", "sync/liveness",
