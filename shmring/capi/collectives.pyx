@@ -17,7 +17,7 @@ from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE
 from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
 from shmring.capi.last_error cimport fail_with
-from shmring.collective.base cimport kernel_for
+from shmring.collective.calls cimport kernel_for
 from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine

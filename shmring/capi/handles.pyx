@@ -7,11 +7,9 @@ from libc.string cimport strdup
 
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.capi cimport SHMRING_ERR_CLOSED
+from shmring.communicator cimport Communicator
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.p2p.api cimport MessageCalls
-
-from shmring.communicator import Communicator
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
@@ -25,7 +23,7 @@ cdef char *copy_of(str text) except NULL:
 
 cdef comm_t *open_comm(object owner) except NULL:
     """A handle of a communicator, which it keeps alive. Raises if the communicator is closed or inherited."""
-    cdef MessageCalls calls
+    cdef Communicator calls
     cdef Engine engine
     cdef comm_t *h
     if not isinstance(owner, Communicator):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmring.errors import MismatchError, ObjectError
-from shmring.objects.codec import Dumped, empty_buffers, load
+from shmring.objects.codec import Dumped, empty_buffers
 
 # Five cache lines of an eager message: most small objects fit.
 OBJECT_HEADER_NBYTES = 256
@@ -86,7 +86,7 @@ def read_headers(rank: int, raw: np.ndarray, ranks: Sequence[int], call: ObjectC
     return headers
 
 
-def raise_failed(headers: Sequence[ObjectHeader], ranks: Sequence[int], cause: Exception | None) -> None:
+def raise_failed(headers: Sequence[ObjectHeader], ranks: Sequence[int], cause: BaseException | None) -> None:
     """Raise the error of the first rank that could not pickle its object."""
     for header, r in zip(headers, ranks, strict=True):
         if header.failed:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from shmring.base.arguments import checked_rank
 from shmring.base.timeouts import timeout_ns
-from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.object_transfer import (
     INLINE_NBYTES,
     NOTHING,
@@ -39,298 +39,202 @@ from shmring.errors import ObjectError
 from shmring.objects.codec import dump, empty_buffers, load, require_pickle
 
 
-class ObjectCalls(CommunicatorMixin):
-    """The calls on Python objects of `shmring.Communicator`."""
+def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
+    """See `Communicator.broadcast_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    is_root = comm.rank == root
+    own, packed, cause = _pack_all(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root)
+    raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
 
-    def broadcast_object(self, obj=None, root=0, *, timeout=...):
-        """Give every rank a copy of the root's object.
+    def exchange() -> tuple[ObjectHeader, Any, Sequence]:
+        comm.broadcast(raw, root=root, timeout=timeout)
+        (header,) = _read(comm, raw, [root], ObjectCall.BROADCAST, root)
+        if header.failed:
+            return header, None, ()
+        stream = packed[0].header if is_root else header.inline
+        if header.nbytes.stream > INLINE_NBYTES:
+            stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
+            comm.broadcast(stream, root=root, timeout=timeout)
+        buffers = [np.frombuffer(b, np.uint8) for b in packed[0].buffers] if is_root else empty_buffers(stream)
+        for buffer in buffers:
+            comm.broadcast(buffer, root=root, timeout=timeout)
+        return header, stream, buffers
 
-        Parameters
-        ----------
-        obj : object
-            On the root: anything that can be pickled. Ignored on the others.
-        root : int
-        timeout : float, optional
-            Seconds to wait for live peers in each collective that this call consists of; None: no limit. The
-            communicator's timeout by default.
+    header, stream, buffers = _in_turn(comm, exchange)
+    raise_failed([header], [root], cause)
+    return obj if is_root else load(stream, buffers, root)
 
-        Returns
-        -------
-        object
-            ``obj`` itself on the root, a copy on the others.
 
-        Raises
-        ------
-        TypeError, ValueError
-            A bad argument, or the setting ``allow_pickle=False``. Nothing was sent; the communicator stays usable.
-        ObjectError
-            The root cannot pickle it (all ranks get this error), or this rank cannot unpickle it (only this rank does).
-            The communicator stays usable and in step.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            The communicator is broken.
+def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
+    """See `Communicator.gather_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    own, packed, cause = _pack_all(comm, ObjectCall.GATHER, [obj], root)
+    everyone = range(comm.size)
 
-        Notes
-        -----
-        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are
-        not copied into the pickle: each moves from its own memory into new memory of the receiver by a `broadcast`, and
-        is writable there if it was on the root. Do not change the object meanwhile. **Unpickling runs code that the
-        sender chose.**
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        is_root = self.rank == root
-        own, packed, cause = self._pack_all(ObjectCall.BROADCAST, [obj] if is_root else [], root)
-        raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
+    def move(block, _sent, counts):
+        return comm.gather(block, root=root, counts=counts, timeout=timeout)
 
-        def exchange() -> tuple[ObjectHeader, Any, Sequence]:
-            self.broadcast(raw, root=root, timeout=timeout)
-            (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
-            if header.failed:
-                return header, None, ()
-            stream = packed[0].header if is_root else header.inline
-            if header.nbytes.stream > INLINE_NBYTES:
-                stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
-                self.broadcast(stream, root=root, timeout=timeout)
-            buffers = [np.frombuffer(b, np.uint8) for b in packed[0].buffers] if is_root else empty_buffers(stream)
+    def exchange() -> tuple[list[ObjectHeader], list]:
+        headers = _read(comm, comm.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
+        if any(header.failed for header in headers):
+            return headers, []
+        sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
+        wanted = headers if comm.rank == root else []
+        sent = [packed[0] if comm.rank != root else None]
+        return headers, carry(sent, [sizes[comm.rank]], wanted, sizes, longest_of(sizes), move)
+
+    headers, received = _in_turn(comm, exchange)
+    raise_failed(headers, everyone, cause)
+    return _unpack_all(comm, received, obj) if comm.rank == root else None
+
+
+def all_gather_object(comm: Any, obj: Any, timeout) -> list:
+    """See `Communicator.all_gather_object`."""
+    _check_call(comm, timeout)
+    own, packed, cause = _pack_all(comm, ObjectCall.ALL_GATHER, [obj], -1)
+    everyone = range(comm.size)
+
+    def move(block, _sent, counts):
+        return comm.all_gather(block, counts=counts, timeout=timeout)
+
+    def exchange() -> tuple[list[ObjectHeader], list]:
+        headers = _read(comm, comm.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
+        if any(header.failed for header in headers):
+            return headers, []
+        sizes = [header.nbytes for header in headers]
+        longest = longest_of(sizes)
+        by_broadcast = longest.buffers > PIECE_NBYTES
+        if by_broadcast:
+            longest = longest._replace(buffers=0)
+        received = carry(packed, [sizes[comm.rank]], headers, sizes, longest, move)
+        for r, (_, buffers) in enumerate(received if by_broadcast else ()):
+            if r == comm.rank:
+                buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
             for buffer in buffers:
-                self.broadcast(buffer, root=root, timeout=timeout)
-            return header, stream, buffers
+                comm.broadcast(buffer, root=r, timeout=timeout)
+        return headers, received
 
-        header, stream, buffers = self._in_turn(exchange)
-        raise_failed([header], [root], cause)
-        return obj if is_root else load(stream, buffers, root)
+    headers, received = _in_turn(comm, exchange)
+    raise_failed(headers, everyone, cause)
+    return _unpack_all(comm, received, obj)
 
-    def gather_object(self, obj, root=0, *, timeout=...):
-        """Collect the objects of all ranks, in rank order, on the root.
 
-        Parameters
-        ----------
-        obj : object
-            Anything that can be pickled.
-        root : int
-        timeout : float, optional
-            As in `broadcast_object`.
+def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
+    """See `Communicator.scatter_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    is_root = comm.rank == root
+    objs = _one_per_rank(comm, objs) if is_root else []
+    own, packed, cause = _pack_all(comm, ObjectCall.SCATTER, objs, root)
 
-        Returns
-        -------
-        list or None
-            On the root one object per rank: copies, but for its own, which is ``obj`` itself. None on the others.
+    def move(block, counts, received_counts):
+        out = np.empty(sum(received_counts), np.uint8)
+        return comm.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. Headers go to all ranks; the rest goes to the root by `gather` with
-        counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        own, packed, cause = self._pack_all(ObjectCall.GATHER, [obj], root)
-        everyone = range(self.size)
+    def exchange() -> tuple[ObjectHeader, list]:
+        raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
+        comm.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
+        (header,) = _read(comm, raw, [root], ObjectCall.SCATTER, root)
+        if header.failed:
+            return header, []
+        sizes = [header.nbytes] * comm.size
+        if exceeds_header(header.longest):
+            table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
+            sizes = [PackedSize(*row) for row in comm.broadcast(table, root=root, timeout=timeout).tolist()]
+        return header, carry(packed, sizes, [header], [sizes[comm.rank]], header.longest, move)
 
-        def move(block, _sent, counts):
-            return self.gather(block, root=root, counts=counts, timeout=timeout)
+    header, received = _in_turn(comm, exchange)
+    raise_failed([header], [root], cause)
+    if is_root:
+        return objs[root]
+    stream, buffers = received[0]
+    return load(stream, buffers, root)
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
-            if any(header.failed for header in headers):
-                return headers, []
-            sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
-            wanted = headers if self.rank == root else []
-            sent = [packed[0] if self.rank != root else None]
-            return headers, carry(sent, [sizes[self.rank]], wanted, sizes, longest_of(sizes), move)
 
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, obj) if self.rank == root else None
+def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
+    """See `Communicator.all_to_all_object`."""
+    _check_call(comm, timeout)
+    objs = _one_per_rank(comm, objs)
+    own, packed, cause = _pack_all(comm, ObjectCall.ALL_TO_ALL, objs, -1)
+    everyone = range(comm.size)
 
-    def all_gather_object(self, obj, *, timeout=...):
-        """Collect the objects of all ranks, in rank order, on every rank.
+    def move(block, counts, received_counts):
+        return comm.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
-        Parameters
-        ----------
-        obj : object
-            Anything that can be pickled.
-        timeout : float, optional
-            As in `broadcast_object`.
+    def exchange() -> tuple[list[ObjectHeader], list]:
+        headers = _read(comm, comm.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
+        if any(header.failed for header in headers):
+            return headers, []
+        longest = longest_of([header.longest for header in headers])
+        sizes = [header.nbytes for header in headers]
+        return headers, carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
 
-        Returns
-        -------
-        list
-            One object per rank: copies, but for this rank's own, which is ``obj`` itself.
+    headers, received = _in_turn(comm, exchange)
+    raise_failed(headers, everyone, cause)
+    return _unpack_all(comm, received, objs[comm.rank])
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. What does not fit in the headers goes by `all_gather` with counts; but
-        if the large arrays of a rank have more than 256 KiB together, all large arrays go by one `broadcast` each, from
-        their own memory into new memory of the receivers.
-        """
-        self._check_call(timeout)
-        own, packed, cause = self._pack_all(ObjectCall.ALL_GATHER, [obj], -1)
-        everyone = range(self.size)
 
-        def move(block, _sent, counts):
-            return self.all_gather(block, counts=counts, timeout=timeout)
+# ---- what the calls share -------------------------------------------------------------------------------------------
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
-            if any(header.failed for header in headers):
-                return headers, []
-            sizes = [header.nbytes for header in headers]
-            longest = longest_of(sizes)
-            by_broadcast = longest.buffers > PIECE_NBYTES
-            if by_broadcast:
-                longest = longest._replace(buffers=0)
-            received = carry(packed, [sizes[self.rank]], headers, sizes, longest, move)
-            for r, (_, buffers) in enumerate(received if by_broadcast else ()):
-                if r == self.rank:
-                    buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
-                for buffer in buffers:
-                    self.broadcast(buffer, root=r, timeout=timeout)
-            return headers, received
 
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, obj)
+def _check_call(comm: Any, timeout) -> None:
+    """Refuse a bad timeout, and any call where pickle is not allowed, before anything is packed or sent."""
+    if timeout is not ...:
+        timeout_ns(timeout)
+    require_pickle(comm.config.allow_pickle)
 
-    def scatter_object(self, objs=None, root=0, *, timeout=...):
-        """Give rank i a copy of the root's ``objs[i]``.
 
-        Parameters
-        ----------
-        objs : sequence of ``size`` objects
-            On the root. Ignored on the others.
-        root : int
-        timeout : float, optional
-            As in `broadcast_object`.
+def _one_per_rank(comm: Any, objs) -> Sequence:
+    if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):
+        raise TypeError(f"objs must be a sequence of one object per rank, not {type(objs).__name__}")
+    if len(objs) != comm.size:
+        raise ValueError(f"objs has {len(objs)} objects; it must have one per rank, {comm.size}")
+    return objs
 
-        Returns
-        -------
-        object
-            ``objs[root]`` itself on the root, a copy of ``objs[rank]`` on the others.
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
-        `scatter` with counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        is_root = self.rank == root
-        objs = self._one_per_rank(objs) if is_root else []
-        own, packed, cause = self._pack_all(ObjectCall.SCATTER, objs, root)
+def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, BaseException | None]:
+    """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
 
-        def move(block, counts, received_counts):
-            out = np.empty(sum(received_counts), np.uint8)
-            return self.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
+    An object that this rank scatters to itself is not packed; its header is empty.
+    """
+    keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
+    try:
+        packed = [None if keeps_own and r == comm.rank else dump(o, comm.rank) for r, o in enumerate(objs)]
+    except ObjectError as error:
+        text = str(error).encode()
+        header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
+        return np.stack([header] * len(objs)), [], error.__cause__
+    sizes = [size_of(p) for p in packed]
+    headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
+    for row, p, nbytes in zip(headers, packed, sizes, strict=True):
+        row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
+    return headers, packed, None
 
-        def exchange() -> tuple[ObjectHeader, list]:
-            raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
-            self.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
-            (header,) = self._read(raw, [root], ObjectCall.SCATTER, root)
-            if header.failed:
-                return header, []
-            sizes = [header.nbytes] * self.size
-            if exceeds_header(header.longest):
-                table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
-                sizes = [PackedSize(*row) for row in self.broadcast(table, root=root, timeout=timeout).tolist()]
-            return header, carry(packed, sizes, [header], [sizes[self.rank]], header.longest, move)
 
-        header, received = self._in_turn(exchange)
-        raise_failed([header], [root], cause)
-        return objs[root] if is_root else load(*received[0], root)
+def _read(comm: Any, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
+    return read_headers(comm.rank, raw, ranks, call, root)
 
-    def all_to_all_object(self, objs, *, timeout=...):
-        """Rank i's ``objs[j]`` becomes element i of rank j's result: a transposition over ranks.
 
-        Parameters
-        ----------
-        objs : sequence of ``size`` objects
-        timeout : float, optional
-            As in `broadcast_object`.
+def _unpack_all(comm: Any, received: Sequence, own: object) -> list:
+    return [own if r == comm.rank else load(stream, buffers, r) for r, (stream, buffers) in enumerate(received)]
 
-        Returns
-        -------
-        list
-            One object from each rank: copies, but for ``objs[rank]``, which is this rank's own.
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. If a rank cannot pickle one of its objects, all ranks get
-        `ObjectError`. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        objs = self._one_per_rank(objs)
-        own, packed, cause = self._pack_all(ObjectCall.ALL_TO_ALL, objs, -1)
-        everyone = range(self.size)
+def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:
+    """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.
 
-        def move(block, counts, received_counts):
-            return self.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
+    An exception between two of its collectives aborts the communicator: the ranks would be out of step otherwise,
+    since the others wait in a collective that this rank will not call.
+    """
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
-            if any(header.failed for header in headers):
-                return headers, []
-            longest = longest_of([header.longest for header in headers])
-            sizes = [header.nbytes for header in headers]
-            return headers, carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
-
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, objs[self.rank])
-
-    # ---- what the calls share ----
-
-    def _check_call(self, timeout) -> None:
-        """Refuse a bad timeout, and any call where pickle is not allowed, before anything is packed or sent."""
-        if timeout is not ...:
-            timeout_ns(timeout)
-        require_pickle(self.config.allow_pickle)
-
-    def _one_per_rank(self, objs) -> Sequence:
-        if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):
-            raise TypeError(f"objs must be a sequence of one object per rank, not {type(objs).__name__}")
-        if len(objs) != self.size:
-            raise ValueError(f"objs has {len(objs)} objects; it must have one per rank, {self.size}")
-        return objs
-
-    def _pack_all(self, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, Exception | None]:
-        """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
-
-        An object that this rank scatters to itself is not packed; its header is empty.
-        """
-        keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
+    def exchange_or_abort() -> Any:
         try:
-            packed = [None if keeps_own and r == self.rank else dump(o, self.rank) for r, o in enumerate(objs)]
-        except ObjectError as error:
-            text = str(error).encode()
-            header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
-            return np.stack([header] * len(objs)), [], error.__cause__
-        sizes = [size_of(p) for p in packed]
-        headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
-        for row, p, nbytes in zip(headers, packed, sizes, strict=True):
-            row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
-        return headers, packed, None
+            return exchange()
+        except BaseException as error:
+            if not comm.is_closed and not comm.is_broken:
+                comm.abort(f"{type(error).__name__}: {error}")
+            raise
 
-    def _read(self, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
-        return read_headers(self.rank, raw, ranks, call, root)
-
-    def _unpack_all(self, received: Sequence, own: object) -> list:
-        return [own if r == self.rank else load(*parts, r) for r, parts in enumerate(received)]
-
-    def _in_turn(self, exchange: Callable[[], Any]) -> Any:
-        """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.
-
-        An exception between two of its collectives aborts the communicator: the ranks would be out of step otherwise,
-        since the others wait in a collective that this rank will not call.
-        """
-
-        def exchange_or_abort() -> Any:
-            try:
-                return exchange()
-            except BaseException as error:
-                if not self.is_closed and not self.is_broken:
-                    self.abort(f"{type(error).__name__}: {error}")
-                raise
-
-        self.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
-        return self.object_turn.run(exchange_or_abort)
+    comm.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
+    return comm.object_turn.run(exchange_or_abort)

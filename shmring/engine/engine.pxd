@@ -29,6 +29,7 @@ cdef class Engine:
     cdef readonly object limits          # what plans are made for (shmring.plan)
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
+    cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
     cdef bint exchanges                  # how all-reduces of sizes that are new begin
     cdef bint learns_stores              # config.stores leaves the kind of stores to trials

@@ -84,8 +84,38 @@ cdef int known_code(int code) noexcept nogil:
     return code if OBJECT_BUFFER <= code < N_CODES else OPAQUE_BYTES
 
 
-cdef class Waiter:
-    """Waits for requests and makes progress on them: the interface of `shmring.p2p.point_to_point.PointToPoint`."""
+cdef class Messages:
+    """The sends, receives and probes of one rank of a communicator, as its methods of the same names.
+
+    The interface only: `shmring.p2p.point_to_point.PointToPoint` is that of one machine.
+    """
+
+    cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef recv(self, x, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef isend(self, x, int dst, int tag):
+        raise NotImplementedError
+
+    cpdef irecv(self, x, int src, int tag):
+        raise NotImplementedError
+
+    cpdef probe(self, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef list stats(self):
+        return []
 
     cdef int enter(self) except -1:
         raise NotImplementedError
@@ -93,7 +123,7 @@ cdef class Waiter:
     cdef void leave(self) noexcept:
         pass
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
         raise NotImplementedError
 
 
@@ -110,14 +140,16 @@ cdef class Request:
     cdef int settle(self, int64_t timeout_ns) except -1:
         """Wait until it is over, with or without success, for at most ``timeout_ns``."""
         cdef bint came
+        cdef wait_t wait
         if self.is_over:
             return 0
         if self.owner is None:
             raise TypeError("a request is made by Communicator.isend or Communicator.irecv")
+        begin_wait(&wait, timeout_ns)
         try:
             self.owner.enter()
             try:
-                came = self.owner.await_all([self], timeout_ns)
+                came = self.owner.await_all([self], &wait)
             finally:
                 self.owner.leave()
         except (BrokenError, ClosedError) as error:
@@ -253,7 +285,7 @@ cdef Unexpected unexpected_of(Message message):
     return unexpected
 
 
-cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper):
+cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a, object x, object keeper):
     cdef Request r = Request.__new__(Request)
     r.owner = owner
     r.kind = kind

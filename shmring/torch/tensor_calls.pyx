@@ -4,11 +4,10 @@ All calls of a communicator take tensors. Only the one that inference makes thou
 its own, in which the communicator may be omitted or given by name, and for which no Python code runs.
 """
 
-from libc.stdint cimport int64_t
-
-from shmring.arrays.array_view cimport array_t, target_array
-from shmring.collective.base cimport CollectiveBase, resolve_timeout
-from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
+from shmring.base.timeouts cimport resolve_timeout
+from shmring.collective.calls cimport combine
+from shmring.communicator cimport Communicator
+from shmring.engine.signature cimport KIND_ALL_REDUCE
 
 import shmring.torch.profiler      # shows collectives in profiles  # no-cython-lint
 
@@ -18,7 +17,7 @@ from shmring.launch.named import by_name, communicator
 cdef dict names = by_name
 
 
-cdef inline CollectiveBase calls_of(comm):
+cdef inline Communicator calls_of(comm):
     """The communicator itself, or the one of that name; None: the default one."""
     if comm is None or isinstance(comm, str):
         return names.get(comm or "") or communicator(comm or "")
@@ -49,10 +48,5 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     Collective; raises as `shmring.Communicator.all_reduce`. Not recorded by autograd, like a write to ``tensor.data``.
     The operator `shmring.torch.ops.all_reduce` has gradients.
     """
-    cdef CollectiveBase calls = calls_of(comm)
-    cdef array_t a
-    cdef array_t b
-    cdef int64_t timeout_ns = resolve_timeout(timeout, calls.timeout_ns)
-    kept = target_array(tensor, &a)
-    b = a
-    return calls.perform(KIND_ALL_REDUCE, &a, &b, NO_ROOT, op, timeout_ns, None, kept, tensor, False)
+    cdef Communicator calls = calls_of(comm)
+    return combine(calls.engine, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)

@@ -7,8 +7,8 @@ from shmring.arrays.array_view cimport array_t
 from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
                            shmring_call, shmring_comm, shmring_import, shmring_plan)
-from shmring.collective.base cimport CollectiveBase
 from shmring.collective.schedule cimport fill_eager
+from shmring.communicator cimport Communicator
 from shmring.engine.eager cimport eager_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
@@ -29,7 +29,7 @@ cdef class Loops:
     cdef Engine engine
     cdef double x
 
-    def __cinit__(self, CollectiveBase comm not None):
+    def __cinit__(self, Communicator comm not None):
         cdef shmring_call call
         memset(&call, 0, sizeof(call))
         call.struct_size = sizeof(call)

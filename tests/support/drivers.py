@@ -51,7 +51,7 @@ class Asynchronous(Direct):
 
 
 class Plan(Direct):
-    """A persistent plan, used twice with the same contents."""
+    """A persistent plan, used twice with the same contents, at once and in the background."""
 
     @staticmethod
     def takes(case):
@@ -72,31 +72,76 @@ class Plan(Direct):
 
 
 class Many(Direct):
-    """The pieces of one array as a list of arrays."""
+    """The pieces of one array as a list of arrays: at once, in the background, or by a plan."""
 
     @staticmethod
     def takes(case):
         return case.kind in ("all_reduce", "broadcast") and case.place == "in" and case.is_plain
 
     def call(self, case, x, out, keywords):
-        flat, n = x.reshape(-1), x.size
+        flat, n, name = x.reshape(-1), x.size, f"{case.kind}_many"
         pieces = [flat[n * i // 3 : n * (i + 1) // 3] for i in range(3)]
-        getattr(self.comm, f"{case.kind}_many")(pieces, **keywords)
+        way = case.salt % 3
+        if way == 0:
+            getattr(self.comm, name)(pieces, **keywords)
+        elif way == 1:
+            getattr(self.comm, name)(pieces, async_op=True, **keywords).wait()
+        else:
+            self.comm.plan(name, pieces, **keywords)()
         return x
 
 
-class Shared(Direct):
-    """Arrays in shared memory, those of different ranks at different offsets; large ones are not staged."""
+class Unstaged(Direct):
+    """Large calls whose arrays are read where they lie; each is counted."""
 
+    def __init__(self, comm) -> None:
+        super().__init__(comm)
+        if comm.engine.sharing is not None:
+            comm.engine.sharing.rooted_nbytes = 0  # small calls with a root go without staging, too
+            comm.engine.sharing.private_nbytes = 1  # and those of ranks that are threads
+        self.eager_nbytes = comm.stats()["eager_nbytes"]
+
+    @property
+    def nzero_copy(self) -> int:
+        """How many calls have been made without staging."""
+        sharing = self.comm.engine.sharing
+        return 0 if sharing is None else sharing.nzero_copy
+
+    def call(self, case, x, out, keywords):
+        before = self.nzero_copy
+        found = super().call(case, x, out, keywords)
+        if self.is_direct(case):
+            assert self.nzero_copy == before + 1, f"{case} was staged"
+        return found
+
+    def is_direct(self, case) -> bool:
+        """Whether such a call stages nothing (others may, too)."""
+        nbytes = int(np.prod(case.shape_in(self.size, 0), dtype=np.int64)) * NUMPY_DTYPES[case.dtype].itemsize
+        return (
+            self.size > 1
+            and nbytes > self.eager_nbytes
+            and not case.counts
+            and case.is_plain
+            and case.kind not in ("scan", "exscan")
+            and case.place != "new"
+            and (case.kind, case.place) != ("all_to_all", "in")
+        )
+
+
+class Shared(Unstaged):
+    """Arrays in shared memory, those of different ranks at different offsets."""
+
+    NBYTES = 12 << 20
     STEP = 1040
 
     def __init__(self, comm) -> None:
         super().__init__(comm)
-        self.memory = comm.empty(12 << 20, np.uint8)
-        self.used = 0
-        if comm.engine.sharing is not None:
-            comm.engine.sharing.rooted_nbytes = 0  # small calls with a root go without staging, too
-        self.eager_nbytes = comm.stats()["eager_nbytes"]
+        self.memory, self.used = self.make(comm), 0
+        super().__init__(comm)  # the memory may have made what it sets
+
+    def make(self, comm):
+        """The memory that `put` takes arrays from."""
+        return comm.empty(self.NBYTES, np.uint8)
 
     @staticmethod
     def takes(case):
@@ -110,47 +155,45 @@ class Shared(Direct):
         piece[...] = x
         return piece
 
-    def nzero_copy(self):
-        """How many calls have been made without staging."""
-        sharing = self.comm.engine.sharing
-        return 0 if sharing is None else sharing.nzero_copy
-
     def call(self, case, x, out, keywords):
-        before = self.nzero_copy()
         found = super().call(case, x, out, keywords)
-        if self.is_direct(case):
-            assert self.nzero_copy() == before + 1, f"{case} was staged"
         self.used = 0
         self.comm.barrier()  # other ranks may read until here
         return found
 
+
+class SharedBySome(Shared):
+    """Arrays in shared memory on some ranks, private ones on the others: all take the same way."""
+
+    def put(self, x, layout):
+        return super().put(x, layout) if self.rank % 2 else lay_out(x, layout)
+
     def is_direct(self, case):
-        """Whether all arrays of such a call are known to be read where they lie."""
-        nbytes = int(np.prod(case.shape_in(self.size, 0), dtype=np.int64)) * NUMPY_DTYPES[case.dtype].itemsize
-        return (
-            self.size > 1
-            and nbytes > self.eager_nbytes
-            and not case.counts
-            and case.is_plain
-            and case.kind not in ("scan", "exscan")
-            and case.place != "new"
-            and (case.kind, case.place) != ("all_to_all", "in")
-        )
+        return False
+
+    def close(self):
+        assert len(set(self.comm.all_gather_object(self.nzero_copy))) == 1
+        super().close()
 
 
 class Moved(Shared):
-    """Private arrays that `Communicator.share` has moved to shared memory."""
+    """Private memory that `Communicator.share` has moved to shared memory; its neighbours stay as they are."""
 
-    def __init__(self, comm) -> None:
-        Direct.__init__(self, comm)
-        self.memory, self.used = np.zeros(12 << 20, np.uint8), 0
-        self.shared = comm.share(self.memory)
-        if comm.engine.sharing is not None:
-            comm.engine.sharing.rooted_nbytes = 0
-        self.eager_nbytes = comm.stats()["eager_nbytes"]
+    def make(self, comm):
+        self.shift = 1040 * (comm.rank + 1)
+        self.all = np.full(self.NBYTES + 2 * self.shift, 0xA5, np.uint8)
+        memory = self.all[self.shift : -self.shift]
+        address = memory.ctypes.data
+        self.shared = comm.share(memory)
+        assert memory.ctypes.data == address
+        return memory
 
     def close(self):
+        before = self.all.copy()
         self.shared.close()
+        assert (self.all == before).all()
+        assert (self.all[: self.shift] == 0xA5).all()
+        assert (self.all[-self.shift :] == 0xA5).all()
         super().close()
 
 
@@ -208,7 +251,10 @@ class CPlan(CTable):
         return x if out is None else out
 
 
-DRIVERS = {driver.__name__: driver for driver in (Direct, Asynchronous, Plan, Many, Shared, Moved, CTable, CPlan)}
+DRIVERS = {
+    driver.__name__: driver
+    for driver in (Direct, Asynchronous, Plan, Many, Unstaged, Shared, SharedBySome, Moved, CTable, CPlan)
+}
 
 
 def run_cases(comm, name: str, cases: list, *more) -> int:

@@ -16,11 +16,13 @@ SETTINGS = {
     "never one round": {"one_shot_nbytes": 0},
     "always one round": {"one_shot_nbytes": 1 << 30},
     "helper threads": {"threads": 2, "split_nbytes": 0},
+    "helper threads for large calls": {"threads": 3, "split_nbytes": 100_000},
     "many helper threads": {"threads": 4, "split_nbytes": 0, "slot_nbytes": 4096, "eager_nbytes": 0},
     "string stores": {"stores": 2},
     "exchanged results": {"stores": 4, "one_shot_nbytes": 0},
 }
-ALONE = 60  # cases for each group of ranks
+PROCESSES = [name for name in DRIVERS if name != "Unstaged"]  # private arrays of processes are staged
+NUMBER = 60  # cases for each group of ranks
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,13 @@ def library(tmp_path_factory):
     return build(tmp_path_factory.mktemp("capi"))
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("n", RANKS)
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", PROCESSES)
 def test_every_case_is_right_by_every_driver_in_every_setting(n, setting, driver, seed, request):
     more = [request.getfixturevalue("library")] if driver.startswith("C") else []
-    run_ranks(n, run_cases, driver, draw_for(driver, ALONE, seed), *more, init=SETTINGS[setting])
+    run_ranks(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more, init=SETTINGS[setting])
 
 
 @pytest.mark.sample(5)
@@ -42,7 +44,7 @@ def test_every_case_is_right_by_every_driver_in_every_setting(n, setting, driver
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_case_is_right_if_ranks_are_threads(n, driver, seed, request):
     more = [request.getfixturevalue("library")] if driver.startswith("C") else []
-    run_rank_threads(n, run_cases, driver, draw_for(driver, ALONE, seed), *more)
+    run_rank_threads(n, run_cases, driver, draw_for(driver, NUMBER, seed), *more)
 
 
 @pytest.mark.sample(3)

@@ -96,7 +96,7 @@ class Trap:
 
 def test_what_cannot_be_unpickled_is_an_object_error_that_names_its_sender():
     header, buffers = dump(Trap())
-    for rank, text in ((-1, "^cannot unpickle the object received: V"), (3, "^cannot unpickle what rank 3 sent: Value")):
+    for rank, text in ((-1, "^cannot unpickle the object received: V"), (3, "^cannot unpickle what rank 3 sent: V")):
         with pytest.raises(ObjectError, match=text) as caught:
             load(header, buffers, rank)
         assert caught.value.rank == rank
