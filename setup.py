@@ -7,7 +7,7 @@ Switches, all read from the environment, all off by default:
     SHMRING_FAULTS=1       points at which tests can kill, stop or delay a process (``shmring/_c/faults.h``)
     SHMRING_ANNOTATE=1     Cython's annotated HTML beside each .pyx
 
-What is built without a switch has no debug symbols, and no warnings (``SHMRING_DEBUG=1`` shows them).
+What is built without a switch has no debug symbols, and the compiler's usual warnings (``SHMRING_DEBUG=1``: more).
 Nothing is detected about the processor that builds: one binary carries every kernel, and
 ``shmring/kernel/dispatch.h`` picks at import.
 """
@@ -54,11 +54,11 @@ if SANITIZE:
 if DEBUG:
     COMPILE_ARGS += ["-UNDEBUG", "-DSHMRING_DEBUG=1", "-Wall", "-Wno-unused-function", "-Og", "-g"]
 elif SANITIZE:
-    COMPILE_ARGS += ["-w", "-O1", "-g0"]
+    COMPILE_ARGS += ["-O1", "-g0"]
 elif FAULTS:
-    COMPILE_ARGS += ["-w", "-O0", "-g0"]  # made for one run of the tests: to optimize takes longer than that gains
+    COMPILE_ARGS += ["-O0", "-g0"]  # made for one run of the tests: to optimize takes longer than that gains
 else:
-    COMPILE_ARGS += ["-w", "-O2", "-g0"]
+    COMPILE_ARGS += ["-O2", "-g0"]
     LINK_ARGS += ["-Wl,-s"]  # no symbols but those that the loader needs
 if FAULTS:
     COMPILE_ARGS += ["-DSHMRING_FAULTS=1"]
