@@ -79,9 +79,9 @@ cdef int let_go(comm_t *h) noexcept:
 cdef int refuse_entry(comm_t *h) noexcept nogil:
     """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""
     if is_inherited(h):
-        return fail(SHMRING_ERR_CLOSED, -1, h.inherited_text)
+        return fail(SHMRING_ERR_CLOSED, b"ClosedError", -1, h.inherited_text)
     if (<Engine> h.engine).is_closed:
-        return fail(SHMRING_ERR_CLOSED, -1, h.closed_text)
+        return fail(SHMRING_ERR_CLOSED, b"ClosedError", -1, h.closed_text)
     with gil:
         return refuse_with_gil(<Engine> h.engine)
 

@@ -146,7 +146,7 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
 cdef pending_t *new_pending() noexcept nogil:
     cdef pending_t *pending = <pending_t *> calloc(1, sizeof(pending_t))
     if pending == NULL:
-        fail(SHMRING_ERR_OUT_OF_MEMORY, -1, b"no memory for a request")
+        fail(SHMRING_ERR_OUT_OF_MEMORY, b"MemoryError", -1, b"no memory for a request")
     return pending
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from shmring.engine.account import account
+from shmring.observe.account import account
 from shmring.watch.find import Group, Job, look_at_jobs
 
 from .arguments import BadArgument

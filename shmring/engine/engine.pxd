@@ -21,6 +21,7 @@ cdef class Engine:
     cdef Heap heap                       # the private memory that `c` points to
     cdef readonly object config
     cdef readonly str name
+    cdef object describe                 # see `account`
     cdef readonly bytes nonces           # of all segments: no other communicator has the same
     cdef object __weakref__
 

@@ -29,7 +29,7 @@ from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note
                                           tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
-from shmring.engine.outbox cimport control_area, eager_slots, first_slot
+from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
 from shmring.engine.recording cimport is_profiled, range_of
 from shmring.engine.recording cimport caller, store_place
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
@@ -44,10 +44,8 @@ from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_taken, retake_gil,
                                 share_turn, take_shared_turn, take_turn, try_turn)
 
+from shmring.base.lifecycle import Stage, exit_reason, track
 from shmring.engine.abort_errors import Record, cause_of, error_of
-from shmring.engine.account import account
-from shmring.engine.inspect import LOOK_NBYTES, look
-from shmring.engine.lifecycle import Stage, exit_reason, track
 from shmring.engine.outbox import outbox_nbytes
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
@@ -64,7 +62,6 @@ cdef enum:      # what a rank is found to be
     HAS_LEFT = 1
     HAS_DIED = 2
 
-cdef int COPY_NBYTES = LOOK_NBYTES
 cdef const char *EAGER = b"eager"      # in timelines, as the algorithm
 
 
@@ -92,9 +89,12 @@ cdef class Engine:
     config : Config
     name : str
         For messages.
+    describe : callable, optional
+        Makes a text for errors of what the ranks do, of copies of their headers and control areas, by rank
+        (`shmring.observe.account.account_of_copies`).
     """
 
-    def __cinit__(self, list segments not None, int rank, config, str name not None):
+    def __cinit__(self, list segments not None, int rank, config, str name not None, describe=None):
         cdef int size = len(segments)
         cdef size_t nbytes = outbox_nbytes(config, size)
         if not 0 <= rank < size:
@@ -107,11 +107,12 @@ cdef class Engine:
         self.current_segments = segments
         self.config = config
         self.name = name
+        self.describe = describe
         self.turn_queue, self.message_turn_queue = SimpleQueue(), SimpleQueue()
         self.programs, self.retired = {}, []
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
-        self.learns_stores = config.stores < 0
+        self.learns_stores = config.internals.stores < 0
         self.exchanges = size == 2      # more ranks store more copies of each result
         self.point_at_outboxes(rank, size)
         self.spin_among(usable_processors())
@@ -149,9 +150,9 @@ cdef class Engine:
         # Loops over ranks need no case for this rank: its own entry is always large enough.
         c.group.seen[PUBLISHED][rank] = c.group.seen[CONSUMED][rank] = UINT64_MAX
         c.group.record = &c.group.outbox[0].abort
-        c.group.tick_ns = <int64_t> (self.config.tick_ms * 1e6)
+        c.group.tick_ns = <int64_t> (self.config.internals.tick_ms * 1e6)
         c.free_until = c.nslots
-        c.outbox_stores = max(self.config.stores, 0)
+        c.outbox_stores = max(self.config.internals.stores, 0)
         c.output_streaming_nbytes = UINT64_MAX
         c.own = c.group.outbox[rank]
         return 0
@@ -601,13 +602,14 @@ cdef class Engine:
     def account(self):
         """What each rank is in and waits for, as text; empty if this process must not access the memory."""
         cdef int j, nlooks = min(self.c.group.size, 8 * <int> SHMRING_LATE_NBYTES)
-        copies = bytearray(nlooks * COPY_NBYTES)      # made before the check
+        cdef Py_ssize_t nbytes = control_nbytes()
+        copies = bytearray(nlooks * nbytes)      # made before the check
         cdef char *at = copies
-        if self.is_closed or self.is_inherited:
+        if self.is_closed or self.is_inherited or self.describe is None:
             return ""
         for j in range(nlooks):
-            memcpy(at + j * COPY_NBYTES, (<Mapping> self.mappings[j]).address, COPY_NBYTES)
-        return account([look(bytes(copies[j * COPY_NBYTES:(j + 1) * COPY_NBYTES])) for j in range(nlooks)])
+            memcpy(at + j * nbytes, (<Mapping> self.mappings[j]).address, nbytes)
+        return self.describe([bytes(copies[j * nbytes:(j + 1) * nbytes]) for j in range(nlooks)])
 
     @property
     def segments(self):
@@ -703,12 +705,12 @@ cdef class Engine:
         return self.diagnose()
 
     def leave_at_exit(self):
-        """At exit: close, after an abort if an uncaught exception ended the interpreter (engine/lifecycle.py)."""
+        """At exit: close, after an abort if an uncaught exception ended the interpreter (base/lifecycle.py)."""
         reason = exit_reason()
         if reason is not None and not (self.is_closed or self.is_inherited or self.is_broken):
             self.abort(reason)
         self.close()
 
     def disown(self):
-        """In a forked child: this process is not the rank and has nothing to close (`shmring.engine.lifecycle`)."""
+        """In a forked child: this process is not the rank and has nothing to close (`shmring.base.lifecycle`)."""
         self.is_inherited = True

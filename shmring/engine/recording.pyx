@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import time
+import uuid
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset, strncpy
@@ -30,6 +31,7 @@ from shmring.sync.backoff cimport now_ns
 
 from shmring.engine.signature import explain
 from shmring.memory.mapping import allocate
+from shmring.memory.segment import boot_id
 
 HEADER_NBYTES = 4096
 RECORD_NBYTES = sizeof(record_t)
@@ -66,7 +68,7 @@ cdef class Trace:
             raise ValueError(f"calls={calls!r}: must be a number from 1 to {1 << 26}")
         os.makedirs(directory, exist_ok=True)
         facts = {"format": FORMAT, "calls": calls, "pid": os.getpid(), "command": " ".join(sys.argv)[:500],
-                 "boot_id": boot_id(), "epoch_ns": time.time_ns() - time.monotonic_ns(), **facts}
+                 "boot_id": uuid.UUID(bytes=boot_id()).hex, "epoch_ns": time.time_ns() - time.monotonic_ns(), **facts}
         name = re.sub(r"[^A-Za-z0-9_.]+", "_", facts["name"])[:40]
         stem = f"{name}.{facts['group'][:8]}.r{facts['rank']}.{os.getpid()}.{time.monotonic_ns()}"
         self.path = os.path.join(os.path.abspath(directory), stem + SUFFIX)
@@ -133,15 +135,6 @@ cdef void note_message(timeline_t *t, int kind, int peer, int tag, uint64_t nbyt
     record.peer = peer
     record.end_ns = record.start_ns
     record.start_ns = <uint64_t> started_ns
-
-
-def boot_id():
-    """Which boot of this machine it is; empty where that cannot be read. Monotonic clocks of one boot agree."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 # ---- ranges of a profiler --------------------------------------------------------------------------------------------

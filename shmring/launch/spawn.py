@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from shmring.base.lifecycle import in_child
 from shmring.bootstrap.environment import rank_variables
-from shmring.engine.lifecycle import in_child
 from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.by_value import check_portable

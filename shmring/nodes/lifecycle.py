@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from shmring.base import lifecycle
 from shmring.communicator import Communicator
 from shmring.config import Config
-from shmring.engine import lifecycle
 from shmring.errors import (
     AbortedError,
     BrokenError,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from shmring.engine import lifecycle
+from shmring.base import lifecycle
 from shmring.errors import CollectiveTimeoutError, PeerLostError
 from shmring.nodes.mpi_transfers import MpiTransfers
 from shmring.nodes.wire import Channel, Wire, WireError

@@ -66,7 +66,7 @@ cdef class Matching:
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
-            o.laps.kind = stores_of(max(engine.config.stores, 0))
+            o.laps.kind = stores_of(max(engine.config.internals.stores, 0))
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))

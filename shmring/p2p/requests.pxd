@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
+from shmring.base.future cimport Future
 from shmring.sync.backoff cimport be_patient, patience_t
 
 cdef enum:
@@ -54,7 +55,7 @@ cdef class Messages:
     cdef bint await_all(self, list requests, wait_t *wait) except -1
 
 
-cdef class Request:
+cdef class Request(Future):
     cdef Messages owner
     cdef int64_t started_ns        # 0: not recorded (engine/recording.pyx)
     cdef int kind
@@ -69,6 +70,8 @@ cdef class Request:
     cdef list callbacks
     cdef object __weakref__
 
+    cpdef _settle(self, timeout)
+    cpdef _value(self)
     cdef int settle(self, int64_t timeout_ns) except -1
 
 

@@ -5,8 +5,8 @@ that others own; in its *result* round R(k) every owner stages its folded slice.
 C(k+1), folds chunk k and collects chunk k-1, so the rounds go C0 C1 R0 C2 R1 C3 R2 ... and only the first and the last
 wait are exposed. A rank never stages the slice that it owns.
 
-Example: an all-reduce of three ranks in two chunks, all steps of every rank. ``1b`` is the second slice of chunk 1; rank
-0 owns slices a, rank 1 slices b, rank 2 slices c.
+Example: an all-reduce of three ranks in two chunks, all steps of every rank. ``1b`` is the second slice of chunk 1;
+rank 0 owns slices a, rank 1 slices b, rank 2 slices c.
 
 ===========  ===========  ===========
 rank 0       rank 1       rank 2
@@ -30,8 +30,8 @@ await R1     await R1     await R1
 copy 1b 1c   copy 1c 1a   copy 1a 1b
 ===========  ===========  ===========
 
-*stage* copies from the input to the rank's slot of the round that is published next; *fold* loads the own slice from the
-input and from the C slots of the other ranks, and stores it to the output and to the rank's R slot; *copy* loads a
+*stage* copies from the input to the rank's slot of the round that is published next; *fold* loads the own slice from
+the input and from the C slots of the other ranks, and stores it to the output and to the rank's R slot; *copy* loads a
 result from its owner's R slot. The first claim covers all rounds before R0, too. Nothing is released after C0: the end
 of the plan releases the rest.
 """
@@ -96,8 +96,8 @@ class Slices:
     def loops(self) -> tuple[Loop, ...]:
         loops: list[Loop] = []
         once, k = self.iteration(0), 1
-        # Iteration k stages chunk k + 1, folds chunk k and collects chunk k - 1. All three are full chunks for k from 1 to
-        # full - 2: these iterations are alike but for the number of the chunk, and become one loop. Iteration 0 has
+        # Iteration k stages chunk k + 1, folds chunk k and collects chunk k - 1. All three are full chunks for k from 1
+        # to full - 2: these iterations are alike but for the number of the chunk, and become one loop. Iteration 0 has
         # nothing to collect and stages two chunks; the iterations from full - 1 on meet the remainder, or have nothing
         # to stage.
         repeats = self.full - 2

@@ -135,7 +135,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
     if is_ready(g, counter, rank, need):
         if patience.stage != FRESH:      # since the last call, which returned UNREADY
             count_wait(g, own, patience)
-            patience.stage = FRESH
+            end_wait(patience, NULL)      # no sleep is announced between two calls
         return READY
     sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
                         spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 import shmring
-from shmring.engine import lifecycle
+from shmring.base import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import discover_nodes
 from shmring.torch.gloo_wire import GlooWire

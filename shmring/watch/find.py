@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shmring.engine.abort_errors import error_of
-from shmring.engine.account import Standing, culprits, standings
-from shmring.engine.inspect import LOOK_NBYTES, OutboxLook, look
 from shmring.memory.open_files import OpenFile, open_files
 from shmring.memory.spelling import user_prefix
+from shmring.observe.account import Standing, culprits, standings
+from shmring.observe.look import LOOK_NBYTES, OutboxLook, look
 from shmring.watch.processes import Process, process
 
 MOST_RANKS = 16384  # more than a communicator can have

@@ -6,7 +6,7 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t
 from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
-                           shmring_call, shmring_comm, shmring_import, shmring_plan)
+                           shmring_call, shmring_comm, shmring_import, shmring_plan, shmring_all_reduce)
 from shmring.collective.schedule cimport fill_eager
 from shmring.communicator cimport Communicator
 from shmring.engine.eager cimport eager_t
@@ -48,7 +48,7 @@ cdef class Loops:
         cdef int64_t failures = 0
         with nogil:
             for _ in range(times):
-                failures += api.all_reduce(self.handle, &self.x, &self.x, 1, SHMRING_FLOAT64, SHMRING_SUM,
+                failures += shmring_all_reduce(api, self.handle, &self.x, &self.x, 1, SHMRING_FLOAT64, SHMRING_SUM,
                                            SHMRING_DEFAULT_TIMEOUT) != 0
         return failures
 

@@ -12,7 +12,7 @@ from support.inputs import same_bits, values
 from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
-from shmring.engine.inspect import LOOK_NBYTES, look
+from shmring.observe.look import LOOK_NBYTES, look
 
 SLOTS = {"slot_nbytes": 65536}
 

@@ -18,7 +18,6 @@ from support.waits import until_ended, until_waiting
 
 import shmring
 from shmring import ANY_SOURCE, ANY_TAG
-from shmring.engine.inspect import LOOK_NBYTES, look
 from shmring.errors import (
     AbortedError,
     BrokenError,
@@ -31,6 +30,7 @@ from shmring.errors import (
 )
 from shmring.kernel.reduce import STORES
 from shmring.memory import spelling, syscalls
+from shmring.observe.look import LOOK_NBYTES, look
 
 GROUPS = [n for n in RANKS if n > 1]
 TINY = {"pair_queue_nbytes": 4096}  # pieces of 512 bytes

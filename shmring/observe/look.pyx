@@ -7,21 +7,22 @@ from typing import NamedTuple
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_LATE, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
-                                SHMRING_NWAYS, SHMRING_PAGE_NBYTES, SHMRING_PLACE_NBYTES, shmring_abort,
+from shmring._c.layout cimport (SHMRING_HEADER_NBYTES, SHMRING_NCOSTS, SHMRING_NSLOTS_MAX,
+                                SHMRING_NWAYS, SHMRING_PLACE_NBYTES, shmring_abort,
                                 shmring_header, shmring_outbox)
-from shmring.engine.signature cimport kept_signature, short_signature
+from shmring.engine.engine cimport record_of
+from shmring.engine.outbox cimport control_nbytes
+from shmring.engine.signature cimport kept_signature, root_of, short_signature
+from shmring.sync.abort cimport WRITTEN
+from shmring.sync.group cimport CONSUMED
 from shmring.sync.liveness cimport DEAD, liveness_state
-from shmring.sync.wait_graph cimport awaited_rank
+from shmring.sync.wait_graph cimport awaited_counter, awaited_number, awaited_rank
 
-from shmring.engine.abort_errors import Record, cause_of
+from shmring.engine.abort_errors import Record
 from shmring.engine.signature import explain
 from shmring.memory.header import OUTBOX, unpack
 
-cdef enum:
-    WRITTEN = 2      # the state of an abort record (sync/abort.pyx)
-
-LOOK_NBYTES = SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES
+LOOK_NBYTES = control_nbytes()
 
 
 class Wait(NamedTuple):
@@ -48,7 +49,7 @@ class OutboxLook(NamedTuple):
     calls, nbytes : int
         Collectives begun, and bytes of the arrays in them.
     wait : Wait or None
-        Its last long wait, which may be over: see `shmring.engine.account`.
+        Its last long wait, which may be over: see `shmring.observe.account`.
     waiting_since : int
     is_asleep : bool
         Whether a thread of the rank sleeps now.
@@ -148,18 +149,16 @@ def look(bytes pages not None):
     cdef shmring_header header
     cdef shmring_outbox box
     cdef object facts = unpack(pages) if len(pages) >= LOOK_NBYTES else None
-    cdef uint64_t word
     if facts is None or facts.kind != OUTBOX or not 0 <= facts.rank < facts.size:
         return None
     memcpy(&header, <const char *> pages, sizeof(header))
     memcpy(&box, <const char *> pages + SHMRING_HEADER_NBYTES, sizeof(box))
-    word = box.last_wait
     return OutboxLook(
         facts, header.attached, liveness_state(&header.liveness) == DEAD, box.left != 0, box.published, box.consumed,
         explain(box.current) if box.current else "", box.calls, box.nbytes,
-        Wait("consumed" if word >> 1 & 1 else "published", awaited_rank(word), word >> 18) if word else None,
+        wait_of(box.last_wait),
         box.waiting_since, box.asleep != 0 or box.pair_queues_asleep != 0, box.waited_ns,
-        explain(box.awaiting) if box.awaiting else "", <int> (box.awaiting >> 36 & 0x3FFF) - 1, box.awaiting_since,
+        explain(box.awaiting) if box.awaiting else "", root_of(box.awaiting), box.awaiting_since,
         text_of(box.place.text, SHMRING_PLACE_NBYTES) if box.current and box.place.number == box.calls else "",
         (text_of(box.message_place.text, SHMRING_PLACE_NBYTES)
          if box.awaiting and box.message_place.number == box.awaiting_since else ""),
@@ -169,10 +168,13 @@ def look(bytes pages not None):
 
 
 cdef object failure_of(shmring_abort *r):
-    cdef int j
-    late, reason = (), ""
-    if r.cause == SHMRING_LATE:
-        late = tuple([j for j in range(8 * <int> sizeof(r.late)) if r.late[j >> 3] >> (j & 7) & 1])
-    else:
-        reason = text_of(r.reason, sizeof(r.reason))
-    return Record(cause_of(r.cause), r.by, r.about, 0, r.round, r.mine, r.theirs, reason, late)
+    record = record_of(r, 0)
+    reason = "".join([c if c.isprintable() else "?" for c in record.reason])
+    return record._replace(reason=reason)
+
+
+cdef object wait_of(uint64_t word):
+    if word == 0:
+        return None
+    return Wait("consumed" if awaited_counter(word) == CONSUMED else "published", awaited_rank(word),
+                awaited_number(word))

@@ -2,8 +2,8 @@
 
 import os
 
-from shmring.engine import lifecycle
-from shmring.engine.lifecycle import Stage
+from shmring.base import lifecycle
+from shmring.base.lifecycle import Stage
 
 
 class Thing:

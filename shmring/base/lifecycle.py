@@ -37,6 +37,7 @@ class Tracked(Protocol):
 
 _tracked: dict[Stage, weakref.WeakSet[Tracked]] = {stage: weakref.WeakSet() for stage in Stage}
 _in_child: list[Callable[[], None]] = []
+_at_exit: list[Callable[[], None]] = []
 
 
 def track(thing: Tracked, stage: Stage) -> None:
@@ -55,6 +56,12 @@ def in_child(renew: Callable[[], None]) -> Callable[[], None]:
     return renew
 
 
+def at_exit(release: Callable[[], None]) -> Callable[[], None]:
+    """Have ``release()`` called at exit, after all objects have left. A decorator."""
+    _at_exit.append(release)
+    return release
+
+
 def leave(last: Stage) -> None:
     """Let all objects up to and including those of stage ``last`` leave."""
     for stage in Stage:
@@ -68,8 +75,16 @@ def leave(last: Stage) -> None:
 
 def exit_reason() -> str | None:
     """The uncaught exception that ends the interpreter, as text for peers; None if there is none."""
+    if hasattr(sys, "ps1"):  # interactive, also in a notebook: it has gone on after each uncaught exception
+        return None
     failure = getattr(sys, "last_value", None)  # set where an uncaught exception was printed
     return None if failure is None else f"exited with {type(failure).__name__}: {failure}"
+
+
+def _leave_all() -> None:
+    leave(Stage.ENGINE)
+    for release in _at_exit:
+        release()
 
 
 def _disown_all() -> None:
@@ -81,4 +96,4 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
-atexit.register(leave, Stage.ENGINE)
+atexit.register(_leave_all)

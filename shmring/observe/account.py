@@ -9,7 +9,8 @@ import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from shmring.engine.inspect import OutboxLook
+from shmring.observe.look import OutboxLook, look
+from shmring.placement.sysfs import spans
 
 Looks = Sequence["OutboxLook | None"]
 Node = TypeVar("Node", bound=Hashable)
@@ -104,14 +105,7 @@ def culprits(edges: Mapping[Node, Collection[Node]]) -> tuple[set[Node], set[Nod
 
 def ranks_text(ranks: Collection[int]) -> str:
     """``rank 3``, or ``ranks 0-2, 5``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"rank{'' if len(ranks) == 1 else 's'} {text}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans(sorted(ranks), ', ')}"
 
 
 def duration(nanoseconds: float) -> str:
@@ -139,6 +133,11 @@ def account(looks: Looks, now_ns: int | None = None) -> str:
     if cycle:
         lines.append(f"{ranks_text(cycle)} wait for one another: none of them can go on")
     return "\n".join(lines)
+
+
+def account_of_copies(pages: Sequence[bytes]) -> str:
+    """The account, of copies of the headers and control areas of the ranks (`Engine.account`)."""
+    return account([look(one) for one in pages])
 
 
 def _deed(standing: Standing, look: OutboxLook | None) -> str:
