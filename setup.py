@@ -42,7 +42,7 @@ COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "place
 SHARED_UTILITY = "shmring._cython"
 SHARED_OPTIONS = {"shared_utility_qualified_name": SHARED_UTILITY}
 if "shared_utility_features_disabled" in default_options:
-    SHARED_OPTIONS["shared_utility_features_disabled"] = ["MemoryView", "AutoPickle", "PythonClasses"]
+    SHARED_OPTIONS["shared_utility_features_disabled"] = ["MemoryView", "AutoPickle"]
 
 # -ffp-contract=off: a fused multiply-add rounds once where the baseline kernel rounds twice,
 # so the instruction sets would disagree in the last bit.

@@ -852,8 +852,11 @@ def test_an_error_in_giving_back_a_name_does_not_hide_the_first_one(name, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(segments, "stamp", interrupt)
-        with pytest.raises(KeyboardInterrupt, match="the first one"):
+        try:  # not pytest.raises, which would keep the claim by the traceback
             create(name, NBYTES, kind=ARRAY)
+        except KeyboardInterrupt as error:
+            found = str(error)
+    assert found == "the first one"
     monkeypatch.undo()
     gc.collect()
     create(name, NBYTES, kind=ARRAY).close()
