@@ -72,6 +72,11 @@ cdef class Communicator:
         return self.engine.config
 
     @property
+    def nodes(self):
+        """The ranks of each node of a communicator over several machines; None: all ranks are on this machine."""
+        return None
+
+    @property
     def is_closed(self):
         """Whether `close` was called here."""
         return self.engine.is_closed
@@ -859,8 +864,8 @@ cdef class Communicator:
         Notes
         -----
         Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
-        `scatter` with counts, large arrays in pieces.
+        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large arrays
+        in pieces.
         """
         return _objects.scatter_object(self, objs, root, timeout)
 

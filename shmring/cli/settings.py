@@ -1,12 +1,13 @@
-"""The settings in the environment that commands read: parsed before a command starts, so that a bad one is no failure."""
+"""The settings in the environment that commands read, parsed before a command starts: a bad one is no failure of it."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 from shmring.config import configure
 
-# Command -> what it reads. `run` only passes the others on, and `info` shows a bad setting of a communicator in its place.
+# Command -> what it reads. `run` passes the others on, and `info` shows a bad setting of a communicator in its place.
 _READ = {
     "run": ("file prefix",),
     "top": ("kernel", "file prefix"),
@@ -40,4 +41,9 @@ def _topology() -> None:
     importlib.import_module("shmring.placement.topology_file").topology()
 
 
-_PARSERS = {"kernel": _kernel, "file prefix": _file_prefix, "topology": _topology, "communicator": configure}
+_PARSERS: dict[str, Callable[[], object]] = {
+    "kernel": _kernel,
+    "file prefix": _file_prefix,
+    "topology": _topology,
+    "communicator": configure,
+}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.errors import MismatchError, ObjectError
+from shmring.errors import MismatchError
 from shmring.objects.codec import Dumped, empty_buffers
 
 # Five cache lines of an eager message: most small objects fit.
@@ -53,6 +53,7 @@ class ObjectHeader(NamedTuple):
     longest: PackedSize
     """The largest sizes in all headers of the same sender."""
     inline: memoryview
+    sender: int
 
 
 NOTHING = PackedSize(0, 0)
@@ -82,15 +83,8 @@ def read_headers(rank: int, raw: np.ndarray, ranks: Sequence[int], call: ObjectC
                 f"ranks disagree: rank {rank} called {_in_words(call, root)}, rank {r} called {theirs}", (rank, r)
             )
         inline = memoryview(row)[_HEADER.size : _HEADER.size + min(sizes[0], INLINE_NBYTES)]
-        headers.append(ObjectHeader(bool(failed), PackedSize(*sizes[:2]), PackedSize(*sizes[2:]), inline))
+        headers.append(ObjectHeader(bool(failed), PackedSize(*sizes[:2]), PackedSize(*sizes[2:]), inline, r))
     return headers
-
-
-def raise_failed(headers: Sequence[ObjectHeader], ranks: Sequence[int], cause: BaseException | None) -> None:
-    """Raise the error of the first rank that could not pickle its object."""
-    for header, r in zip(headers, ranks, strict=True):
-        if header.failed:
-            raise ObjectError(bytes(header.inline).decode("utf-8", "replace"), r) from cause
 
 
 def size_of(packed: Dumped | None) -> PackedSize:
@@ -103,11 +97,6 @@ def size_of(packed: Dumped | None) -> PackedSize:
 def longest_of(sizes: Sequence[PackedSize]) -> PackedSize:
     """The largest stream and the largest buffers, which may be of different objects."""
     return PackedSize(max((s.stream for s in sizes), default=0), max((s.buffers for s in sizes), default=0))
-
-
-def exceeds_header(nbytes: PackedSize) -> bool:
-    """Whether an object of this size has bytes that do not fit in its header."""
-    return nbytes.stream > INLINE_NBYTES or nbytes.buffers > 0
 
 
 def _in_words(call: int, root: int) -> str:

@@ -27,16 +27,15 @@ from shmring.collective.object_transfer import (
     ObjectCall,
     ObjectHeader,
     PackedSize,
+    Received,
     carry,
-    exceeds_header,
     longest_of,
-    raise_failed,
     read_headers,
     size_of,
     write_header,
 )
 from shmring.errors import ObjectError
-from shmring.objects.codec import dump, empty_buffers, load, require_pickle
+from shmring.objects.codec import Dumped, dump, empty_buffers, load, require_pickle
 
 
 def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
@@ -44,81 +43,65 @@ def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
     _check_call(comm, timeout)
     root = checked_rank(root, comm.size, "root")
     is_root = comm.rank == root
-    own, packed, cause = _pack_all(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root)
-    raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
 
-    def exchange() -> tuple[ObjectHeader, Any, Sequence]:
-        comm.broadcast(raw, root=root, timeout=timeout)
-        (header,) = _read(comm, raw, [root], ObjectCall.BROADCAST, root)
-        if header.failed:
-            return header, None, ()
-        stream = packed[0].header if is_root else header.inline
-        if header.nbytes.stream > INLINE_NBYTES:
-            stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
+    def exchange_headers(own):
+        return comm.broadcast(own if is_root else _empty_headers(1), root=root, timeout=timeout)
+
+    def follow(packed, headers):
+        stream = packed[0].header if is_root else headers[0].inline
+        if headers[0].nbytes.stream > INLINE_NBYTES:
+            stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(headers[0].nbytes.stream, np.uint8)
             comm.broadcast(stream, root=root, timeout=timeout)
-        buffers = [np.frombuffer(b, np.uint8) for b in packed[0].buffers] if is_root else empty_buffers(stream)
-        for buffer in buffers:
-            comm.broadcast(buffer, root=root, timeout=timeout)
-        return header, stream, buffers
+        buffers = packed[0].buffers if is_root else empty_buffers(stream, root)
+        _broadcast_all(comm, buffers, root, timeout)
+        return stream, buffers
 
-    header, stream, buffers = _in_turn(comm, exchange)
-    raise_failed([header], [root], cause)
-    return obj if is_root else load(stream, buffers, root)
+    received = _transfer(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root, exchange_headers, follow)
+    return obj if is_root else _load(received, root)
 
 
 def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
     """See `Communicator.gather_object`."""
     _check_call(comm, timeout)
     root = checked_rank(root, comm.size, "root")
-    own, packed, cause = _pack_all(comm, ObjectCall.GATHER, [obj], root)
-    everyone = range(comm.size)
+    is_root = comm.rank == root
 
-    def move(block, _sent, counts):
-        return comm.gather(block, root=root, counts=counts, timeout=timeout)
+    def exchange_headers(own):
+        return comm.all_gather(own[0], timeout=timeout)
 
-    def exchange() -> tuple[list[ObjectHeader], list]:
-        headers = _read(comm, comm.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
-        if any(header.failed for header in headers):
-            return headers, []
+    def move(block, _counts, received_counts):
+        return comm.gather(block, root=root, counts=received_counts, timeout=timeout)
+
+    def follow(packed, headers):
         sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
-        wanted = headers if comm.rank == root else []
-        sent = [packed[0] if comm.rank != root else None]
-        return headers, carry(sent, [sizes[comm.rank]], wanted, sizes, longest_of(sizes), move)
+        wanted = headers if is_root else []
+        return carry([None] if is_root else packed, [sizes[comm.rank]], wanted, sizes, longest_of(sizes), move)
 
-    headers, received = _in_turn(comm, exchange)
-    raise_failed(headers, everyone, cause)
-    return _unpack_all(comm, received, obj) if comm.rank == root else None
+    received = _transfer(comm, ObjectCall.GATHER, [obj], root, exchange_headers, follow)
+    return _load_all(comm, received, obj) if is_root else None
 
 
 def all_gather_object(comm: Any, obj: Any, timeout) -> list:
     """See `Communicator.all_gather_object`."""
     _check_call(comm, timeout)
-    own, packed, cause = _pack_all(comm, ObjectCall.ALL_GATHER, [obj], -1)
-    everyone = range(comm.size)
 
-    def move(block, _sent, counts):
-        return comm.all_gather(block, counts=counts, timeout=timeout)
+    def exchange_headers(own):
+        return comm.all_gather(own[0], timeout=timeout)
 
-    def exchange() -> tuple[list[ObjectHeader], list]:
-        headers = _read(comm, comm.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
-        if any(header.failed for header in headers):
-            return headers, []
+    def move(block, _counts, received_counts):
+        return comm.all_gather(block, counts=received_counts, timeout=timeout)
+
+    def follow(packed, headers):
         sizes = [header.nbytes for header in headers]
         longest = longest_of(sizes)
-        by_broadcast = longest.buffers > PIECE_NBYTES
-        if by_broadcast:
-            longest = longest._replace(buffers=0)
-        received = carry(packed, [sizes[comm.rank]], headers, sizes, longest, move)
-        for r, (_, buffers) in enumerate(received if by_broadcast else ()):
-            if r == comm.rank:
-                buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
-            for buffer in buffers:
-                comm.broadcast(buffer, root=r, timeout=timeout)
-        return headers, received
+        if longest.buffers <= PIECE_NBYTES:
+            return carry(packed, [sizes[comm.rank]], headers, sizes, longest, move)
+        received = carry(packed, [sizes[comm.rank]], headers, sizes, longest._replace(buffers=0), move)
+        for r, (_, buffers) in enumerate(received):
+            _broadcast_all(comm, packed[0].buffers if r == comm.rank else buffers, r, timeout)
+        return received
 
-    headers, received = _in_turn(comm, exchange)
-    raise_failed(headers, everyone, cause)
-    return _unpack_all(comm, received, obj)
+    return _load_all(comm, _transfer(comm, ObjectCall.ALL_GATHER, [obj], -1, exchange_headers, follow), obj)
 
 
 def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
@@ -127,53 +110,39 @@ def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
     root = checked_rank(root, comm.size, "root")
     is_root = comm.rank == root
     objs = _one_per_rank(comm, objs) if is_root else []
-    own, packed, cause = _pack_all(comm, ObjectCall.SCATTER, objs, root)
+
+    def exchange_headers(own):
+        return comm.broadcast(own if is_root else _empty_headers(comm.size), root=root, timeout=timeout)
 
     def move(block, counts, received_counts):
         out = np.empty(sum(received_counts), np.uint8)
         return comm.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
-    def exchange() -> tuple[ObjectHeader, list]:
-        raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
-        comm.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
-        (header,) = _read(comm, raw, [root], ObjectCall.SCATTER, root)
-        if header.failed:
-            return header, []
-        sizes = [header.nbytes] * comm.size
-        if exceeds_header(header.longest):
-            table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
-            sizes = [PackedSize(*row) for row in comm.broadcast(table, root=root, timeout=timeout).tolist()]
-        return header, carry(packed, sizes, [header], [sizes[comm.rank]], header.longest, move)
+    def follow(packed, headers):
+        sizes = [header.nbytes for header in headers]
+        return carry(packed, sizes, [headers[comm.rank]], [sizes[comm.rank]], longest_of(sizes), move)
 
-    header, received = _in_turn(comm, exchange)
-    raise_failed([header], [root], cause)
-    if is_root:
-        return objs[root]
-    stream, buffers = received[0]
-    return load(stream, buffers, root)
+    received = _transfer(comm, ObjectCall.SCATTER, objs, root, exchange_headers, follow)
+    return objs[root] if is_root else _load(received[0], root)
 
 
 def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
     """See `Communicator.all_to_all_object`."""
     _check_call(comm, timeout)
     objs = _one_per_rank(comm, objs)
-    own, packed, cause = _pack_all(comm, ObjectCall.ALL_TO_ALL, objs, -1)
-    everyone = range(comm.size)
+
+    def exchange_headers(own):
+        return comm.all_to_all(own, timeout=timeout)
 
     def move(block, counts, received_counts):
         return comm.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
-    def exchange() -> tuple[list[ObjectHeader], list]:
-        headers = _read(comm, comm.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
-        if any(header.failed for header in headers):
-            return headers, []
+    def follow(packed, headers):
         longest = longest_of([header.longest for header in headers])
-        sizes = [header.nbytes for header in headers]
-        return headers, carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
+        return carry(packed, [size_of(p) for p in packed], headers, [h.nbytes for h in headers], longest, move)
 
-    headers, received = _in_turn(comm, exchange)
-    raise_failed(headers, everyone, cause)
-    return _unpack_all(comm, received, objs[comm.rank])
+    received = _transfer(comm, ObjectCall.ALL_TO_ALL, objs, -1, exchange_headers, follow)
+    return _load_all(comm, received, objs[comm.rank])
 
 
 # ---- what the calls share -------------------------------------------------------------------------------------------
@@ -194,7 +163,36 @@ def _one_per_rank(comm: Any, objs) -> Sequence:
     return objs
 
 
-def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, BaseException | None]:
+def _transfer(
+    comm: Any,
+    call: ObjectCall,
+    objs: Sequence,
+    root: int,
+    exchange_headers: Callable[[np.ndarray], np.ndarray],
+    follow: Callable[[list, list[ObjectHeader]], Any],
+) -> Any:
+    """Pack ``objs`` and exchange their headers; return what ``follow`` returns, which moves what they do not hold.
+
+    If a rank could not pickle an object, nothing follows, and all ranks raise its `ObjectError`.
+    """
+    own, packed, cause = _pack_all(comm, call, objs, root)
+
+    def exchange() -> tuple[ObjectHeader | None, Any]:
+        raw = exchange_headers(own)
+        senders = [root] * len(raw) if call in (ObjectCall.BROADCAST, ObjectCall.SCATTER) else range(comm.size)
+        headers = read_headers(comm.rank, raw, senders, call, root)
+        failed = next((header for header in headers if header.failed), None)
+        return failed, None if failed else follow(packed, headers)
+
+    failed, received = _in_turn(comm, exchange)
+    if failed:
+        raise ObjectError(bytes(failed.inline).decode("utf-8", "replace"), failed.sender) from cause
+    return received
+
+
+def _pack_all(
+    comm: Any, call: ObjectCall, objs: Sequence, root: int
+) -> tuple[np.ndarray, list[Dumped | None], BaseException | None]:
     """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
 
     An object that this rank scatters to itself is not packed; its header is empty.
@@ -207,18 +205,29 @@ def _pack_all(comm: Any, call: ObjectCall, objs: Sequence, root: int) -> tuple[n
         header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
         return np.stack([header] * len(objs)), [], error.__cause__
     sizes = [size_of(p) for p in packed]
-    headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
+    headers = _empty_headers(len(packed))
     for row, p, nbytes in zip(headers, packed, sizes, strict=True):
         row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
     return headers, packed, None
 
 
-def _read(comm: Any, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
-    return read_headers(comm.rank, raw, ranks, call, root)
+def _empty_headers(count: int) -> np.ndarray:
+    return np.empty((count, OBJECT_HEADER_NBYTES), np.uint8)
 
 
-def _unpack_all(comm: Any, received: Sequence, own: object) -> list:
-    return [own if r == comm.rank else load(stream, buffers, r) for r, (stream, buffers) in enumerate(received)]
+def _broadcast_all(comm: Any, buffers: Sequence, root: int, timeout) -> None:
+    """Each from its own memory into the new memory of the receivers."""
+    for buffer in buffers:
+        comm.broadcast(np.frombuffer(buffer, np.uint8), root=root, timeout=timeout)
+
+
+def _load(received: Received, sender: int) -> Any:
+    stream, buffers = received
+    return load(stream, buffers, sender)
+
+
+def _load_all(comm: Any, received: Sequence[Received], own: object) -> list:
+    return [own if r == comm.rank else _load(parts, r) for r, parts in enumerate(received)]
 
 
 def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:
