@@ -7,23 +7,23 @@ order. A message that does not fit its receive stays where it is.
 
 As on one machine, messages progress while a thread is in a call of messages, and requests are those of
 `shmring.p2p.requests`. Any number of messages can be under way; a short one is done at once while its receiver has few
-envelopes to read, else when that has read some: each rank sends a *credit* for every `NCREDITED` envelopes.
+envelopes to read, else when that has read some: each rank sends a *credit* for 32 envelopes (`shmring.nodes.mailbox`).
 """
 
 import copy
 import os
 import struct
 import time
-from collections import deque
 from contextlib import suppress
 
 import numpy as np
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
+from shmring.nodes.mailbox cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Arrived, Mailbox
 from shmring.nodes.transfers cimport bytes_at
 from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
                                    can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
@@ -31,17 +31,13 @@ from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
 from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
-from shmring.errors import MessageError, MessageTimeoutError, PeerLostError, ShmringError
+from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
 from shmring.nodes.wire import SHORT_NBYTES, Channel, Deadline, WireError
 from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
 
 cnp.import_array()
 
 cdef enum:
-    MESSAGE, ACK, CREDIT, LEAVING       # kinds of envelopes
-    NFIELDS = 5                         # kind, number, tag, nbytes, code of the dtype, before the content
-    MOST_UNREAD = 64                    # envelopes to one rank, before its short messages wait for a credit
-    NCREDITED = 32
     YIELD_NS = 2_000_000                # a thread that waits lets others run so long before it sleeps between two looks
     LONGEST_NS = 1_000_000              # sleep
     PER_LOOK_NS = 20_000_000            # between two looks at the ranks of this node
@@ -55,36 +51,6 @@ cdef bint is_late(wait_t *wait) noexcept:
     if wait.patience.deadline_ns == 0:
         wait.patience.deadline_ns = deadline_of(wait.patience.timeout_ns)
     return is_past_deadline(&wait.patience)
-
-
-@cython.final
-cdef class Arrived:
-    """A message that no receive has matched."""
-
-
-@cython.final
-cdef class Mailbox:
-    """The envelopes to one rank, and their credits."""
-
-    def __init__(self, wire, int peer):
-        self.wire, self.peer = wire, peer
-        self.kept, self.without_room, self.long_sends = deque(), deque(), {}
-
-    cdef int post(self, int kind, uint64_t number, int tag, uint64_t nbytes, int code, object content) except -1:
-        envelope = np.empty(8 * NFIELDS + len(content), np.uint8)
-        envelope[:8 * NFIELDS].view(np.int64)[:] = kind, number, tag, nbytes, code
-        envelope[8 * NFIELDS:] = content
-        self.nsent += 1
-        self.kept.append((self.wire.send(envelope, self.peer, Channel.ENVELOPE), envelope))
-
-    cdef bint has_room_for(self, uint64_t number):
-        return number <= self.ncredited + MOST_UNREAD
-
-    cdef int flush(self, object left_s) except -1:
-        """Wait until the peer has received all envelopes."""
-        while self.kept:
-            self.wire.wait(self.kept.popleft()[0], self.peer, left_s)
-            self.is_read = True
 
 
 cdef class NodesMessages(Messages):
@@ -129,6 +95,9 @@ cdef class NodesMessages(Messages):
             self.posted.append(r)
             self.progress()
             return r
+        except BaseException:       # of a signal handler, too
+            self.turn.run(self.withdraw, r)
+            raise
         finally:
             self.leave()
 
@@ -295,6 +264,9 @@ cdef class NodesMessages(Messages):
                     raise MessageTimeoutError(f"{self.group.name}: {r!r}: no message arrived in time")
                 raise MessageTimeoutError(f"{self.group.name}: {r!r}: not received in time; it is still under way, so "
                                           "its memory must not be changed")
+        except BaseException:
+            self.turn.run(self.withdraw, r)
+            raise
         finally:
             self.leave()
         if r.error is not None:
@@ -378,10 +350,8 @@ cdef class NodesMessages(Messages):
         cdef Mailbox box = self.mailboxes[source]
         cdef Arrived arrived
         kind, number, tag, nbytes, code = envelope[:8 * NFIELDS].view(np.int64).tolist()
-        box.is_read = True
-        box.nreceived += 1
-        if box.nreceived % NCREDITED == 0 and source not in self.lost:
-            box.post(CREDIT, 0, 0, 0, 0, NOTHING)
+        if source not in self.lost:
+            box.note_read()
         if kind == MESSAGE:
             arrived = Arrived.__new__(Arrived)
             arrived.message, arrived.number = message_of(source, tag, nbytes, code), number
@@ -392,11 +362,8 @@ cdef class NodesMessages(Messages):
             self.wire.wait(work, source)
             self.finish(request, None, None)
         elif kind == CREDIT:
-            box.ncredited += NCREDITED
-            for _ in range(NCREDITED):
-                self.wire.wait(box.kept.popleft()[0], source)
-            while box.without_room and box.has_room_for(box.without_room[0][0]):
-                self.finish(box.without_room.popleft()[1], None, None)
+            for request in box.take_credit():
+                self.finish(request, None, None)
         else:
             self.left.add(source)
         return 0
@@ -437,6 +404,9 @@ cdef class NodesMessages(Messages):
             self.wire.wait(work, message.source, self.group._timeout_s)
         except WireError as error:
             raise self.group._break(error) from error
+        except BaseException as error:      # of a signal handler: the message is lost
+            self.group._break(AbortedError(f"{type(error).__name__} in a receive", self.group.local_rank))
+            raise
         self.turn.take()
         try:
             box = self.mailboxes[message.source]
