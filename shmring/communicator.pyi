@@ -160,7 +160,6 @@ class Communicator:
         collective: str,
         nbytes: int,
         root: int = 0,
-        *,
         op: str = "sum",
         dtype: str = "float32",
     ) -> str: ...

@@ -1212,7 +1212,7 @@ cdef class Communicator:
         """
         return self.engine.stats() | {"pair_queues": self.messages.stats()}
 
-    def explain(self, collective, nbytes, *, root=0, op="sum", dtype="float32"):
+    def explain(self, collective, nbytes, root=0, op="sum", dtype="float32"):
         """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
 
         Parameters
