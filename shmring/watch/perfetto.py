@@ -13,13 +13,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from shmring.engine.kinds import KINDS
 from shmring.watch.skew import whole_calls
 from shmring.watch.timeline import Timeline, kind_of, name_of, together
 
 Event = dict[str, Any]
 
-_FROM_ROOT = ("broadcast", "scatter", "broadcast_many")
-_TO_ROOT = ("reduce", "gather")
+_FROM_ROOT = {kind.name for kind in KINDS[1:] if kind.inputs == "root"}
+_TO_ROOT = {kind.name for kind in KINDS[1:] if kind.outputs == "root"}
 
 
 def write(timelines: list[Timeline], file: TextIO) -> int:

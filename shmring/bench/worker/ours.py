@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,32 +11,26 @@ import shmring
 from .backend import Backend as Base
 from .backend import Unsupported
 
-if TYPE_CHECKING:  # an older shmring, which another interpreter may have, has no such module
-    from shmring.shared.share import Shared
-
 # The arguments of each collective, on rank 0 and on the others.
 ARGUMENTS = {
-    "all_reduce": ("x", "x"),
-    "reduce": ("x", "x"),
-    "broadcast": ("x", "x"),
-    "all_gather": ("x, y", "x, y"),
+    **dict.fromkeys(("all_reduce", "reduce", "broadcast"), ("x", "x")),
+    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), ("x, y", "x, y")),
     "gather": ("x, y", "x"),
-    "reduce_scatter": ("x, y", "x, y"),
     "scatter": ("x, y", "None, y"),
-    "all_to_all": ("x, y", "x, y"),
     "barrier": ("", ""),
 }
-CALLS: dict[str, tuple[str, str]] = {
-    **{op: (f"comm.{op}({first})", f"comm.{op}({other})") for op, (first, other) in ARGUMENTS.items()},
-    "ping_pong": ("comm.send(x, partner); comm.recv(y, partner)", "comm.recv(y, partner); comm.send(x, partner)"),
-}
 BY_RANK = {"reduce_scatter": "x", "scatter": "x", "all_gather": "y", "gather": "y", "all_to_all": "xy"}
+# The calls of which a kind has no form.
+WITHOUT = {"shared": ("ping_pong", "barrier"), "share": ("ping_pong", "barrier"), "plan": ("ping_pong",)}
 
 
 class Backend(Base):
     """A rank of the communicator that `shmring run` or any other launcher makes."""
 
-    calls = CALLS
+    calls: ClassVar = {
+        **{op: (f"comm.{op}({first})", f"comm.{op}({other})") for op, (first, other) in ARGUMENTS.items()},
+        "ping_pong": ("comm.send(x, partner); comm.recv(y, partner)", "comm.recv(y, partner); comm.send(x, partner)"),
+    }
 
     def __init__(self, task: dict, barrier, rank: int) -> None:
         super().__init__(task, barrier, rank)
@@ -44,19 +38,17 @@ class Backend(Base):
         self.comm = shmring.init()
         self.version = f"shmring {shmring.__version__}"
         self.names = {"comm": self.comm}
-        self._moved: Shared | None = None
+        self._moved: Any = None
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
         return self.comm.empty(count, dtype) if self._kind == "shared" else super().empty(count, dtype)
 
     def statement(self, problem) -> str:
         op = problem.op
-        if op in ("ping_pong", "barrier") and self._kind in ("shared", "share"):
-            raise Unsupported(f"shared arrays make no difference to {op}")
+        if op in WITHOUT.get(self._kind, ()):
+            raise Unsupported(f"has no {op} of its own")
         if self._kind == "share" and not hasattr(self.comm, "share"):
             raise Unsupported("this version has no comm.share")
-        if op == "ping_pong" and self._kind == "plan":
-            raise Unsupported("there are no plans of messages")
         statement = super().statement(problem)
         if self._kind == "share":
             if self._moved is not None:

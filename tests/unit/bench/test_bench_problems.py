@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from shmring.bench import metrics
-from shmring.bench.worker.problem import PERIOD, SHAPES, Number, Problem
+from shmring.bench.worker import ours
+from shmring.bench.worker.problem import NONE, PERIOD, SHAPES, SHARE, SPLIT, WHOLE, Number, Problem
+from shmring.engine.kinds import COLLECTIVES
 
 OPS = [op for op in metrics.OPS if op != "barrier"]
 
@@ -111,3 +113,15 @@ def test_bfloat16_is_stored_as_ml_dtypes_has_it():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     integers = np.arange(257)
     assert np.array_equal(Number("bfloat16").encode(integers), integers.astype(ml_dtypes.bfloat16).view(np.uint16))
+
+
+@pytest.mark.parametrize("name", [op for op in metrics.OPS if op in COLLECTIVES and op != "barrier"])
+def test_the_tables_of_ranks_without_shmring_agree_with_that_of_the_kinds(name):
+    """A rank runs in interpreters that have no shmring, or an older one; so it cannot read the table."""
+    kind, in_place = COLLECTIVES[name], name in ("all_reduce", "reduce", "broadcast")
+    assert SHAPES[name][0] == (SHARE if kind.blocks_out and not kind.blocks_in else WHOLE)
+    assert SHAPES[name][1] == (NONE if in_place else SHARE if kind.blocks_in and not kind.blocks_out else WHOLE)
+    assert (name in SPLIT) == (kind.blocks_in or kind.blocks_out)
+    assert ours.BY_RANK.get(name, "") == "x" * kind.blocks_in + "y" * kind.blocks_out
+    first, other = ours.ARGUMENTS[name]
+    assert (first == other) == (not kind.has_root or in_place)
