@@ -1,9 +1,34 @@
-from typing import Any, final
+from types import TracebackType
+from typing import Any, Literal, final
 
-from shmring.ring.end import End
+from typing_extensions import Self
+
+class RingEnd:
+    role: str
+    def take(self) -> Self: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def peer(self) -> Literal["absent", "here", "closed", "lost"]: ...
+    @property
+    def peer_pid(self) -> int: ...
+
+class BareEnd(RingEnd):
+    @property
+    def nslots(self) -> int: ...
+    @property
+    def slot_nbytes(self) -> int: ...
 
 @final
-class Producer(End):
+class Producer(BareEnd):
     def __init__(self, buffer: Any) -> None: ...
     @property
     def tail(self) -> int: ...
@@ -16,7 +41,7 @@ class Producer(End):
     def abort(self) -> None: ...
 
 @final
-class Consumer(End):
+class Consumer(BareEnd):
     def __init__(self, buffer: Any) -> None: ...
     @property
     def head(self) -> int: ...
