@@ -40,8 +40,8 @@ COLD = {
         "arrays/dlpack", "base/timeouts", "base/unraisable", "bench/hardware_probe", "bootstrap/calibrate",
         "bootstrap/threads",
         "ring/eventfd", "channels/format", "shared/accesses", "collective/coalesced", "shared/registry",
-        "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "engine/inspect",
-        "engine/membership", "engine/outbox", "engine/place", "engine/signature", "memory/descriptor", "memory/header",
+        "collective/schedule", "collective/user_ops", "collective/varying", "engine/compiled_plan", "observe/look",
+        "engine/outbox", "engine/signature", "memory/descriptor", "memory/header",
         "memory/mapping", "shared/moved_pages", "memory/shm_calls", "nodes/flat", "placement/numa",
         "ring/inspect", "sync/liveness",
     )

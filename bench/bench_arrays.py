@@ -9,12 +9,10 @@ import array
 import platform
 import statistics
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import sides  # noqa: F401  which finds `support`
 from support import compiled
 
 arrays = compiled.load("array_hooks")

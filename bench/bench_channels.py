@@ -3,51 +3,18 @@
     python -m pytest bench/bench_channels.py
     python -m pytest bench/bench_channels.py --benchmark-disable     once each, to see that it runs
 
-Two processes on two processors. Beside others: ``python -m shmring.bench.channels``.
+Two processes on two processors. Beside others: ``shmring bench --channels``.
 """
 
 import os
 
 import numpy as np
 import pytest
+from sides import note
 
 import shmring
 
-CPUS = sorted(os.sched_getaffinity(0))
-pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="the two ends need a processor each")
-
 RECORD = np.dtype([("a", "f8"), ("b", "f8"), ("c", "i8"), ("d", "i8")])
-
-
-@pytest.fixture
-def child():
-    """``child(function, *args)`` runs it on the other processor; this process is pinned to the first."""
-    pids, affinity = [], os.sched_getaffinity(0)
-
-    def start(function, *args):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.sched_setaffinity(0, {CPUS[-1]})
-                function(*args)
-                status = 0
-            finally:
-                os._exit(status)
-        pids.append(pid)
-
-    os.sched_setaffinity(0, {CPUS[0]})
-    yield start
-    os.sched_setaffinity(0, affinity)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(pids)
-
-
-def note(benchmark, nbytes, messages):
-    """The messages and bytes of a round, as extra information."""
-    benchmark.extra_info.update(nbytes=nbytes, messages=messages)
-    if benchmark.stats:
-        seconds = benchmark.stats.stats.median
-        benchmark.extra_info.update(us_each=1e6 * seconds / messages, gb_per_s=nbytes * messages / seconds / 1e9)
 
 
 def echo(receiver, sender):

@@ -10,16 +10,13 @@ barriers took between the ranks just before it. That answers are right is for ``
 """
 
 import functools
-import os
 import time
-import uuid
 
 import numpy as np
 import pytest
+from sides import ranks
 
 import shmring
-
-CPUS = sorted(os.sched_getaffinity(0))
 
 
 def share(comm, x):
@@ -73,33 +70,12 @@ def follow(comm):
         play(comm, KINDS[order[0]], int(order[1]), int(order[2]))
 
 
-def pin(rank, threads):
-    """Bind the rank to as many processors as it has threads."""
-    os.sched_setaffinity(0, {CPUS[(rank * threads + k) % len(CPUS)] for k in range(threads)})
-
-
 @pytest.fixture(scope="module", params=[(2, 1), (4, 1), (2, 2)], ids=lambda p: f"{p[0]}-ranks-{p[1]}-threads")
 def comm(request):
     """Rank 0; the others are forked and follow."""
-    size, threads = request.param
-    session, affinity, children = uuid.uuid4().hex, os.sched_getaffinity(0), []
-    for rank in range(1, size):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                pin(rank, threads)
-                follow(shmring.init(rank=rank, size=size, session=session, threads=threads))
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-    pin(0, threads)
-    with shmring.init(rank=0, size=size, session=session, threads=threads) as comm:
+    with ranks(follow, *request.param) as comm:
         yield comm
         comm.broadcast(np.zeros(3, np.int64))
-        assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
-    os.sched_setaffinity(0, affinity)
 
 
 def lead(comm, kind, nbytes, times):

@@ -4,24 +4,18 @@
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_inference.py --deepspeed ~/DeepSpeed      its sources; needs ninja
 
 vLLM's operator takes part where a vLLM built for CPUs is installed and the number of ranks is one that it takes.
-Contenders take turns as in `bench_torch.py`, from which the clock is. The model has two layers of a Llama: attention to
+Contenders take turns as in `bench_torch.py`. The model has two layers of a Llama: attention to
 the tokens before, and a gated feed-forward, with heads and columns divided among the ranks and two sums in each layer.
 ``decoding`` is one token after 128 others, ``prefill`` a prompt. ``no sums`` leaves the sums out: arithmetic alone.
 """
 
-import argparse
 import os
-import subprocess
-import sys
 import time
-from glob import glob
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from bench_torch import DEEPSPEED, DIRECT, GLOO, Arena
-
-import shmring
+from bench_torch import DEEPSPEED, DIRECT, GLOO, arena_of, parser_of
+from sides import output_of, run_of
 
 VLLM, NOTHING = "vllm", "no sums"
 SIZES = (8 << 10, 256 << 10, 16 << 20)
@@ -140,43 +134,23 @@ def steps(arena, reducers):
 
 def main():
     """Run the rows asked for, on every rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="*", default=["sums", "steps"])
-    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes of the sums")
+    parser = parser_of(__doc__, ["sums", "steps"], SIZES)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prefill")
-    parser.add_argument("--seconds", type=float, default=4, help="for each row")
-    parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
-    parser.add_argument("--deepspeed", default="", metavar="FOLDER", help="DeepSpeed's sources")
-    args = parser.parse_args(namespace=argparse.Namespace(nodes=1))
-    import torch.distributed as dist
-
-    arena = Arena(args)
-    reducers = contenders(arena)
-    try:
+    parser.set_defaults(nodes=1)
+    args = parser.parse_args()
+    with arena_of(args) as arena:
+        reducers = contenders(arena)
         for row in args.rows:
             globals()[row](arena, reducers)
-    finally:
-        arena.comm.barrier()
-        if arena.deepspeed is not None and arena.comm.rank == 0:  # which leaves its names behind
-            for name in glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
-                os.unlink(name)
-        dist.destroy_process_group()
 
 
 @pytest.mark.torch
 def test_inference_beside_gloo(benchmark, tmp_path):
     """The whole program once, with one cycle and a small model."""
     pytest.importorskip("torch")
-    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "shmring", "run", "-n", "2", __file__, "--cycles", "1", "--width", "256"]
-
-    def run():
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert "of that in sums" in benchmark.pedantic(run, rounds=1)
+    command = run_of(2, __file__, "--cycles", "1", "--width", "256")
+    assert "of that in sums" in benchmark.pedantic(output_of, (tmp_path, *command), rounds=1)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,13 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-import shmring
+from sides import output_of, run_of
 
 CONTENDERS = ("shmring", "gloo")
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -87,15 +84,10 @@ def job(contender, n, sizes, turn_s, nturns):
     """Run one job; returns its figures."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "figures"
-        command = [sys.executable, "-m", "shmring", "run", "-n", str(n)]
-        command += ["--jax"] if contender == "shmring" else []
-        command += [__file__, "--job", str(answer), "--turn", str(turn_s), "--turns", str(nturns)]
-        command += ["--sizes", *map(str, sizes)]
-        # Elsewhere than in the checkout, which need not be compiled, with the shmring that this process has.
-        env = {**os.environ, "CONTENDER": contender, "PYTHONPATH": str(Path(shmring.__file__).parent.parent)}
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{contender}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        options = ["--job", str(answer), "--turn", str(turn_s), "--turns", str(nturns), "--sizes", *map(str, sizes)]
+        command = run_of(n, __file__, *options)
+        command[command.index(__file__) : command.index(__file__)] = ["--jax"] if contender == "shmring" else []
+        output_of(folder, *command, CONTENDER=contender)
         return json.loads(answer.read_text())
 
 

@@ -2,13 +2,14 @@
 
 A function with 1 and with 101 all-reduces of 4 bytes, ordered by effect and by token, on one rank: no rank waits for
 another, so what is measured is the binding. Below it, the same on two ranks, with the engine's part.
-`PYTHONPATH=tests python bench/bench_jax_functions.py [ranks]` prints the table.
+`python bench/bench_jax_functions.py [ranks]` prints the table.
 """
 
 import sys
 import time
 
 import pytest
+import sides  # noqa: F401  which finds `support`
 from support.jax_ranks import run_jax
 
 MORE, SLICES, TIMES = 100, 30, 20

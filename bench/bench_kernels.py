@@ -11,16 +11,14 @@ measured in turns with it.
 
 import sys
 import time
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import sides  # noqa: F401  which finds `support`
+from support import compiled
 
 from shmring.kernel import reduce
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support import compiled
 
 copy_array = compiled.load("array_hooks").copy_array
 KERNELS = reduce.kernels()["runnable"]

@@ -12,14 +12,14 @@ import contextlib
 import os
 import signal
 import time
-import uuid
 
 import numpy as np
 import pytest
-from bench_collectives import CPUS, pin, round_trip_us
 from bench_collectives import follow as follow_rounds
+from bench_collectives import round_trip_us
+from sides import ranks
 
-import shmring
+from shmring.bench.turns import PROCESSORS
 
 CALLS = 200  # in a round
 LARGE_NBYTES = 16 << 20
@@ -39,11 +39,11 @@ def copy():
 
 
 @contextlib.contextmanager
-def beside(work):
+def loaded_by(work):
     """Run ``work`` in one process per processor; None: no load."""
     children = []
     try:
-        for cpu in CPUS if work else []:
+        for cpu in PROCESSORS if work else []:
             child = os.fork()
             if child == 0:
                 os.sched_setaffinity(0, {cpu})
@@ -78,49 +78,34 @@ def play(comm, other, is_async):
     return taken
 
 
-def follow(comm, other):
+def follow(comm):
     """The other rank: execute the rounds that rank 0 announces, until the end."""
-    follow_rounds(comm.dup())
-    while True:
-        order = np.zeros(2, np.int64)
-        comm.broadcast(order)
-        if order[0] == 0:
-            return
-        play(comm, other, bool(order[1]))
+    with comm, comm.dup() as other:
+        follow_rounds(comm.dup())
+        while True:
+            order = np.zeros(2, np.int64)
+            comm.broadcast(order)
+            if order[0] == 0:
+                return
+            play(comm, other, bool(order[1]))
 
 
 @pytest.mark.parametrize("load", LOADS)
 def test_small_all_reduce_under_load(benchmark, load):
     """Rounds of calls on two pinned ranks."""
-    session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            pin(1, 1)
-            with shmring.init(rank=1, size=2, session=session) as comm, comm.dup() as other:
-                follow(comm, other)
-            status = 0
-        finally:
-            os._exit(status)
-    try:
-        pin(0, 1)
-        with shmring.init(rank=0, size=2, session=session) as comm, comm.dup() as other:
-            with comm.dup() as probe:
-                trip_us = round_trip_us(probe)
-                probe.broadcast(np.zeros(3, np.int64))
-            taken = []
+    with ranks(follow) as comm, comm.dup() as other:
+        with comm.dup() as probe:
+            trip_us = round_trip_us(probe)
+            probe.broadcast(np.zeros(3, np.int64))
+        taken = []
 
-            def lead():
-                comm.broadcast(np.array([1, load == "async"]))
-                taken.extend(play(comm, other, load == "async"))
+        def lead():
+            comm.broadcast(np.array([1, load == "async"]))
+            taken.extend(play(comm, other, load == "async"))
 
-            with beside(LOADS[load]):
-                benchmark.pedantic(lead, rounds=15, warmup_rounds=2)
-            comm.broadcast(np.zeros(2, np.int64))
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
-        os.sched_setaffinity(0, affinity)
+        with loaded_by(LOADS[load]):
+            benchmark.pedantic(lead, rounds=15, warmup_rounds=2)
+        comm.broadcast(np.zeros(2, np.int64))
     benchmark.group = "all_reduce, 1024 bytes, under load"
     median, p99, longest = (round(float(np.percentile(taken, q)) / 1e3, 2) for q in (50, 99, 100))
     benchmark.extra_info.update(round_trip_us=round(trip_us, 3), us={"median": median, "p99": p99, "longest": longest})

@@ -12,20 +12,17 @@ row. That answers are right is for ``tests/``, but for one look here.
 
 import argparse
 import os
-import random
 import statistics
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
+from sides import output_of, run_of
 
 import shmring
+from shmring.bench.turns import compare
 
 SIZES = (4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-TURN_S, WARMING = 0.01, 0.3
 
 
 class MpiContenders:
@@ -108,40 +105,6 @@ class GlooContenders(MpiContenders):
         self.clock.close()
 
 
-class Turns:
-    """The clock."""
-
-    def __init__(self, comm, args):
-        self.comm, self.args = comm, args
-        self.random = random.Random(0)
-
-    def row(self, calls):
-        """Name -> median microseconds, the ratio of the first to the second, and the round trip in ns."""
-        times = {name: self._calls_in_a_turn(call) for name, call in calls.items()}
-        found, trips = {name: [] for name in calls}, []
-        deadline = time.monotonic() + self.args.seconds
-        while not self.comm.broadcast_object(len(trips) >= self.args.cycles or time.monotonic() > deadline):
-            trips.append(2000 * self._turn(self.comm.barrier, 1000))
-            for name in self.random.sample(sorted(calls), len(calls)):
-                self._turn(calls[name], 1 + int(WARMING * times[name]))
-                found[name].append(self._turn(calls[name], times[name]))
-        ours, plain = found.values()
-        ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
-        return statistics.median(ours), statistics.median(plain), ratio, statistics.median(trips)
-
-    def _calls_in_a_turn(self, call):
-        self._turn(call, 2)
-        return max(1, int(TURN_S * 1e6 / self._turn(call, 3)))
-
-    def _turn(self, call, times):
-        """Microseconds per call of the slowest rank."""
-        self.comm.barrier()
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        return max(self.comm.all_gather_object(time.perf_counter() - start)) / times * 1e6
-
-
 def wanted(kind, size):
     """The first element of the result, with ``rank + 1`` in every input."""
     return size * (size + 1) / 2 if kind in ("all_reduce", "reduce_scatter") else 1
@@ -166,7 +129,6 @@ def main():
     parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
     args = parser.parse_args()
     contenders = (MpiContenders if args.wire == "mpi" else GlooContenders)(args)
-    turns = Turns(contenders.clock, args)
     if contenders.rank == 0:
         shape = f"{args.nodes} x {contenders.size // args.nodes}"
         print(f"| {shape} | bytes | trip ns | ours us | {contenders.name} us | ratio |")
@@ -177,21 +139,13 @@ def main():
             for name in ("ours", "plain"):
                 calls[name], out = getattr(contenders, name)(kind, nbytes)
                 check(contenders, kind, nbytes, calls[name], out)
-            ours, plain, ratio, trip = turns.row(calls)
+            found = compare(contenders.clock, calls, seconds=args.seconds, cycles=args.cycles)
             if contenders.rank == 0:
+                trip, ours, plain = 1e3 * statistics.median(found.trip_us), found.median("ours"), found.median("plain")
+                ratio = found.ratio("ours", "plain")
                 print(f"| {kind} | {nbytes} | {trip:.0f} | {ours:.4g} | {plain:.4g} | {ratio:.2f} |", flush=True)
     contenders.clock.barrier()
     contenders.close()
-
-
-def run(tmp_path, *command):
-    """The output of the whole program with one cycle."""
-    # Elsewhere than in the checkout, which need not be compiled, with the shmring that this process has.
-    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
-    line = [*command, "--cycles", "1", "--sizes", "4", "1048576"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 if "pytest" in sys.modules:  # the interpreter of an MPI need not have it
@@ -201,8 +155,8 @@ if "pytest" in sys.modules:  # the interpreter of an MPI need not have it
     def test_nodes_beside_gloo(benchmark, tmp_path):
         """Over gloo."""
         pytest.importorskip("torch")
-        command = (sys.executable, "-m", "shmring", "run", "-n", "2", __file__, "--wire", "gloo")
-        assert "reduce_scatter | 1048576" in benchmark.pedantic(run, (tmp_path, *command), rounds=1)
+        command = run_of(2, __file__, "--wire", "gloo", "--cycles", "1", "--sizes", "4", "1048576")
+        assert "reduce_scatter | 1048576" in benchmark.pedantic(output_of, (tmp_path, *command), rounds=1)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,9 @@ Two processes on two processors. Times depend on whether these share a last-leve
 row, the round trip of 8 bytes, of the same run. What arrives is compared outside the clock.
 """
 
-import os
-import uuid
-
 import numpy as np
 import pytest
-
-import shmring
-
-CPUS = sorted(os.sched_getaffinity(0))
-pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="the two ranks need a processor each")
+from sides import note, ranks
 
 STOP = 1
 
@@ -24,22 +17,9 @@ STOP = 1
 @pytest.fixture
 def comm():
     """Rank 0 of two, pinned. Rank 1 returns every message, or receives all and acknowledges, until a stop message."""
-    session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.sched_setaffinity(0, {CPUS[1]})
-            answer(shmring.init(rank=1, size=2, session=session))
-            status = 0
-        finally:
-            os._exit(status)
-    os.sched_setaffinity(0, {CPUS[0]})
-    with shmring.init(rank=0, size=2, session=session) as comm:
+    with ranks(answer) as comm:
         yield comm
         comm.send(np.zeros(0, np.uint8), 1, STOP)
-        assert os.waitpid(child, 0)[1] == 0
-    os.sched_setaffinity(0, affinity)
 
 
 def answer(comm):
@@ -72,14 +52,6 @@ def begin(comm, nbytes, burst):
 def end(comm, x):
     """Make rank 1 ready for other settings."""
     comm.send(x, 1, 3)
-
-
-def note(benchmark, nbytes, messages):
-    """What a round moves, beside its time."""
-    benchmark.extra_info.update(nbytes=nbytes, messages=messages)
-    if benchmark.stats:
-        seconds = benchmark.stats.stats.median
-        benchmark.extra_info.update(us_each=1e6 * seconds / messages, gb_per_s=nbytes * messages / seconds / 1e9)
 
 
 @pytest.mark.parametrize("nbytes", [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20])

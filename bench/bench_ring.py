@@ -9,7 +9,6 @@ many messages; the first of them are compared outside the clock. tests/unit/ring
 """
 
 import mmap
-import os
 from multiprocessing import Pipe
 
 import numpy as np
@@ -17,39 +16,11 @@ import pytest
 
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
-CPUS = sorted(os.sched_getaffinity(0))
-pytestmark = pytest.mark.skipif(len(CPUS) < 2, reason="spinning sides need a processor each")
-
 
 def make(nslots, slot_nbytes):
     memory = mmap.mmap(-1, ring_nbytes(nslots, slot_nbytes))
     format_ring(memory, nslots, slot_nbytes)
     return memory
-
-
-@pytest.fixture
-def partner():
-    """Starts a function in a process on another processor, and ends it afterwards."""
-    affinity = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {CPUS[0]})
-    children = []
-
-    def start(function, *arguments):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                os.sched_setaffinity(0, {CPUS[1]})
-                function(*arguments)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(child)
-
-    yield start
-    statuses = [os.waitpid(child, 0)[1] for child in children]
-    os.sched_setaffinity(0, affinity)
-    assert statuses == [0] * len(children)
 
 
 def spin_until(call, argument, end):
@@ -109,9 +80,9 @@ def echo(there, back):
 
 
 @pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
-def test_round_trip(benchmark, partner):
+def test_round_trip(benchmark, child):
     there, back = make(8, 64), make(8, 64)
-    partner(echo, there, back)
+    child(echo, there, back)
     with Producer(there) as producer, Consumer(back) as consumer:
         out = bytearray(64)
         message = bytes(range(64))
@@ -132,11 +103,11 @@ def pipe_echo(end, count):
 
 
 @pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
-def test_round_trip_through_a_pipe(benchmark, partner):
+def test_round_trip_through_a_pipe(benchmark, child):
     """A pipe of multiprocessing, for comparison."""
     ours, theirs = Pipe()
     rounds, warmup_rounds = 5, 1
-    partner(pipe_echo, theirs, 1000 * (rounds + warmup_rounds))
+    child(pipe_echo, theirs, 1000 * (rounds + warmup_rounds))
     message = bytes(range(64))
 
     def trips():
@@ -179,10 +150,10 @@ def drain(producer):
 
 
 @pytest.mark.benchmark(group="10 000 single messages of 64 bytes")
-def test_singles(benchmark, partner):
+def test_singles(benchmark, child):
     memory = make(1024, 64)
     message = bytes(range(64))
-    partner(swallow_singles, memory, message)
+    child(swallow_singles, memory, message)
     with Producer(memory) as producer:
 
         def send():
@@ -194,10 +165,10 @@ def test_singles(benchmark, partner):
 
 
 @pytest.mark.benchmark(group="100 000 fixed records of 32 bytes in batches of 256")
-def test_batches(benchmark, partner):
+def test_batches(benchmark, child):
     memory = make(4096, 32)
     records = np.arange(1024.0).reshape(256, 4)
-    partner(swallow_batches, memory, records)
+    child(swallow_batches, memory, records)
     with Producer(memory) as producer:
 
         def send():
@@ -211,10 +182,10 @@ def test_batches(benchmark, partner):
 
 @pytest.mark.benchmark(group="10 arrays of 1 MiB, copied in and copied out")
 @pytest.mark.parametrize("slot_nbytes", [64 << 10, 256 << 10, 1 << 20])
-def test_large_arrays(benchmark, partner, slot_nbytes):
+def test_large_arrays(benchmark, child, slot_nbytes):
     memory = make(max(2, (2 << 20) // slot_nbytes), slot_nbytes)
     array = np.arange(1 << 17, dtype=np.float64).view(np.uint8)
-    partner(swallow_batches, memory, array)
+    child(swallow_batches, memory, array)
     with Producer(memory) as producer:
 
         def send():

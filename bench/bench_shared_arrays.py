@@ -3,27 +3,22 @@
 A collective on shared arrays leaves part of its price to the owner's next write, which must fetch back the lines that
 peers have stored into. So one round here is: every rank rewrites its input, then the call. Private and shared
 arrays take turns, in slices of some milliseconds, so that whatever disturbs one disturbs the other; one number is the
-best slice's mean time of a round, on its slowest rank. ``ratio`` is shared over private.
+median of the slices' time of a round, on the slowest rank. ``ratio`` is shared over private.
 
     python bench/bench_shared_arrays.py [-n RANKS] [--kinds all_reduce,...] [--sizes 64K,1M,...]
 """
 
 import argparse
-import time
 
 import numpy as np
 
 import shmring
+from shmring.bench.metrics import parse_size
+from shmring.bench.turns import compare
 
 KINDS = ("all_reduce", "all_reduce into one result", "reduce_scatter", "broadcast", "all_gather", "all_to_all")
 SIZES = ("16K", "64K", "256K", "1M", "4M", "16M", "64M")
 SLICE_S, SLICES = 0.004, 25
-
-
-def nbytes_of(text):
-    """A number of bytes, with K or M for powers of 1024."""
-    factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1])
-    return int(text[:-1]) * factor if factor else int(text)
 
 
 def calls_for(comm, kind, nbytes):
@@ -45,42 +40,32 @@ def calls_for(comm, kind, nbytes):
     return private, pair(comm.array(np.ones(shape, np.float32)), result)
 
 
-def round_time_s(comm, x, call, times):
-    """Mean seconds to rewrite ``x`` and call."""
-    comm.barrier()
-    start = time.perf_counter()
-    for i in range(times):
-        x.fill(i)
+def rewriting(x, call):
+    """A call after its input is written."""
+
+    def both():
+        x.fill(1)
         call()
-    return (time.perf_counter() - start) / times
+
+    return both
 
 
-def measure(comm, kind, nbytes):
-    """Seconds of a round on private and on shared arrays, of the slowest rank, in the best slice."""
-    calls = calls_for(comm, kind, nbytes)
-    first = np.array([max(round_time_s(comm, *call, 2) for call in calls)])
-    times = max(1, int(SLICE_S / comm.all_reduce(first, op="max")[0]))
-    slices = np.array([[round_time_s(comm, *call, times) for call in calls] for _ in range(SLICES)])
-    comm.all_reduce(slices, op="max")
-    return slices.min(axis=0)
-
-
-def round_trip_s(comm):
-    """Seconds of a barrier: between two ranks about the one-word round trip, near or far."""
-    return min(round_time_s(comm, np.empty(0), comm.barrier, 200) for _ in range(15))
-
-
-def bench(comm, kinds, sizes):
+def bench(comm, kinds, sizes, cycles=SLICES):
     """Print one row per kind and size."""
     show = print if comm.rank == 0 else lambda *_, **__: None
     show(f"{comm.size} ranks, float32; microseconds of rewriting the input and one call")
     show(f"{'':28}{'bytes':>8}{'barrier':>9}{'private':>10}{'shared':>10}{'ratio':>7}")
     for kind in kinds:
         for size in sizes:
-            barrier = round_trip_s(comm)
-            private, shared = measure(comm, kind, nbytes_of(size))
-            show(f"{kind:28}{size:>8}{1e6 * barrier:9.2f}{1e6 * private:10.1f}{1e6 * shared:10.1f}"
-                f"{shared / private:7.2f}", flush=True)  # fmt: skip
+            calls = zip(("private", "shared"), calls_for(comm, kind, parse_size(size)), strict=True)
+            found = compare(comm, {name: rewriting(*call) for name, call in calls}, cycles=cycles, slice_s=SLICE_S)
+            show(f"{kind:28}{size:>8}{min(found.trip_us) / 2:9.2f}{found.median('private'):10.1f}"
+                f"{found.median('shared'):10.1f}{found.ratio('shared', 'private'):7.2f}", flush=True)  # fmt: skip
+
+
+def test_rewriting_private_and_shared_arrays(benchmark):
+    """Each kind once, with one size."""
+    benchmark.pedantic(shmring.spawn, (bench, 2, (KINDS, ("64K",), 1)), rounds=1)
 
 
 def main():

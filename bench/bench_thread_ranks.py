@@ -6,36 +6,22 @@ In a free-threaded Python. All are pinned alike. One figure is the best of sever
 beside it is what two barriers took.
 """
 
-import os
-import time
-
 import numpy as np
 import pytest
 
 import shmring
+from shmring.bench.turns import compare, pin
 from shmring.sync.turn import IS_FREE_THREADED
 
-CPUS = sorted(os.sched_getaffinity(0))
 SIZES = [8, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20]
 
 
-def least_us(call, calls, batches=7):
-    """The least time of a call in several batches."""
-    times = []
-    for _ in range(batches):
-        started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        times.append((time.perf_counter() - started) / calls * 1e6)
-    return min(times)
-
-
 def measure(comm, nbytes, kind):
-    """Times of an all-reduce and of two barriers."""
-    os.sched_setaffinity(0, {CPUS[comm.rank % len(CPUS)]})  # of the calling thread
+    """Microseconds of an all-reduce, and of two barriers."""
+    pin(comm.rank)  # the calling thread
     x = comm.zeros(nbytes // 4, np.float32) if kind == "processes, shared" else np.zeros(nbytes // 4, np.float32)
-    calls = max(4, min(2000, (16 << 20) // (nbytes + 4096)))
-    return least_us(lambda: comm.all_reduce(x), calls), 2 * least_us(comm.barrier, 500)
+    found = compare(comm, {kind: lambda: comm.all_reduce(x)}, cycles=7)
+    return min(found.us[kind]), min(found.trip_us)
 
 
 @pytest.mark.skipif(not IS_FREE_THREADED, reason="ranks are threads only where Python has no GIL")

@@ -12,22 +12,18 @@ beside the row: there and back between the ranks. That answers are right is for 
 
 import argparse
 import os
-import random
 import statistics
-import subprocess
-import sys
-import time
+from contextlib import contextmanager
 from glob import glob
-from pathlib import Path
 
 import pytest
+from sides import output_of, run_of
 
-import shmring
+from shmring.bench.turns import compare
 
 GLOO, GROUP, OPERATOR, DIRECT, PLAN, DEEPSPEED = "gloo", "torch.distributed", "operator", "direct", "plan", "deepspeed"
 SHARED = "shared gradients"
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
-TURN_S, WARMING = 0.01, 0.3
 
 
 class Arena:
@@ -43,7 +39,6 @@ class Arena:
         dist.init_process_group("shmring")
         self.shmring, self.gloo = dist.group.WORLD, dist.new_group(backend="gloo")
         self.comm = shmring.torch.communicator()
-        self.random = random.Random(0)
         self.args = args
         self.deepspeed = self._load_deepspeed() if args.deepspeed else None
 
@@ -83,35 +78,44 @@ class Arena:
 
     def row(self, title, calls):
         """Time some contenders, name -> call without arguments, and print the row."""
-        times = {name: self._calls_in_a_turn(call) for name, call in calls.items()}
-        found = {name: [] for name in calls}
-        trips = []
-        deadline = time.monotonic() + self.args.seconds
-        while not self.comm.broadcast_object(len(trips) >= self.args.cycles or time.monotonic() > deadline):
-            trips.append(2 * self._turn(self.comm.barrier, 2000))
-            for name in self.random.sample(sorted(calls), len(calls)):
-                self._turn(calls[name], 1 + int(WARMING * times[name]))
-                found[name].append(self._turn(calls[name], times[name]))
+        found = compare(self.comm, calls, seconds=self.args.seconds, cycles=self.args.cycles)
         if self.comm.rank == 0:
-            us = {name: statistics.median(each) for name, each in found.items()}
-            first = found[next(iter(calls))]
-            ratio = {
-                name: statistics.median(a / b for a, b in zip(each, first, strict=True)) for name, each in found.items()
-            }
-            cells = "  ".join(f"{name} {us[name]:.{1 if us[name] >= 10 else 2}f} ({ratio[name]:.2f})" for name in calls)
-            print(f"{title:<22} trip {statistics.median(trips) * 1e3:4.0f} ns  {cells}", flush=True)
+            us, first = {name: found.median(name) for name in calls}, next(iter(calls))
+            cells = "  ".join(
+                f"{name} {us[name]:.{1 if us[name] >= 10 else 2}f} ({found.ratio(name, first):.2f})" for name in calls
+            )
+            print(f"{title:<22} trip {statistics.median(found.trip_us) * 1e3:4.0f} ns  {cells}", flush=True)
 
-    def _calls_in_a_turn(self, call):
-        self._turn(call, 2)
-        return max(1, int(TURN_S * 1e6 / self._turn(call, 3)))
+    def close(self):
+        """Leave the groups, and remove the names that DeepSpeed leaves behind. All ranks call."""
+        import torch.distributed as dist
 
-    def _turn(self, call, times):
-        """Microseconds per call of the slowest rank."""
         self.comm.barrier()
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        return max(self.comm.all_gather_object(time.perf_counter() - start)) / times * 1e6
+        if self.deepspeed is not None and self.comm.rank == 0:
+            for name in glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
+                os.unlink(name)
+        dist.destroy_process_group()
+
+
+@contextmanager
+def arena_of(args):
+    """An arena, for a while."""
+    arena = Arena(args)
+    try:
+        yield arena
+    finally:
+        arena.close()
+
+
+def parser_of(doc, rows, sizes):
+    """The options that rows have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="*", default=rows)
+    parser.add_argument("--sizes", nargs="*", type=int, default=sizes, help="bytes of the sums")
+    parser.add_argument("--seconds", type=float, default=4, help="for each row")
+    parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
+    parser.add_argument("--deepspeed", default="", metavar="FOLDER", help="DeepSpeed's sources")
+    return parser
 
 
 def all_reduce(arena):
@@ -130,7 +134,7 @@ def all_reduce(arena):
             x.zero_()
             calls[name] = lambda reduce=reduce, x=x: reduce(x)
         if arena.args.nodes == 1:
-            calls[PLAN] = shmring.torch.plan("all_reduce", torch.zeros(nbytes // 4))
+            calls[PLAN] = shmring.torch.communicator().plan("all_reduce", torch.zeros(nbytes // 4))
         arena.row(f"all_reduce {nbytes} B", calls)
 
 
@@ -226,42 +230,20 @@ def decoding_step(arena):
 
 def main():
     """Run the rows asked for, on every rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="*", default=["all_reduce", "training_step", "large_step", "decoding_step"])
-    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="bytes of the all_reduce")
-    parser.add_argument("--seconds", type=float, default=4, help="for each row")
-    parser.add_argument("--cycles", type=int, default=200, help="at most, for each row")
+    parser = parser_of(__doc__, ["all_reduce", "training_step", "large_step", "decoding_step"], SIZES)
     parser.add_argument("--nodes", type=int, default=1, help="cut the ranks into so many nodes, joined by gloo")
-    parser.add_argument("--deepspeed", default="", metavar="FOLDER", help="DeepSpeed's sources")
     args = parser.parse_args()
-    import torch.distributed as dist
-
-    arena = Arena(args)
-    try:
+    with arena_of(args) as arena:
         for row in args.rows:
             globals()[row](arena)
-    finally:
-        arena.comm.barrier()
-        if arena.deepspeed is not None and arena.comm.rank == 0:  # which leaves its names behind
-            for name in glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{os.environ['MASTER_PORT']}_*"):
-                os.unlink(name)
-        dist.destroy_process_group()
 
 
 @pytest.mark.torch
 def test_torch_beside_gloo(benchmark, tmp_path):
     """The whole program once, with one cycle."""
     pytest.importorskip("torch")
-    # Elsewhere than in the checkout, which need not be compiled, with the shmring that this process has.
-    env = {**os.environ, "PYTHONPATH": str(Path(shmring.__file__).parent.parent)}
-    command = [sys.executable, "-m", "shmring", "run", "-n", "2", __file__, "--cycles", "1", "--sizes", "4", "1048576"]
-
-    def run():
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    assert "decoding step" in benchmark.pedantic(run, rounds=1)
+    command = run_of(2, __file__, "--cycles", "1", "--sizes", "4", "1048576")
+    assert "decoding step" in benchmark.pedantic(output_of, (tmp_path, *command), rounds=1)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ import time
 import uuid
 
 import numpy as np
-from bench_collectives import follow, lead, pin, round_trip_us
+from bench_collectives import follow, lead, round_trip_us
+from sides import ranks
 
 import shmring
-from shmring.engine.profiled import show_calls
+from shmring.engine.recording import show_calls
 
 TIMES = 20000  # calls in a slice
 WATCHED_TIMES = 10_000_000  # some seconds, so that each slice has looks in it
@@ -34,18 +35,7 @@ WATCHER = [sys.executable, "-m", "shmring", "top", "--json"]
 def test_watched_and_unwatched_calls(benchmark):
     """Slices of both kinds in turn."""
     times = WATCHED_TIMES if benchmark.enabled else 100
-    session, affinity = uuid.uuid4().hex, os.sched_getaffinity(0)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            pin(1, 1)
-            follow(shmring.init(rank=1, size=2, session=session))
-            status = 0
-        finally:
-            os._exit(status)
-    pin(0, 1)
-    taken = {"watched": [], "unwatched": []}
+    affinity, taken = os.sched_getaffinity(0), {"watched": [], "unwatched": []}
 
     def play_both():
         for kind, order in (("watched", signal.SIGCONT), ("unwatched", signal.SIGSTOP)):
@@ -55,14 +45,11 @@ def test_watched_and_unwatched_calls(benchmark):
             taken[kind].append(1e6 * (time.perf_counter() - started) / times)
 
     free = {"stdout": subprocess.DEVNULL, "preexec_fn": lambda: os.sched_setaffinity(0, affinity)}
-    with subprocess.Popen(WATCHER, **free) as watcher:
-        with shmring.init(rank=0, size=2, session=session) as comm:
-            trip_us = round_trip_us(comm)
-            benchmark.pedantic(play_both, rounds=7, warmup_rounds=1)
-            comm.broadcast(np.zeros(3, np.int64))
+    with ranks(follow) as comm, subprocess.Popen(WATCHER, **free) as watcher:
+        trip_us = round_trip_us(comm)
+        benchmark.pedantic(play_both, rounds=7, warmup_rounds=1)
+        comm.broadcast(np.zeros(3, np.int64))
         watcher.kill()
-    assert os.waitpid(child, 0)[1] == 0
-    os.sched_setaffinity(0, affinity)
     us = {kind: statistics.median(each) for kind, each in taken.items()}
     benchmark.group = "all_reduce, 8 bytes"
     benchmark.extra_info.update(round_trip_us=round(trip_us, 3), us=us, ratio=us["watched"] / us["unwatched"])

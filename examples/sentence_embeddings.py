@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import gelu, layer_norm, linear, normalize, scaled_dot_product_attention
 
-from shmring.torch import all_gather, all_reduce_, communicator
+from shmring.torch import all_reduce_, communicator
 
 SENTENCES = (
     "A man is eating food.",
@@ -137,7 +137,7 @@ with torch.inference_mode():
     started = time.perf_counter()
     embeddings = model(tokens, mask)
     elapsed_ms = (time.perf_counter() - started) * 1e3
-    assert (all_gather(embeddings) == embeddings).all(), "all ranks have the same bits"
+    assert (comm.all_gather(embeddings) == embeddings).all(), "all ranks have the same bits"
 
     if comm.rank == 0:
         alone = Model(weights)(tokens, mask)

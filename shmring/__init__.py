@@ -10,7 +10,7 @@ from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING
 
-if _find_spec("shmring.collective.base") is None:
+if _find_spec("shmring.communicator") is None:
     raise ImportError(
         f"shmring is not compiled here ({__path__[0]}): this is its source tree. Install it with "
         "`pip install .` and import it from elsewhere, or build it in place with `python setup.py build_ext --inplace`"

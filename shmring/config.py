@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from shmring.base.timeouts import timeout_ns
 
@@ -15,124 +17,109 @@ POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
 POLICIES = "auto, local, interleave, or bind:N for node N"
 
 
+def _setting(default: Any, is_valid: Callable[[Any], object], must_be: str) -> Any:
+    return field(default=default, metadata={"is_valid": is_valid, "must_be": must_be})
+
+
+def _is_timeout(value: float | None) -> bool:
+    timeout_ns(value)  # raises
+    return True
+
+
+def _is_ring_size(nbytes: int) -> bool:
+    return nbytes == -1 or (nbytes >= 4096 and not nbytes & (nbytes - 1))
+
+
+@dataclass(frozen=True)
+class Internals:
+    """Settings for tests, benchmarks and diagnosis, which may change without notice, as may their variables.
+
+    Those from ``one_shot_nbytes`` to ``touch_gbs`` must be equal on all ranks; the rendezvous checks it.
+    """
+
+    eager_nbytes: int = _setting(-1, lambda n: -1 <= n <= 4096, "from 0 to 4096, or -1 for automatic")
+    """Largest payload of an eager message, at most 4096; -1: derived from the number of ranks."""
+    pair_queue_nbytes: int = _setting(-1, _is_ring_size, "-1 or a power of two from 4096 up")
+    """Bytes of point-to-point messages in flight from one rank to one other; a power of two from 4096 up;
+    -1: derived from the second-level cache and the number of ranks."""
+    one_shot_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
+    """Largest all-reduce with one synchronisation and more copying; -1: derived from the cost model."""
+    flat_reduce_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
+    """Largest reduce that the root makes alone; -1: derived from the cost model."""
+    hierarchical_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
+    """On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still
+    uses a flat plan; 0: hierarchical plans at every size; -1: derived from the cost model."""
+    round_nbytes: int = _setting(-1, lambda n: n == -1 or n >= 128, "at least 128, or -1 for a whole slot")
+    """Most bytes that a rank publishes in one round, at least 128; -1: a whole slot."""
+    nearness: int = _setting(-1, lambda n: n in (-1, 0, 1), "1, 0, or -1 for automatic")
+    """Whether the ranks measure their distances during the rendezvous: 1 yes, 0 no; -1: only where the system
+    does not report which processors share a cache, and there is a processor for each rank."""
+    latency_us: float = _setting(-1.0, lambda x: x == -1 or 0 <= x <= 1e9, "from 0 to 1e9, or -1 for measured")
+    """Cost model: microseconds of a synchronisation; -1: measured during the rendezvous."""
+    touch_gbs: float = _setting(-1.0, lambda x: x == -1 or 0 < x <= 1e6, "positive, at most 1e6, or -1 for automatic")
+    """Cost model: bytes that a rank loads or stores per nanosecond; -1: derived from ranks and processors."""
+    tick_ms: float = _setting(20.0, lambda x: 0 < x <= 60_000, "positive, at most a minute")
+    """Longest sleep between two checks of the peers' liveness."""
+    stores: int = _setting(-1, lambda n: n in range(-1, 5), "from 0 to 4, or -1 for automatic")
+    """How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
+    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1: learned,
+    if all ranks have -1."""
+    past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
+    """Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
+    if each has); -1: the size of the last-level cache."""
+    split_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
+    """Smallest message that is split among the threads; the largest value of any rank counts; -1: derived
+    from the cost model."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one communicator.
 
     Every setting can be an argument of `init`, or the environment variable ``SHMRING_<SETTING>`` (upper case); the
-    argument wins. These are meant for users: ``timeout``, ``slot_nbytes``, ``nslots``, ``threads``, ``placement``,
-    ``huge_pages``, ``spin_us``, ``allow_pickle``. All others are internal, for tests, benchmarks and diagnosis, and may
-    change without notice, as may their environment variables.
+    argument wins. So can those of `Internals`, by their own names.
 
-    The settings from ``slot_nbytes`` to ``touch_gbs`` must be equal on all ranks; the rendezvous checks it.
+    ``slot_nbytes`` and ``nslots`` must be equal on all ranks; the rendezvous checks it.
     """
 
-    slot_nbytes: int = -1
+    slot_nbytes: int = _setting(
+        -1, lambda n: n == -1 or (n > 0 and n % 4096 == 0), "a positive multiple of 4096, or -1"
+    )
     """Bytes in a slot of the outbox; a multiple of 4096. -1: derived from the second-level cache."""
-    nslots: int = 8
+    nslots: int = _setting(8, lambda n: n in (4, 8), "4 or 8")
     """Slots in the outbox: 4 or 8."""
-    eager_nbytes: int = -1
-    """Internal. Largest payload of an eager message, at most 4096; -1: derived from the number of ranks."""
-    pair_queue_nbytes: int = -1
-    """Internal. Bytes of point-to-point messages in flight from one rank to one other; a power of two from 4096 up;
-    -1: derived from the second-level cache and the number of ranks."""
-    one_shot_nbytes: int = -1
-    """Internal. Largest all-reduce with one synchronisation and more copying; -1: derived from the cost model."""
-    flat_reduce_nbytes: int = -1
-    """Internal. Largest reduce that the root makes alone; -1: derived from the cost model."""
-    hierarchical_nbytes: int = -1
-    """Internal. On machines with several locality domains (sockets, NUMA nodes, caches): largest collective that still
-    uses a flat plan; 0: hierarchical plans at every size; -1: derived from the cost model."""
-    round_nbytes: int = -1
-    """Internal. Most bytes that a rank publishes in one round, at least 128; -1: a whole slot."""
-    nearness: int = -1
-    """Internal. Whether the ranks measure their distances during the rendezvous: 1 yes, 0 no; -1: only where the system
-    does not report which processors share a cache, and there is a processor for each rank."""
-    latency_us: float = -1.0
-    """Internal. Cost model: microseconds of a synchronisation; -1: measured during the rendezvous."""
-    touch_gbs: float = -1.0
-    """Internal. Cost model: bytes that a rank loads or stores per nanosecond; -1: derived from ranks and processors."""
-
-    timeout: float | None = 1800.0
+    timeout: float | None = _setting(1800.0, _is_timeout, "a number of seconds, or None")
     """Seconds that a call waits for live peers; None: no limit. A dead peer is noticed at once in any case."""
-    spin_us: float = -1.0
+    spin_us: float = _setting(-1.0, lambda x: x == -1 or 0 <= x <= 1e9, "from 0 to 1e9, or -1 for automatic")
     """Microseconds that a waiting rank spins before it yields and sleeps; -1: derived from ranks and processors."""
-    tick_ms: float = 20.0
-    """Internal. Longest sleep between two checks of the peers' liveness."""
-    stores: int = -1
-    """Internal. How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
-    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1: learned,
-    if all ranks have -1."""
-    past_cache_nbytes: int = -1
-    """Internal. Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
-    if each has); -1: the size of the last-level cache."""
-    huge_pages: int = -1
+    huge_pages: int = _setting(-1, lambda n: n in (-1, 0, 1), "1, 0, or -1 for automatic")
     """Huge pages where a segment contains whole ones: 1 yes, 0 no; -1: unless the system's setting forbids them."""
-    placement: str = "auto"
+    placement: str = _setting("auto", lambda text: re.fullmatch(POLICY, text), POLICIES)
     """NUMA node of the memory that this rank creates. ``auto``: the node of the rank that writes it, unless the program
     has set a memory policy; ``local``: the kernel's choice; ``interleave``: all nodes in turn; ``bind:N``: node N."""
-    threads: int = -1
+    threads: int = _setting(-1, lambda n: n == -1 or 1 <= n <= 32, "from 1 to 32, or -1 for automatic")
     """Threads with which each rank makes large collectives, its own included, at most 32; 1: no helper threads; -1:
     derived from the processors per rank. All ranks use the smallest number that any of them could start."""
-    split_nbytes: int = -1
-    """Internal. Smallest message that is split among the threads; the largest value of any rank counts; -1: derived
-    from the cost model."""
-    allow_pickle: bool = True
+    allow_pickle: bool = _setting(True, lambda _: True, "true or false")
     """Whether Python objects may be received. Unpickling executes code that the peer sent."""
+    internals: Internals = field(default_factory=Internals)
+    """Settings for tests, benchmarks and diagnosis."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._check_type(field.name, type(field.default))
-        if self.slot_nbytes != -1 and (self.slot_nbytes < 4096 or self.slot_nbytes % 4096):
-            raise ValueError(f"slot_nbytes={self.slot_nbytes}: must be a positive multiple of 4096, or -1")
-        if self.nslots not in (4, 8):
-            raise ValueError(f"nslots={self.nslots}: must be 4 or 8")
-        queue = self.pair_queue_nbytes
-        if queue != -1 and (queue < 4096 or queue & (queue - 1)):
-            raise ValueError(f"pair_queue_nbytes={queue}: must be -1 or a power of two from 4096 up")
-        if not -1 <= self.eager_nbytes <= 4096:
-            raise ValueError(f"eager_nbytes={self.eager_nbytes}: must be from 0 to 4096, or -1 for automatic")
-        timeout_ns(self.timeout)
-        sizes = ("one_shot_nbytes", "flat_reduce_nbytes", "hierarchical_nbytes", "past_cache_nbytes", "split_nbytes")
-        for name in sizes:
-            if getattr(self, name) < -1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more bytes, or -1 for automatic")
-        if self.round_nbytes != -1 and self.round_nbytes < 128:
-            raise ValueError(f"round_nbytes={self.round_nbytes}: must be at least 128, or -1 for a whole slot")
-        if not (self.latency_us == -1 or 0 <= self.latency_us <= 1e9):
-            raise ValueError(f"latency_us={self.latency_us}: must be from 0 to 1e9, or -1 for measured")
-        if not (self.touch_gbs == -1 or 0 < self.touch_gbs <= 1e6):
-            raise ValueError(f"touch_gbs={self.touch_gbs}: must be positive, at most 1e6, or -1 for automatic")
-        if not (self.spin_us == -1 or 0 <= self.spin_us <= 1e9):
-            raise ValueError(f"spin_us={self.spin_us}: must be from 0 to 1e9, or -1 for automatic")
-        if not 0 < self.tick_ms <= 60_000:
-            raise ValueError(f"tick_ms={self.tick_ms}: must be positive, at most a minute")
-        if not (self.threads == -1 or 1 <= self.threads <= 32):
-            raise ValueError(f"threads={self.threads}: must be from 1 to 32, or -1 for automatic")
-        if not re.fullmatch(POLICY, self.placement):
-            raise ValueError(f"placement={self.placement!r}: must be {POLICIES}")
-        if self.stores not in (-1, 0, 1, 2, 3, 4):
-            raise ValueError(f"stores={self.stores}: must be from 0 to 4, or -1 for automatic")
-        for name in ("huge_pages", "nearness"):
-            if getattr(self, name) not in (-1, 0, 1):
-                raise ValueError(f"{name}={getattr(self, name)}: must be 1, 0, or -1 for automatic")
-
-    def _check_type(self, name: str, kind: type) -> None:
-        value = getattr(self, name)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return
-        if name == "timeout" and value is None:
-            return
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise TypeError(f"{name}={value!r}: must be of type {kind.__name__}")
+        _check(self)
 
     def changed(self, **overrides) -> Config:
         """A copy with other settings; unknown ones are a ``TypeError``, values out of range a ``ValueError``."""
-        known = [field.name for field in fields(self)]
-        unknown = sorted(set(overrides) - set(known))
+        unknown = sorted(set(overrides) - SETTINGS.keys())
         if unknown:
-            raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(known)}")
-        return replace(self, **overrides)._with_origins(self.origins | dict.fromkeys(overrides, "argument"))
+            raise TypeError(f"unknown setting {unknown[0]!r}; known: {', '.join(SETTINGS)}")
+        inner = {name: overrides[name] for name in overrides if name in _INTERNAL}
+        outer = {name: overrides[name] for name in overrides if name not in _INTERNAL}
+        changed = replace(self, **outer, internals=replace(self.internals, **inner))
+        return changed._with_origins(self.origins | dict.fromkeys(overrides, "argument"))
 
     @property
     def origins(self) -> dict[str, str]:
@@ -155,8 +142,8 @@ class Config:
 
     def eager_limit(self, size: int) -> int:
         """The largest eager payload of ``size`` ranks: every rank reads all of them, so it shrinks with ``size``."""
-        if self.eager_nbytes >= 0:
-            return self.eager_nbytes
+        if self.internals.eager_nbytes >= 0:
+            return self.internals.eager_nbytes
         return 4 * KIB if size <= 4 else max(256, 16 * KIB // size)
 
     def wants_huge_pages(self, shmem_setting: str) -> bool:
@@ -173,8 +160,8 @@ class Config:
         cache costs three times as much), and it occupies no more of the shared cache than that needs. At least
         512 KiB, at most 2 MiB; less if all queues of a rank together would exceed 4 MiB.
         """
-        if self.pair_queue_nbytes >= 0:
-            return self.pair_queue_nbytes
+        if self.internals.pair_queue_nbytes >= 0:
+            return self.internals.pair_queue_nbytes
         limit = 2048 * KIB
         while limit > 512 * KIB and limit > 8 * self.slot_nbytes > 0:
             limit //= 2
@@ -187,6 +174,25 @@ class Config:
         if self.spin_us >= 0:
             return int(self.spin_us * 1000)
         return 50_000 if size <= processors else 0
+
+
+_INTERNAL = {one.name: one.default for one in fields(Internals)}
+SETTINGS = {one.name: one.default for one in fields(Config) if one.name != "internals"} | _INTERNAL
+"""The name of each setting, and its default."""
+
+
+def _check(settings: Config | Internals) -> None:
+    for one in fields(settings):
+        if not one.metadata:
+            continue
+        name, kind, value = one.name, type(one.default), getattr(settings, one.name)
+        is_typed = isinstance(value, (int, float) if kind is float else kind)
+        if isinstance(value, bool) and kind is not bool:
+            is_typed = False
+        if not is_typed and not (name == "timeout" and value is None):
+            raise TypeError(f"{name}={value!r}: must be of type {kind.__name__}")
+        if not one.metadata["is_valid"](value):
+            raise ValueError(f"{name}={value!r}: must be {one.metadata['must_be']}")
 
 
 def slot_for(second_level_nbytes: int) -> tuple[int, str]:
@@ -211,11 +217,10 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
     environ = os.environ if environ is None else environ
     settings = {}
     origins = {}
-    for field in fields(Config):
-        name = field.name
+    for name, default in SETTINGS.items():
         text = environ.get(f"SHMRING_{name.upper()}")
         if text is not None:
-            settings[name] = _parse(name, text, type(field.default))
+            settings[name] = _parse(name, text, type(default))
             origins[name] = f"SHMRING_{name.upper()}"
     return Config().changed(**settings)._with_origins(origins).changed(**overrides)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shmring.nodes.plan.cost import Network, choose, cost
 from shmring.nodes.plan.layout import Layout
 
-VARIANTS = (("gather", False), ("direct", False), ("chain", False), ("gather", True), ("direct", True))
+VARIANTS = (("gather", False), ("direct", False), ("gather", True), ("direct", True))
 LAYOUTS = ((2, 1), (2, 2), (4, 1), (4, 8), (16, 8), (64, 8), (64, 128))
 NETWORKS = {"10 Gb/s Ethernet": Network(25e-6, 0.8e-9), "200 Gb/s InfiniBand": Network(2e-6, 0.04e-9)}
 SIZES = (8, 64 << 10, 1 << 20, 64 << 20)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from plan_times import MACHINES, MachineModel, predict
 
-from shmring.plan.choose import HIERARCHICAL_BUILDERS, choose
-from shmring.plan.hierarchical_cost import FOLDING, hierarchy_for
+from shmring.plan.choose import choose
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, is_hierarchical
+from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Costs
 
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -16,7 +17,7 @@ OF_BLOCKS = ("reduce_scatter", "all_gather")
 
 
 class Prediction(NamedTuple):
-    """One collective on one machine: microseconds flat and hierarchical, and the choice of the cost model."""
+    """One collective on one machine: microseconds flat and hierarchical, and the one that is chosen."""
 
     machine: str
     kind: str
@@ -39,14 +40,12 @@ def prediction(name: str, kind: str, size: int, nbytes: int, wide: int = 1) -> P
     costs = costs_of(machine)
     part = nbytes // size if kind in OF_BLOCKS else nbytes
     form = {"wide": wide} if kind in FOLDING else {}
-    hierarchy = hierarchy_for(kind, machine.hierarchy, nbytes, DEFAULT_LIMITS, costs, **form)
+    hierarchy = Hierarchy(machine.levels[-1])
+    chosen = "hierarchical" if is_hierarchical(kind, hierarchy, nbytes, DEFAULT_LIMITS, costs, **form) else "flat"
     flat = [choose(kind, r, size, part, costs=costs) for r in range(size)]
-    hierarchical = [
-        HIERARCHICAL_BUILDERS[kind](r, hierarchy or machine.hierarchy, part, DEFAULT_LIMITS, costs, **form)
-        for r in range(size)
-    ]
+    hierarchical = [HIERARCHICAL_BUILDERS[kind](r, hierarchy, part, DEFAULT_LIMITS, costs, **form) for r in range(size)]
     flat_us, hierarchical_us = (1e6 * predict(plans, machine) for plans in (flat, hierarchical))
-    return Prediction(name, kind, size, nbytes, flat_us, hierarchical_us, "hierarchical" if hierarchy else "flat")
+    return Prediction(name, kind, size, nbytes, flat_us, hierarchical_us, chosen)
 
 
 def predictions(size: int, sizes: Sequence[int] = SIZES, wide: int = 1) -> list[Prediction]:
@@ -56,7 +55,7 @@ def predictions(size: int, sizes: Sequence[int] = SIZES, wide: int = 1) -> list[
 
 
 def table(found: Sequence[Prediction]) -> str:
-    """As Markdown: microseconds, flat / hierarchical, one column per size; the choice of the cost model in bold."""
+    """As Markdown: microseconds, flat / hierarchical, one column per size; the chosen one in bold."""
     sizes = list(dict.fromkeys(p.nbytes for p in found))
     lines = [f"| machine | collective | {' | '.join(_size(n) for n in sizes)} |", "| --- " * (2 + len(sizes)) + "|"]
     for machine, kind in dict.fromkeys((p.machine, p.kind) for p in found):

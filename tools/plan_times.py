@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import DEFAULT_LIMITS, Limits
 from shmring.plan.steps import ALL, SLOT, Await, AwaitRelease, Claim, Copy, Operand, Plan, Publish, Reduce, Release
 
@@ -51,10 +50,10 @@ class MachineModel:
 
     Attributes
     ----------
-    hierarchy : Hierarchy
-        The domains of the ranks.
+    levels : sequence of tuple of int
+        The domain of every rank, for each way to divide the ranks, finest first.
     links : sequence of LinkModel
-        One for each level of the hierarchy.
+        One for each level.
     core_bytes_per_second : float
         Bandwidth of a core that loads and stores within its domain.
     latency : float
@@ -63,7 +62,7 @@ class MachineModel:
         Fixed cost of a step, in seconds.
     """
 
-    hierarchy: Hierarchy
+    levels: tuple[tuple[int, ...], ...]
     links: tuple[LinkModel, ...]
     core_bytes_per_second: float = 2.0e10
     latency: float = 6e-8
@@ -71,7 +70,7 @@ class MachineModel:
 
     def between(self, a: int, b: int) -> int:
         """The number of levels, from the finest, at which two ranks are in different domains."""
-        return sum(level[a] != level[b] for level in self.hierarchy.levels)
+        return sum(level[a] != level[b] for level in self.levels)
 
     def seen_after(self, a: int, b: int) -> float:
         """Seconds until rank ``b`` sees a store of rank ``a``."""
@@ -271,7 +270,7 @@ class _Tally:
             pace = machine.links[crossed - 1].core_bytes_per_second if crossed else machine.core_bytes_per_second
             self.seconds += nbytes / pace
             for level in range(crossed):
-                numbers = machine.hierarchy.levels[level]
+                numbers = machine.levels[level]
                 for direction in (
                     (level, 2 * numbers[source.rank]),
                     (level, 2 * numbers[self.rank] + 1),
@@ -296,16 +295,13 @@ def _at(operand: Operand) -> int:
 
 def two_sockets(size: int = 64) -> MachineModel:
     """Two packages, each with one last-level cache shared by all its cores."""
-    hierarchy = Hierarchy([tuple(2 * r // size for r in range(size))])
-    return MachineModel(hierarchy, (LinkModel(5e10, 1.0e10, 1.4e-7),))
+    return MachineModel((tuple(2 * r // size for r in range(size)),), (LinkModel(5e10, 1.0e10, 1.4e-7),))
 
 
 def two_sockets_of_caches(size: int = 64, caches: int = 4) -> MachineModel:
     """Two packages of ``caches`` last-level caches each, every one shared by a cluster of cores."""
-    hierarchy = Hierarchy(
-        [tuple(2 * caches * r // size for r in range(size)), tuple(2 * r // size for r in range(size))]
-    )
-    return MachineModel(hierarchy, (LinkModel(5e10, 1.4e10, 1.1e-7), LinkModel(5e10, 1.0e10, 2.0e-7)))
+    levels = (tuple(2 * caches * r // size for r in range(size)), tuple(2 * r // size for r in range(size)))
+    return MachineModel(levels, (LinkModel(5e10, 1.4e10, 1.1e-7), LinkModel(5e10, 1.0e10, 2.0e-7)))
 
 
 MACHINES = {"two-sockets": two_sockets, "two-sockets-of-caches": two_sockets_of_caches}

@@ -46,7 +46,7 @@ static PyObject *diffuse(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     while (!code && steps-- > 0) code = step(comm, (double *)view.buf, view.len / 8 - 2, sum, &total);
     Py_END_ALLOW_THREADS
-    if (code) PyErr_Format(PyExc_RuntimeError, "shmring error %d: %s", code, api->last_error()->text);
+    if (code) PyErr_Format(PyExc_RuntimeError, "%s: %s", api->last_error()->name, api->last_error()->text);
     api->plan_release(sum);
     api->comm_release(comm);
     PyBuffer_Release(&view);

@@ -15,3 +15,8 @@ cdef int64_t checked_part(object count, int64_t whole) except -1
 
 cdef inline int64_t timeout_to_ns(object seconds) except -2:
     return seconds_to_ns(seconds, "timeout")
+
+
+cdef inline int64_t resolve_timeout(object timeout, int64_t default) except -2:
+    """A public timeout as nanoseconds, -1: no limit. Ellipsis stands for ``default``."""
+    return default if timeout is ... else timeout_to_ns(timeout)

@@ -6,13 +6,16 @@ others. ``docs/benchmarks.md`` lists the settings.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ WORKER = Path(__file__).with_name("worker")
 PROBE_PATIENCE_S = 600.0  # building an operator takes a minute, or several on a loaded machine
 
 CEILING = "ceiling"
-OURS = ("shmring", "shared", "share", "plan", "torch-shmring")
+OURS = ("shmring", "shared", "share", "plan", "torch-shmring", "shmring-channel", "shmring-queue")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,9 @@ class Competitor:
             "OMP_NUM_THREADS": str(layout.threads),
             "OPENBLAS_NUM_THREADS": "1",
         }
+        if self.python == sys.executable:  # shmring may be run from its source folder instead of being installed
+            path = [str(Path(shmring.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+            common["PYTHONPATH"] = os.pathsep.join(path)
         for command, variables in self.launch(self, layout, [address], folder):
             yield command, {**common, **variables}
 
@@ -131,6 +137,37 @@ def find(pythons: Mapping[str, str], deepspeed_source: str = "", on_look: Callab
     return sorted(renamed, key=lambda one: not one.is_ours), problems
 
 
+# Name -> the module that is needed, the distribution, the adapter, and its kind.
+_CHANNELS = {
+    "shmring-channel": ("", "shmring", "shmring_channel", "channel"),
+    "shmring-queue": ("", "shmring", "shmring_channel", "queue"),
+    "mp-queue": ("", "multiprocessing", "standard", "queue"),
+    "mp-simplequeue": ("", "multiprocessing", "standard", "simple queue"),
+    "mp-pipe": ("", "multiprocessing", "standard", "pipe"),
+    "faster-fifo": ("faster_fifo", "faster-fifo", "fifo", ""),
+    "pyzmq": ("zmq", "pyzmq", "zeromq", ""),
+    "iceoryx2": ("iceoryx2", "iceoryx2", "iceoryx", ""),
+}
+
+
+def find_channels(rows: Sequence[tuple[str, int]]) -> tuple[list[Competitor], dict[str, str]]:
+    """The libraries of this interpreter that move messages between two processes, and why others cannot take part.
+
+    ``rows`` are the measurements and the bytes of their messages: connections are made for each before the processes
+    fork.
+    """
+    found, problems = [], {}
+    for name, (module, distribution, backend, kind) in _CHANNELS.items():
+        if module and importlib.util.find_spec(module) is None:
+            problems[name] = "it is not installed"
+            continue
+        versions = {"shmring": shmring.__version__, "multiprocessing": f"Python {platform.python_version()}"}
+        version = versions.get(distribution) or metadata.version(distribution)
+        task = {"backend": backend, "kind": kind, "rows": list(rows)}
+        found.append(Competitor(name, f"{distribution} {version}", sys.executable, _by_fork, task))
+    return found, problems
+
+
 def ceiling() -> Competitor:
     """The copy and round-trip measurement of the machine, timed like a competitor."""
     return Competitor(CEILING, "copy", sys.executable, _by_shmring, {"backend": "ceiling"})
@@ -154,7 +191,7 @@ def _of_interpreter(label: str, python: str, facts: dict) -> Iterator[Competitor
     if deepspeed := facts.get("deepspeed"):
         yield Competitor("deepspeed", "DeepSpeed", python, _by_hand, {"backend": "deepspeed", **deepspeed})
     if not label:
-        yield Competitor("pipes", "multiprocessing", python, _by_pipes, {"backend": "pipes"})
+        yield Competitor("pipes", "multiprocessing", python, _by_fork, {"backend": "pipes"})
 
 
 def _probe(python: str, deepspeed_source: str) -> dict:
@@ -173,11 +210,7 @@ def _probe(python: str, deepspeed_source: str) -> dict:
 
 def _by_shmring(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
     run = [one.python, "-m", "shmring", "run", "-n", str(layout.size), "--"]
-    variables = {}
-    if one.python == sys.executable:  # shmring may be run from its source folder instead of being installed
-        path = [str(Path(shmring.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables["PYTHONPATH"] = os.pathsep.join(path)
-    yield [*run, one.python, str(WORKER), "rank", *address], variables
+    yield [*run, one.python, str(WORKER), "rank", *address], {}
 
 
 def _by_hand(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
@@ -193,8 +226,9 @@ def _by_hand(one: Competitor, layout: RankLayout, address: list[str], folder: Pa
         yield [one.python, str(WORKER), "rank", *address], variables
 
 
-def _by_pipes(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
-    yield [one.python, str(WORKER), "pipes", *address, str(layout.size)], {}
+def _by_fork(one: Competitor, layout: RankLayout, address: list[str], folder: Path) -> Commands:
+    """One process, which connects the ranks and then forks all but the first."""
+    yield [one.python, str(WORKER), "fork", *address, json.dumps({"size": layout.size, **one.task})], {}
 
 
 _MPI = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "intelmpi"}

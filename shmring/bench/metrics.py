@@ -19,8 +19,21 @@ OPS = (
     "ping_pong",
 )
 WITHOUT_SIZE = ("barrier",)
+
+# What is measured of channels: the meaning of a figure, and the bytes of a message.
+CHANNEL_OPS = {
+    "message": ("microseconds per message", (8, 64, 1 << 10, 16 << 10, 64 << 10)),
+    "array": ("microseconds per array", (1 << 20, 16 << 20)),
+    "records": ("microseconds per batch of 256 records of 32 bytes", (8192,)),
+    "round_trip": ("microseconds per round trip", (64,)),
+    "think": ("microseconds per round trip, with 1 ms between two", (64,)),
+    "idle": ("processor microseconds per second, while waiting", (64,)),
+    "death": ("microseconds from SIGKILL of the sender to the receiver's error", (64,)),
+}
+ONCE = ("idle", "death")  # measured once, not in slices
 DEFAULT_SIZES = "8,64,512,4Ki,16Ki,64Ki,256Ki,1Mi,4Mi,16Mi,64Mi"
 
+_SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 _SUFFIXES = {"": 1, "k": 1 << 10, "ki": 1 << 10, "m": 1 << 20, "mi": 1 << 20, "g": 1 << 30, "gi": 1 << 30}
 
 
@@ -66,14 +79,14 @@ def bus_factor(op: str, size: int) -> float:
         return 0.0
     if op == "all_reduce":
         return 2 * (size - 1) / size
-    if op in ("reduce", "broadcast", "ping_pong"):
-        return 1.0
+    if op in ("reduce", "broadcast", "ping_pong") or op in CHANNEL_OPS:
+        return float(op not in ONCE)
     return (size - 1) / size
 
 
 def algorithm_bandwidth(op: str, nbytes: int, us: float) -> float:
     """Bytes of the problem in GB/s. A round trip moves them twice."""
-    return (2 if op == "ping_pong" else 1) * nbytes / us / 1e3 if us else 0.0
+    return (2 if op in ("ping_pong", "round_trip", "think") else 1) * nbytes / us / 1e3 if us else 0.0
 
 
 def bus_bandwidth(op: str, nbytes: int, us: float, size: int) -> float:
@@ -87,6 +100,12 @@ def summary(us: Sequence[float]) -> dict[str, float]:
         return dict.fromkeys(("median", "q1", "q3", "min", "max"), us[0])
     q1, median, q3 = statistics.quantiles(us, n=4, method="inclusive")
     return {"median": median, "q1": q1, "q3": q3, "min": min(us), "max": max(us)}
+
+
+def percentiles(us: Sequence[float]) -> dict[str, float]:
+    """What 50 %, 99 % and 99.9 % of the times are at most, and the longest."""
+    ordered = sorted(us)
+    return {name: ordered[min(len(us) - 1, int(share * len(us)))] for name, share in _SHARES.items()}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -16,13 +16,17 @@ def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> N
     matplotlib.use("Agg")  # draws into files; needs no display
     from matplotlib import pyplot
 
-    with_size = [row for row in rows if row.nbytes]
+    with_size = [row for row in rows if row.nbytes and row.op not in metrics.ONCE]
     ops = list(dict.fromkeys(row.op for row in with_size))
     if not ops:
         raise ValueError("nothing that was measured has a size to draw over")
     figure, panels = pyplot.subplots(len(ops), 2, figsize=(13, 4.5 * len(ops)), squeeze=False, layout="constrained")
     for (left, right), op in zip(panels, ops, strict=True):
         own = [row for row in with_size if row.op == op]
+        if any(result.trips_us for result in own[0].results.values()):
+            _draw_percentiles(left, own[0], competitors)
+            right.set_axis_off()
+            continue
         _panel(left, own, competitors, lambda row, us: us)
         left.set(title=f"{op}, {own[0].dtype}, {own[0].size} ranks", ylabel="microseconds per call", yscale="log")
         _panel(right, own, competitors, lambda row, us: metrics.bus_bandwidth(row.op, row.nbytes, us, row.size))
@@ -37,6 +41,17 @@ def draw(rows: Sequence[Row], competitors: Sequence[Competitor], file: str) -> N
         left.legend(fontsize="small")
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
+
+
+def _draw_percentiles(panel, row: Row, competitors: Sequence[Competitor]) -> None:
+    """A bar for each competitor, up to the median of its round trips, and a point for 99 % of them."""
+    trips = {one.name: metrics.percentiles(us) for one in competitors if (us := row.results[one.name].trips_us)}
+    panel.bar(list(trips), [one["p50"] for one in trips.values()], label="median")
+    panel.scatter(list(trips), [one["p99"] for one in trips.values()], color="black", zorder=3, label="99 %")
+    panel.set(ylabel="microseconds", yscale="log", title=f"{row.op}, {metrics.size_text(row.nbytes)}")
+    panel.tick_params(axis="x", rotation=30)
+    panel.grid(axis="y", alpha=0.3)
+    panel.legend(fontsize="small")
 
 
 def _panel(panel, rows: Sequence[Row], competitors: Sequence[Competitor], value) -> None:

@@ -92,8 +92,8 @@ class CompetitorProcesses:
             self._note_shared_files()
             on_failure.pop_all()
 
-    def ask(self, patience: float, **order: Any) -> list[dict]:
-        """Send an order to all ranks and return their answers by rank.
+    def ask(self, patience: float, *, answering: int | None = None, **order: Any) -> list[dict]:
+        """Send an order to all ranks and return their answers by rank; of the first ``answering`` ranks if given.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class CompetitorProcesses:
         try:
             for connection in self._connections.values():
                 connection.send(message)
-            answers = self._answers(time.monotonic() + patience)
+            answers = self._answers(time.monotonic() + patience, answering)
             if order["do"] == "prepare":
                 self._note_shared_files()
             return answers
@@ -160,15 +160,16 @@ class CompetitorProcesses:
                 return _RankConnection(connection, deadline)
             connection.close()
 
-    def _answers(self, deadline: float) -> list[dict]:
+    def _answers(self, deadline: float, answering: int | None = None) -> list[dict]:
         answers: dict[int, dict] = {}
+        ranks = sorted(self._connections)[:answering]
         with selectors.DefaultSelector() as selector:
-            for connection in self._connections.values():
-                selector.register(connection.socket, selectors.EVENT_READ, connection)
-            while len(answers) < len(self._connections):
+            for rank in ranks:
+                selector.register(self._connections[rank].socket, selectors.EVENT_READ, self._connections[rank])
+            while len(answers) < len(ranks):
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    late = ", ".join(map(str, sorted(self._connections.keys() - answers.keys())))
+                    late = ", ".join(map(str, sorted(set(ranks) - answers.keys())))
                     raise CompetitorFailure(f"no answer from rank {late} in time: it hangs, or is far too slow")
                 for key, _ in ready:
                     answer = key.data.read(self._last_output)

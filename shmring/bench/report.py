@@ -86,4 +86,6 @@ def _result(row: Row, name: str) -> dict[str, Any]:
         }
         if result.rewrite_us:
             facts["rewrite_us"] = result.rewrite_us
+        if result.trips_us:
+            facts["percentiles_us"] = metrics.percentiles(result.trips_us)
     return facts

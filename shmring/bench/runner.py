@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import random
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from shmring.launch.processes import adopting_orphans, children
+from shmring.launch.processes import adopted, adopting_orphans
 
 from . import metrics
 from .competitors import CEILING, Competitor, RankLayout, ceiling
 from .processes import CompetitorFailure, CompetitorProcesses
+from .turns import calls_in, take_turns, warmup_of
 
 MOST_FAILURES = 3  # of one competitor in a run, before it is dropped
 TRIPS = 200
+IDLE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is measured, and for how long."""
 
-    ops: Sequence[str]
-    sizes: Sequence[int]
+    rows: Sequence[tuple[str, int]]
+    """The calls, and the bytes of each: a row each."""
     dtype: str
     seconds: float
     """Per row."""
@@ -48,6 +51,8 @@ class Result:
 
     us: list[float] = field(default_factory=list)
     rewrite_us: list[float] = field(default_factory=list)
+    trips_us: list[float] = field(default_factory=list)
+    """Each round trip, of calls that time them."""
     version: str = ""
     """The version that the competitor reported."""
     statement: str = ""
@@ -116,14 +121,13 @@ def run(
     -----
     To be called from the main thread, because it handles SIGTERM and SIGHUP: they end the run with a clean-up.
     """
-    tasks = [(op, n) for op in settings.ops for n in ([0] if op in metrics.WITHOUT_SIZE else settings.sizes)]
     with _contained() as folder:
         all_competitors = [ceiling(), *competitors]
         groups = [CompetitorProcesses(one, layout, folder / f"{n}") for n, one in enumerate(all_competitors)]
         participants = [_Participant(processes) for processes in groups]
         try:
-            for number, (op, nbytes) in enumerate(tasks):
-                on_step(f"{op} {metrics.size_text(nbytes)}", number / len(tasks))
+            for number, (op, nbytes) in enumerate(settings.rows):
+                on_step(f"{op} {metrics.size_text(nbytes)}", number / len(settings.rows))
                 on_row(_RowRun(participants, settings, Row(op, settings.dtype, layout.size, nbytes)).measure())
         finally:
             for processes in groups:
@@ -133,7 +137,7 @@ def run(
 @contextlib.contextmanager
 def _contained() -> Iterator[Path]:
     """Provide a folder for files of the competitors, and kill all their processes at the end."""
-    older = children()
+    older = adopted()
     folder = Path(tempfile.mkdtemp(prefix="shmring-bench-"))
 
     def leave(number: int, frame: object) -> None:
@@ -145,7 +149,7 @@ def _contained() -> Iterator[Path]:
             try:
                 yield folder
             finally:
-                while orphans := children() - older:  # a killed process may leave more orphans
+                while orphans := adopted() - older:  # a killed process may leave more orphans
                     for pid in orphans:
                         with contextlib.suppress(ProcessLookupError, ChildProcessError):
                             os.kill(pid, signal.SIGKILL)
@@ -172,111 +176,119 @@ class _RowRun:
     def __init__(self, participants: list[_Participant], settings: Settings, row: Row) -> None:
         self.settings = settings
         self.row = row
-        self.participants = participants
-        self.random = random.Random(f"{settings.seed} {row.op} {row.nbytes}")
+        self.participants = {participant.name: participant for participant in participants}
 
     def measure(self) -> Row:
-        ready = [participant for participant in self.participants if self._try(participant, self._prepare)]
-        ready = [participant for participant in ready if self._try(participant, self._calibrate)]
-        deadline = time.monotonic() + self.settings.seconds
-        cycle = 0
-        while ready and not self._is_enough(cycle, deadline):
-            ready = [participant for participant in self._in_turn(ready) if self._try(participant, self._slice)]
-            cycle += 1
-        for participant in ready:
-            self._try(participant, self._check)
+        settings, row = self.settings, self.row
+        ready = self._those_that(self._prepare, self.participants)
+        once = row.op in metrics.ONCE
+        timed = self._those_that(self._calibrate, [name for name in ready if not once or name == CEILING])
+        deadline = time.monotonic() + settings.seconds
+
+        def is_over(cycle: int) -> bool:
+            if once or settings.cycles is not None:
+                return cycle >= (settings.cycles or 1)
+            return cycle >= settings.min_cycles and time.monotonic() > deadline
+
+        slices = {name: functools.partial(self._attempt, self._slice, name) for name in timed}
+        for name, us in take_turns(slices, is_over, f"{settings.seed} {row.op} {row.nbytes}").items():
+            self._result(name).us = us
+        last = self._once if once else self._check
+        self._those_that(last, [name for name in ready if not self._result(name).problem and (name in timed) != once])
         self._close()
-        return self.row
+        return row
 
-    def _is_enough(self, cycle: int, deadline: float) -> bool:
-        if self.settings.cycles is not None:
-            return cycle >= self.settings.cycles
-        return cycle >= self.settings.min_cycles and time.monotonic() > deadline
+    def _those_that(self, step: Callable[[str], Any], names: Iterable[str]) -> list[str]:
+        """The competitors with which the step succeeds."""
+        return [name for name in names if self._attempt(step, name)]
 
-    def _in_turn(self, participants: list[_Participant]) -> list[_Participant]:
-        """A new random order, so that no competitor always follows the same one; the ceiling is first."""
-        others = [participant for participant in participants if participant.name != CEILING]
-        self.random.shuffle(others)
-        return [participant for participant in participants if participant.name == CEILING] + others
+    def _result(self, name: str) -> Result:
+        return self.row.results.setdefault(name, Result())
 
-    def _try(self, participant: _Participant, step: Callable[[_Participant], bool]) -> bool:
-        """Run ``step``; returns whether the participant stays in this row."""
+    def _attempt(self, step: Callable[[str], Any], name: str) -> Any:
+        """The result of a step; None if the competitor fails in it, of which its result in this row has the reason."""
         try:
-            return step(participant)
+            return step(name)
         except CompetitorFailure as failure:
+            participant = self.participants[name]
             participant.failures += 1
             participant.problem = str(failure)
-            self._fail(participant, str(failure))
-            return False
+            self._fail(name, str(failure))
+            return None
 
-    def _fail(self, participant: _Participant, why: str) -> None:
-        result = self._result(participant)
-        result.problem, result.failed = why, True
+    def _fail(self, name: str, problem: str) -> None:
+        self._result(name).problem = problem
+        self._result(name).failed = True
 
-    def _result(self, participant: _Participant) -> Result:
-        return self.row.results.setdefault(participant.name, Result())
+    def _ask(self, name: str, **order: Any) -> list[dict]:
+        return self.participants[name].processes.ask(self.settings.patience, **order)
 
-    def _prepare(self, participant: _Participant) -> bool:
-        row, settings, result = self.row, self.settings, self._result(participant)
+    def _prepare(self, name: str) -> bool:
+        row, settings, result, participant = self.row, self.settings, self._result(name), self.participants[name]
         if not participant.processes.is_up:
             if participant.failures >= MOST_FAILURES:
-                self._fail(
-                    participant, f"dropped after {participant.failures} failures, the last: {participant.problem}"
-                )
+                self._fail(name, f"dropped after {participant.failures} failures, the last: {participant.problem}")
                 return False
             participant.processes.start(3 * settings.patience)
         result.version = participant.processes.version
         order = {"op": row.op, "dtype": row.dtype, "nbytes": row.nbytes, "rewrite": settings.rewrite}
-        if participant.name == CEILING:
+        if name == CEILING:
             order.update(op="copy", rewrite=False)
-        answers = participant.processes.ask(settings.patience, do="prepare", **order)
+        answers = self._ask(name, do="prepare", **order)
         reasons = [answer["unsupported"] for answer in answers if "unsupported" in answer]
         if reasons:
             result.problem = reasons[0]
             return False
         result.statement, result.calls = answers[0]["statement"], answers[0]["calls"]
-        if participant.name != CEILING:
+        if name != CEILING:
             row.nbytes = answers[0]["nbytes"]  # a whole number of elements for each rank
-        return self._is_right(participant, answers)
+        return self._is_right(name, answers)
 
-    def _is_right(self, participant: _Participant, answers: list[dict]) -> bool:
+    def _is_right(self, name: str, answers: list[dict]) -> bool:
         wrong = [rank for rank, answer in enumerate(answers) if not answer["right"]]
         if wrong:
-            self._fail(participant, f"WRONG answer on rank {', '.join(map(str, wrong))}")
+            self._fail(name, f"WRONG answer on rank {', '.join(map(str, wrong))}")
         return not wrong
 
-    def _calibrate(self, participant: _Participant) -> bool:
+    def _calibrate(self, name: str) -> bool:
         """Find the number of calls that fill a slice."""
-        result = self._result(participant)
-        for _ in range(6):
-            us = self._time(participant, "call", result.times, warmup=1)
-            wanted = int(self.settings.slice_s * 1e6 / (us * result.calls))
-            if wanted <= 2 * result.times:
-                result.times = max(1, min(wanted, result.times))
-                break
-            result.times = min(wanted, 32 * result.times)
+        result = self._result(name)
+        result.times = calls_in(self.settings.slice_s / result.calls, lambda times: self._time(name, "call", times, 1))
+        result.trips_us.clear()
         return True
 
-    def _slice(self, participant: _Participant) -> bool:
-        result = self._result(participant)
-        # Caches hold data of other competitors, and a processor that has slept is slow for milliseconds.
-        warmup = (result.times + 1) // 2
-        if participant.name == CEILING:
-            trips = participant.processes.ask(self.settings.patience, do="round_trip", times=TRIPS)[0]["ns"]
-            if trips:
-                self.row.trip_ns.append(max(trips))  # to the farthest rank
-        result.us.append(self._time(participant, "call", result.times, warmup))
-        if self.settings.rewrite and participant.name != CEILING:
-            result.rewrite_us.append(self._time(participant, "rewrite", result.times, warmup))
-        return True
+    def _slice(self, name: str) -> float:
+        result = self._result(name)
+        warmup = warmup_of(result.times)
+        if name == CEILING:
+            trips = self._ask(name, do="round_trip", times=TRIPS)[0]["ns"]
+            self.row.trip_ns += [max(trips)] if trips else []  # to the farthest rank
+        us = self._time(name, "call", result.times, warmup)
+        if self.settings.rewrite and name != CEILING:
+            result.rewrite_us.append(self._time(name, "rewrite", result.times, warmup))
+        return us
 
-    def _time(self, participant: _Participant, what: str, times: int, warmup: int) -> float:
-        """Microseconds per call of the slowest rank."""
-        answers = participant.processes.ask(self.settings.patience, do="slice", what=what, times=times, warmup=warmup)
-        return max(answer["ns"] for answer in answers) / (times * self._result(participant).calls) / 1e3
+    def _time(self, name: str, what: str, times: int, warmup: int) -> float:
+        """Microseconds per call of the slowest rank; of the round trips in it, if these are timed."""
+        answers = self._ask(name, do="slice", what=what, times=times, warmup=warmup)
+        if trips := answers[0]["trips"]:
+            self._result(name).trips_us += [ns / 1e3 for ns in trips]
+            return sum(trips) / len(trips) / 1e3
+        return max(answer["ns"] for answer in answers) / (times * self._result(name).calls) / 1e3
 
-    def _check(self, participant: _Participant) -> bool:
-        return self._is_right(participant, participant.processes.ask(self.settings.patience, do="check"))
+    def _once(self, name: str) -> None:
+        """A measurement without turns: of a rank that waits, or of the end of one."""
+        result = self._result(name)
+        if self.row.op == "idle":
+            result.us = [self._ask(name, do="once", what="idle", seconds=IDLE_S)[1]["us"]]
+            return
+        (answer,) = self._ask(name, do="once", what="death", answering=1)
+        self.participants[name].processes.end()  # rank 1 is dead
+        result.problem = answer.get("unsupported", "")
+        result.us = [answer["us"]] if "us" in answer else []
+
+    def _check(self, name: str) -> bool:
+        return self._is_right(name, self._ask(name, do="check"))
 
     def _close(self) -> None:
         """Separate the ceiling from the competitors, and drop the times of competitors that failed."""
@@ -287,4 +299,4 @@ class _RowRun:
             row.copy_us = machine.us
         for result in row.results.values():
             if result.problem:
-                result.us, result.rewrite_us = [], []
+                result.us, result.rewrite_us, result.trips_us = [], [], []

@@ -13,10 +13,11 @@ from shmring.bootstrap.tuning import calibrate
 from shmring.config import Config
 from shmring.engine.engine import Engine
 from shmring.engine.outbox import outbox_nbytes, prepare_outbox, sparse_nbytes
+from shmring.engine.recording import TRACED_CALLS, Trace
 from shmring.engine.signature import check_size
-from shmring.engine.trace import TRACED_CALLS, Trace
 from shmring.errors import BrokenError, RendezvousError
 from shmring.memory.segment import OUTBOX
+from shmring.observe.account import account_of_copies
 from shmring.placement.locality import own_seat
 from shmring.placement.numa_policy import place_by
 from shmring.placement.topology import second_level_nbytes, shmem_huge_pages
@@ -61,7 +62,7 @@ def connect(
         prepare=lambda segment: prepare_outbox(segment.mapping),
         check=check,
     )
-    engine = Engine(segments, rank, config, session if name is None else name)
+    engine = Engine(segments, rank, config, session if name is None else name, account_of_copies)
     engine.started_as = started_as
     try:
         engine.apply_tuning(calibrate(engine, config, rendezvous_timeout, seat))

@@ -14,8 +14,8 @@ import sys
 import threading
 from types import FrameType
 
+from shmring.base.lifecycle import Stage, tracked
 from shmring.base.unraisable import report_unraisable
-from shmring.engine.lifecycle import Stage, tracked
 
 _VARIABLE = "SHMRING_DUMP_SIGNAL"
 _installed: set[int] = set()

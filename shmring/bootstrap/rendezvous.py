@@ -35,6 +35,7 @@ from shmring.errors import (
 from shmring.memory.header import FAILURE_NOTICE, HEADER_NBYTES, KIND_NAMES, may_be_dead
 from shmring.memory.reserve import free_nbytes
 from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
+from shmring.observe.account import ranks_text
 from shmring.placement.numa_policy import Place
 
 __all__ = ["rendezvous"]
@@ -261,7 +262,7 @@ class _Rendezvous:
                 raise self.timeout_error(f"rank {r} reached its timeout")
             if segment.attached == OUT_OF_MEMORY:  # the failing rank left before this one saw its failure notice
                 raise self.lack_of_memory(r)
-            missing = f"; not found so far: {_ranks(self.missing())}" if self.missing() else ""
+            missing = f"; not found so far: {ranks_text(self.missing())}" if self.missing() else ""
             raise RendezvousError(
                 f"rank {r} (pid {segment.header.pid}) left {self.session!r} with an error of its own{missing}"
             )
@@ -281,7 +282,7 @@ class _Rendezvous:
             late = [r for r, segment in self.present.items() if segment.attached != self.own.attached]
             what = "did not find all ranks"
         return RendezvousTimeoutError(
-            f"of {self.size} ranks of {self.session!r}, {_ranks(late)} {what} ({occasion})", tuple(late)
+            f"of {self.size} ranks of {self.session!r}, {ranks_text(late)} {what} ({occasion})", tuple(late)
         )
 
     def disagreements(self) -> list[str]:
@@ -293,7 +294,7 @@ class _Rendezvous:
                 value = getattr(self.present[r].header, field)
                 values.setdefault(KIND_NAMES[value] if field == "kind" else value, []).append(r)
             if len(values) > 1:
-                found.append(f"{field} is " + ", ".join(f"{value} on {_ranks(on)}" for value, on in values.items()))
+                found.append(f"{field} is " + ", ".join(f"{value} on {ranks_text(on)}" for value, on in values.items()))
         return found
 
     def check_agreement(self) -> None:
@@ -350,15 +351,3 @@ class _Rendezvous:
         for segment in self.present.values():
             with suppress(BufferError):  # the caller still has views of the memory; the last one unmaps it
                 segment.close()
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """``rank 2`` or ``ranks 0-3, 7``."""
-    spans: list[list[int]] = []
-    for r in sorted(ranks):
-        if spans and spans[-1][1] == r - 1:
-            spans[-1][1] = r
-        else:
-            spans.append([r, r])
-    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'' if len(ranks) == 1 else 's'} {text}"

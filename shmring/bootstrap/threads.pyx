@@ -8,7 +8,6 @@ which the system may refuse. Then the ranks exchange how many threads each has, 
 import warnings
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple
 
 from shmring._c.layout cimport SHMRING_THREADS_MAX, sem_t, shmring_outbox
 from shmring.base.heap cimport Heap
@@ -34,26 +33,8 @@ LEAST_PROCESSORS = 4
 MOST_BY_DEFAULT = 8
 
 
-class Means(NamedTuple):
-    """The threads that one rank asks for, and the processors it may use.
-
-    Attributes
-    ----------
-    threads : int
-        How many it asks for; below 1: derived from its processors.
-    processors : frozenset of int
-        Its affinity mask.
-    quota : float
-        How many processors its control group may use, with all its processes; infinity: no limit.
-    """
-
-    threads: int
-    processors: frozenset[int]
-    quota: float = float("inf")
-
-
 def processors_each(ranks):
-    """The processors of each rank: a processor in the masks of several ranks is divided, and so is a quota."""
+    """The processors of each rank (a `shmring.bootstrap.tuning.RankInfo`): a processor in the masks of several ranks is divided, and so is a quota."""
     holders = Counter([number for rank in ranks for number in rank.processors])
     # Rounded, so that thirds of processors add up to whole ones.
     shares = [round(sum([1 / holders[number] for number in rank.processors]), 6) for rank in ranks]

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shmring.base.lifecycle import in_child
 from shmring.bootstrap.calibrate import barrier_ns, exchange, partners_ns, patient_ns
 from shmring.bootstrap.exchange_errors import as_rendezvous_errors
-from shmring.bootstrap.threads import Means, processors_each, team_size
-from shmring.config import Config
-from shmring.engine.lifecycle import in_child
+from shmring.bootstrap.threads import processors_each, team_size
+from shmring.config import Config, Internals
 from shmring.errors import RendezvousError
 from shmring.placement.cpus import allowed_processors, processor_quota
 from shmring.placement.latency_clusters import domains_by_times
@@ -44,7 +44,7 @@ FARTHEST_S = 2e-6
 # A barrier of two ranks takes half of this if their processors share a cache, else twice.
 NEAR_S = 2.5e-7
 
-MASK_NBYTES = 512  # of an affinity mask that are exchanged
+MASK_NBYTES = 1024  # of an affinity mask that are exchanged: no kernel numbers more than 8192 processors
 MOST_TIMED = 512  # more ranks than these cannot exchange all their times in one eager message
 NO_LIMIT = 1 << 62
 COMPARED = (
@@ -70,7 +70,26 @@ def _renew() -> None:
 
 
 class RankInfo(NamedTuple):
-    """What each rank sends to all: where it may run, the settings that must be equal, and the threads it asks for."""
+    """What each rank sends to all: where it may run, the settings that must be equal, and the threads it asks for.
+
+    Attributes
+    ----------
+    quota : float
+        How many processors its control group may use, with all its processes; infinity: no limit.
+    settings : tuple of float
+        By `COMPARED`.
+    processors : frozenset of int
+        Its affinity mask.
+    threads : int
+        How many it asks for; below 1: derived from its processors.
+    split_nbytes : int
+        Messages from this size up are split among the threads; -1: derived.
+    seat : Seat
+    node : int
+        Of its memory according to the kernel, even if a topology is forced.
+    process : tuple of bytes and int
+        A number that no other process has, and the pid: C code may fork without the hooks of Python.
+    """
 
     quota: float
     settings: tuple[float, ...]
@@ -78,8 +97,8 @@ class RankInfo(NamedTuple):
     threads: int = 1
     split_nbytes: int = -1
     seat: Seat = Seat()
-    node: int = -1  # of its memory according to the kernel, even if a topology is forced
-    process: tuple[bytes, int] = (bytes(16), 0)  # the pid, too: C code may fork without the hooks of Python
+    node: int = -1
+    process: tuple[bytes, int] = (bytes(16), 0)
 
     def pack(self) -> bytes:
         """For `exchange`."""
@@ -159,13 +178,13 @@ class Thresholds:
 
     @property
     def hierarchy(self) -> Hierarchy | None:
-        """The domains that plans go by; None where there is one, or where ranks take turns on the processors: there
-        waiting is dearer than any distance.
+        """The domains that plans go by, of the coarsest level; None where there is one domain, or where there are more
+        ranks than processors: there waiting costs more than any distance.
         """
         if not self.levels:
             return None
         crowded = self.limits.hierarchical_nbytes is None and len(self.levels[0]) > self.processors
-        return None if crowded else Hierarchy(self.levels)
+        return None if crowded else Hierarchy(self.levels[-1])
 
     def report(self) -> dict[str, Any]:
         """For `Communicator.stats`."""
@@ -191,13 +210,13 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
     `RendezvousTimeoutError` if one did not answer, `RendezvousError` if ranks have different settings or one failed.
     """
     timeout_ns = patient_ns(timeout)
-    settings = tuple(float(getattr(config, name)) for name in COMPARED)
+    settings = tuple(float(getattr(config.internals, name)) for name in COMPARED)
     own = RankInfo(
         processor_quota() or float("inf"),
         settings,
         frozenset(allowed_processors()),
         config.threads,
-        config.split_nbytes,
+        config.internals.split_nbytes,
         seat,
         current_node(),
         (_process, os.getpid()),
@@ -211,7 +230,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
         own_ns = struct.pack("<d", barrier_ns(engine, timeout_ns) if len(ranks) > 1 else 0)
         (most_ns,) = max(struct.unpack("<d", p) for p in exchange(engine, own_ns, timeout_ns))
         times = None
-        if _measures_nearness(config, ranks, processors):
+        if _measures_nearness(config.internals.nearness, ranks, processors):
             row = struct.Struct(f"<{len(ranks)}d")
             own_row = row.pack(*partners_ns(engine, timeout_ns))
             times = [row.unpack(p) for p in exchange(engine, own_row, timeout_ns)]
@@ -231,8 +250,7 @@ def calibrate(engine: Engine, config: Config, timeout: float | None, seat: Seat)
 
 def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresholds:
     """Add the threads of each rank, and the largest of the sizes from which the ranks ask to split."""
-    means = [Means(info.threads, info.processors, info.quota) for info in ranks]
-    threads, each = team_size(means), processors_each(means)
+    threads, each = team_size(ranks), processors_each(ranks)
     limit = split_limit(threads, found.costs)
     why = dict(found.why)
     if ranks[rank].threads < 1:
@@ -250,11 +268,11 @@ def with_team(found: Thresholds, ranks: Sequence[RankInfo], rank: int) -> Thresh
 
 def derive(config: Config, size: int, processors: float, barrier_us: float, cache_nbytes: int) -> Thresholds:
     """The thresholds for these measurements; ``cache_nbytes``: size of the last-level cache, 0 if not known."""
-    why = config.origins
-    costs = _costs(config, size, processors, barrier_us, why)
+    why, inner = config.origins, config.internals
+    costs = _costs(inner, size, processors, barrier_us, why)
 
     def given_or(name: str, derived: float, reason: str) -> int:
-        value = getattr(config, name)
+        value = getattr(inner, name)
         if value >= 0:
             return value
         why[name] = reason
@@ -265,13 +283,13 @@ def derive(config: Config, size: int, processors: float, barrier_us: float, cach
     limits = Limits(
         nslots=config.nslots,
         slot_nbytes=config.slot_nbytes,
-        round_nbytes=None if config.round_nbytes < 0 else config.round_nbytes,
+        round_nbytes=None if inner.round_nbytes < 0 else inner.round_nbytes,
         one_shot_nbytes=given_or("one_shot_nbytes", one_shot_limit(size, costs), by_costs),
         flat_reduce_nbytes=given_or("flat_reduce_nbytes", flat_reduce_limit(size, costs), by_costs),
-        hierarchical_nbytes=None if config.hierarchical_nbytes < 0 else config.hierarchical_nbytes,
+        hierarchical_nbytes=None if inner.hierarchical_nbytes < 0 else inner.hierarchical_nbytes,
     )
     eager, is_far = config.eager_limit(size), not are_near(barrier_us, size)
-    if config.eager_nbytes < 0:
+    if inner.eager_nbytes < 0:
         why["eager_nbytes"] = f"derived: every rank reads the messages of all {size} ranks"
         if is_far and size <= processors:  # else the barrier was slow because ranks take turns on processors
             # Each line has to be fetched from a far core before it can be written; slots of rounds need not.
@@ -292,24 +310,24 @@ def are_near(barrier_us: float, size: int) -> bool:
     return 1e-6 * barrier_us <= NEAR_S * (size - 1)
 
 
-def _costs(config: Config, size: int, processors: float, barrier_us: float, why: dict[str, str]) -> Costs:
-    latency, touch = config.latency_us / 1e6, config.touch_gbs * 1e9
-    if config.latency_us < 0:
+def _costs(given: Internals, size: int, processors: float, barrier_us: float, why: dict[str, str]) -> Costs:
+    latency, touch = given.latency_us / 1e6, given.touch_gbs * 1e9
+    if given.latency_us < 0:
         latency = (min(barrier_us / 1e6, FARTHEST_S) if size <= processors else barrier_us / 1e6) + STEPS_S
         why["latency_us"] = f"measured: {barrier_us:.2f} us a barrier after the rendezvous, and {STEPS_S * 1e6:.1f} us"
-    if config.touch_gbs < 0:
+    if given.touch_gbs < 0:
         touch = DEFAULT_COSTS.bytes_per_second * min(1.0, processors / size)
         why["touch_gbs"] = f"derived: {size} ranks on {processors:g} processors"
     return Costs(latency, touch)
 
 
-def _measures_nearness(config: Config, ranks: Sequence[RankInfo], processors: float) -> bool:
+def _measures_nearness(nearness: int, ranks: Sequence[RankInfo], processors: float) -> bool:
     """Whether to measure which ranks are near one another: if a setting asks for it, or the system does not know."""
     size = len(ranks)
-    if not 2 < size <= MOST_TIMED or config.nearness == 0:
+    if not 2 < size <= MOST_TIMED or nearness == 0:
         return False
     unknown = any(info.seat.cache < 0 for info in ranks)
-    return config.nearness == 1 or (unknown and size <= processors)
+    return nearness == 1 or (unknown and size <= processors)
 
 
 def _processors(ranks: Sequence[RankInfo]) -> float:

@@ -79,6 +79,7 @@ cdef extern from "shmring/capi.h" nogil:
         int code
         int rank
         const char *text
+        const char *name
 
     ctypedef struct shmring_message:
         int source
@@ -109,27 +110,7 @@ cdef extern from "shmring/capi.h" nogil:
         int (*comm_close)(shmring_comm *comm) noexcept nogil
         int (*comm_dup)(shmring_comm *comm, shmring_comm **made) noexcept nogil
         int (*comm_split)(shmring_comm *comm, int64_t color, int64_t key, shmring_comm **made) noexcept nogil
-        int (*all_reduce)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                          int64_t timeout_ns) noexcept nogil
-        int (*reduce)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op, int root,
-                      int64_t timeout_ns) noexcept nogil
-        int (*broadcast)(shmring_comm *comm, void *x, int64_t count, int dtype, int root,
-                         int64_t timeout_ns) noexcept nogil
-        int (*all_gather)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
-                          int64_t timeout_ns) noexcept nogil
-        int (*reduce_scatter)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                              int64_t timeout_ns) noexcept nogil
-        int (*all_to_all)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
-                          int64_t timeout_ns) noexcept nogil
-        int (*gather)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                      int64_t timeout_ns) noexcept nogil
-        int (*scatter)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                       int64_t timeout_ns) noexcept nogil
-        int (*scan)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                    int64_t timeout_ns) noexcept nogil
-        int (*exscan)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                      int64_t timeout_ns) noexcept nogil
-        int (*barrier)(shmring_comm *comm, int64_t timeout_ns) noexcept nogil
+        int (*collective)(shmring_comm *comm, const shmring_call *call) noexcept nogil
         int (*plan_make)(shmring_comm *comm, const shmring_call *call, shmring_plan **plan) noexcept nogil
         int (*plan_run)(shmring_plan *plan) noexcept nogil
         int (*plan_release)(shmring_plan *plan) noexcept nogil
@@ -146,6 +127,28 @@ cdef extern from "shmring/capi.h" nogil:
                      shmring_request **request) noexcept nogil
         int (*test)(shmring_request **request, int *is_over, shmring_message *message) noexcept nogil
         int (*wait)(shmring_request **request, int64_t timeout_ns, shmring_message *message) noexcept nogil
+
+    int shmring_all_reduce(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                           int dtype, int op, int64_t timeout_ns)
+    int shmring_reduce(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
+                       int op, int root, int64_t timeout_ns)
+    int shmring_broadcast(const shmring_api *api, shmring_comm *comm, void *x, int64_t count, int dtype, int root,
+                          int64_t timeout_ns)
+    int shmring_all_gather(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                           int dtype, int64_t timeout_ns)
+    int shmring_reduce_scatter(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                               int dtype, int op, int64_t timeout_ns)
+    int shmring_all_to_all(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                           int dtype, int64_t timeout_ns)
+    int shmring_gather(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
+                       int root, int64_t timeout_ns)
+    int shmring_scatter(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                        int dtype, int root, int64_t timeout_ns)
+    int shmring_scan(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
+                     int op, int64_t timeout_ns)
+    int shmring_exscan(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
+                       int op, int64_t timeout_ns)
+    int shmring_barrier(const shmring_api *api, shmring_comm *comm, int64_t timeout_ns)
 
     const shmring_api *shmring_table(const void *address)
 

@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport array_t
 from shmring.kernel.reduce cimport reduce_kernel
+from shmring.capi cimport shmring_call
 from shmring.capi.handles cimport comm_t
 from shmring.collective.schedule cimport request_t
 
@@ -25,8 +26,7 @@ ctypedef struct plan_t:
     PyObject *program              # holds a reference; NULL: eager
 
 
-cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int dtype, int op, int root,
-               int64_t timeout_ns, checked_t *c) noexcept nogil
+cdef int check(comm_t *h, const shmring_call *call, checked_t *c) noexcept nogil
 cdef int check_memory(const void *data, int64_t count, int dtype, array_t *a) noexcept nogil
 cdef int64_t checked_timeout(int64_t timeout_ns, int64_t default_ns) noexcept nogil
 cdef int refuse(str text) noexcept

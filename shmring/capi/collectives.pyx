@@ -14,10 +14,10 @@ from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport OVERLAP, overlaps
 from shmring.kernel.reduce cimport find_kernel
-from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE
+from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE, shmring_call
 from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
 from shmring.capi.last_error cimport fail_with
-from shmring.collective.base cimport kernel_for
+from shmring.collective.calls cimport kernel_for
 from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
@@ -88,29 +88,34 @@ cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil:
                       "SHMRING_DEFAULT_TIMEOUT")
 
 
-cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int dtype, int op, int root,
-               int64_t timeout_ns, checked_t *c) noexcept nogil:
-    """Check the arguments of a collective; 0, or the code of the error. ``count``: of one rank's block."""
-    cdef int code
+cdef int check(comm_t *h, const shmring_call *call, checked_t *c) noexcept nogil:
+    """Check a call that C code has filled in; 0, or the code of the error."""
+    cdef const void *x
+    cdef void *out
+    cdef int64_t count
+    cdef int kind, dtype, code
     cdef bint receives = True
     if h == NULL:
         return refuse_handle()
+    if call == NULL or call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
+        return refuse_call(call)
+    kind, x, out, count, dtype = call.kind, call.x, call.out, call.count, call.dtype
     c.kind, c.root, c.op, c.kernel = kind, NO_ROOT, NO_OP, NULL
-    c.timeout_ns = checked_timeout(timeout_ns, h.timeout_ns)
+    c.timeout_ns = checked_timeout(call.timeout_ns, h.timeout_ns)
     if c.timeout_ns < NO_LIMIT:
-        return refuse_timeout(timeout_ns)
+        return refuse_timeout(call.timeout_ns)
     if kind == KIND_BARRIER:
         x = out = NULL
         count = dtype = 0
     if ROOTED >> kind & 1:
-        if not 0 <= root < h.size:
+        if not 0 <= call.root < h.size:
             with gil:
-                return refuse(f"root={root}: must be a rank, from 0 to {h.size - 1}")
-        c.root = root
-        receives = root == h.rank or kind == KIND_SCATTER or kind == KIND_BROADCAST
-    if kind == KIND_SCATTER and root != h.rank:
+                return refuse(f"root={call.root}: must be a rank, from 0 to {h.size - 1}")
+        c.root = call.root
+        receives = c.root == h.rank or kind == KIND_SCATTER or kind == KIND_BROADCAST
+    if kind == KIND_SCATTER and c.root != h.rank:
         x = out      # not read: the signature needs its size only
-    elif not receives:
+    elif kind == KIND_BROADCAST or not receives:
         out = <void *> x
     code = check_memory(x, count, dtype, &c.x)
     if code == 0:
@@ -120,15 +125,23 @@ cdef int check(comm_t *h, int kind, const void *x, void *out, int64_t count, int
     if dtype == SHMRING_OPAQUE:
         with gil:
             return refuse("SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
-    if not 0 <= op < NOPS:
+    if not 0 <= call.op < NOPS:
         with gil:
-            return refuse(f"op={op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
-    c.op = op
-    c.kernel = find_kernel(op, dtype)
+            return refuse(f"op={call.op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
+    c.op = call.op
+    c.kernel = find_kernel(c.op, dtype)
     if c.kernel == NULL:
         with gil:
             return refuse_op(c)
     return finish_check(h, c, receives)
+
+
+cdef int refuse_call(const shmring_call *call) noexcept nogil:
+    with gil:
+        if call == NULL:
+            return refuse("NULL is no call")
+        return refuse(f"struct_size={call.struct_size}, kind={call.kind}: must be sizeof(shmring_call) and one of "
+                      "enum shmring_collective")
 
 
 cdef int refuse_op(checked_t *c) noexcept:
@@ -175,14 +188,14 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
     if needs_agreement(h, c, is_eager):
         code = perform_with_gil(h, c)
     elif is_eager:
-        outcome = (<Engine> h.engine).exchange_free(&request.eager, c.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, c.timeout_ns)
     else:
         program = find_known(h, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count))
         if program == NULL:
             code = plan_with_gil(h, c, &program)
         if code == 0:
             fill_execution(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.execution)
-            outcome = (<Engine> h.engine).execute_free(<Program> program, &request.execution, c.timeout_ns)
+            outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, c.timeout_ns)
     if outcome != READY:
         code = break_down(h)
     (<Engine> h.engine).leave_free()
@@ -269,10 +282,10 @@ cdef int run_plan(plan_t *plan) noexcept nogil:
     if needs_agreement(h, &plan.call, plan.program == NULL):
         code = perform_with_gil(h, &plan.call)
     elif plan.program == NULL:
-        outcome = (<Engine> h.engine).exchange_free(&plan.request.eager, plan.call.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(&plan.request.eager, None, NULL, plan.call.timeout_ns)
     else:
-        outcome = (<Engine> h.engine).execute_free(<Program> plan.program, &plan.request.execution,
-                                                   plan.call.timeout_ns)
+        outcome = (<Engine> h.engine).run_free(NULL, <Program> plan.program, &plan.request.execution,
+                                               plan.call.timeout_ns)
     if outcome != READY:
         code = break_down(h)
     (<Engine> h.engine).leave_free()

@@ -7,11 +7,9 @@ from libc.string cimport strdup
 
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.capi cimport SHMRING_ERR_CLOSED
+from shmring.communicator cimport Communicator
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.p2p.api cimport MessageCalls
-
-from shmring.communicator import Communicator
 
 
 # ---- life ------------------------------------------------------------------------------------------------------------
@@ -25,7 +23,7 @@ cdef char *copy_of(str text) except NULL:
 
 cdef comm_t *open_comm(object owner) except NULL:
     """A handle of a communicator, which it keeps alive. Raises if the communicator is closed or inherited."""
-    cdef MessageCalls calls
+    cdef Communicator calls
     cdef Engine engine
     cdef comm_t *h
     if not isinstance(owner, Communicator):
@@ -81,9 +79,9 @@ cdef int let_go(comm_t *h) noexcept:
 cdef int refuse_entry(comm_t *h) noexcept nogil:
     """Why a call could not enter. Without the GIL if it is closed: as the process ends there is no interpreter."""
     if is_inherited(h):
-        return fail(SHMRING_ERR_CLOSED, -1, h.inherited_text)
+        return fail(SHMRING_ERR_CLOSED, b"ClosedError", -1, h.inherited_text)
     if (<Engine> h.engine).is_closed:
-        return fail(SHMRING_ERR_CLOSED, -1, h.closed_text)
+        return fail(SHMRING_ERR_CLOSED, b"ClosedError", -1, h.closed_text)
     with gil:
         return refuse_with_gil(<Engine> h.engine)
 

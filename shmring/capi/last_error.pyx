@@ -1,6 +1,6 @@
 """The last error of each thread, and the exceptions of Python as codes."""
 
-from libc.string cimport memcpy, strlen
+from libc.string cimport memcpy, strlen, strncpy
 
 from shmring.capi cimport (SHMRING_ERR_ABORTED, SHMRING_ERR_BAD_ARGUMENT, SHMRING_ERR_CLOSED, SHMRING_ERR_INTERNAL,
                            SHMRING_ERR_MESSAGE_TIMEOUT, SHMRING_ERR_MESSAGE_TOO_LONG, SHMRING_ERR_MISMATCH,
@@ -21,12 +21,16 @@ from shmring.errors import (
 cdef extern from *:
     """
     #define SHMRING_ERROR_NBYTES 1024
-    static _Thread_local shmring_error shmring_last = {0, -1, ""};
+    #define SHMRING_NAME_NBYTES 64
+    static _Thread_local shmring_error shmring_last = {0, -1, "", ""};
     static _Thread_local char shmring_last_text[SHMRING_ERROR_NBYTES];
+    static _Thread_local char shmring_last_name[SHMRING_NAME_NBYTES];
     """
     const size_t SHMRING_ERROR_NBYTES
+    const size_t SHMRING_NAME_NBYTES
     shmring_error shmring_last
     char *shmring_last_text
+    char *shmring_last_name
 
 cdef extern from "Python.h":
     void PyErr_SetInterrupt()
@@ -45,8 +49,9 @@ cdef tuple CODES = (
 )
 
 
-cdef int fail(int code, int rank, const char *text) noexcept nogil:
-    """Store the error of this thread; return its code. A text that is too long is cut."""
+cdef int fail(int code, const char *name, int rank, const char *text) noexcept nogil:
+    """Store the error of this thread, which Python raises as a class of that name; return its code. A text that is too
+    long is cut."""
     cdef size_t nbytes = min(strlen(text), SHMRING_ERROR_NBYTES - 1)
     while nbytes == SHMRING_ERROR_NBYTES - 1 and (text[nbytes] & 0xC0) == 0x80:      # in the middle of a character
         nbytes -= 1
@@ -57,6 +62,8 @@ cdef int fail(int code, int rank, const char *text) noexcept nogil:
     shmring_last.code = code
     shmring_last.rank = rank
     shmring_last.text = shmring_last_text
+    strncpy(shmring_last_name, name, SHMRING_NAME_NBYTES - 1)      # its last byte stays 0
+    shmring_last.name = shmring_last_name
     return code
 
 
@@ -68,9 +75,7 @@ cdef int fail_with(object error) noexcept:
             if isinstance(error, types):
                 code = number
                 break
-        text = str(error)
-        if code == SHMRING_ERR_INTERNAL or isinstance(error, KeyboardInterrupt):
-            text = f"{type(error).__name__}: {text}"
+        text, name = str(error), type(error).__name__
         if isinstance(error, KeyboardInterrupt):
             PyErr_SetInterrupt()      # C code cannot raise it: Python's handler runs again, once this call has returned
         if isinstance(error, MessageTooLongError):
@@ -78,9 +83,9 @@ cdef int fail_with(object error) noexcept:
         else:
             ranks = getattr(error, "late", None) or getattr(error, "missing", None)
             rank = ranks[0] if ranks else getattr(error, "rank", -1)
-        return fail(code, rank, text.encode("utf-8", "replace"))
+        return fail(code, name.encode("utf-8", "replace"), rank, text.encode("utf-8", "replace"))
     except BaseException:
-        return fail(code, rank, b"an exception of Python without a text")
+        return fail(code, b"Exception", rank, b"an exception of Python without a text")
 
 
 cdef const shmring_error *last_error() noexcept nogil:

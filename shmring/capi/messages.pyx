@@ -17,12 +17,9 @@ from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport SHMRING_ERR_OUT_OF_MEMORY, shmring_message
 from shmring.capi.handles cimport comm_t, hold, is_inherited, let_go, refuse_entry
 from shmring.capi.last_error cimport fail, fail_with
-from shmring.engine.engine cimport timeline_of
-from shmring.engine.trace cimport message_started
-from shmring.p2p.point_to_point cimport PointToPoint, arrival_t
-from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, check_apart, check_tag,
-                                   message_of, request_of)
-from shmring.p2p.without_gil cimport await_free, enter_free, leave_free, recv_free, send_free, visit
+from shmring.p2p.point_to_point cimport PointToPoint, arrival_t, visit
+from shmring.p2p.requests cimport (ANY, RECV, SEND, Message, Request, are_apart, begin_wait, check_apart, check_tag,
+                                   request_of, wait_t)
 from shmring.sync.group cimport READY
 
 
@@ -34,11 +31,6 @@ cdef inline void describe(shmring_message *m, arrival_t *found) noexcept nogil:
 cdef inline void describe_message(shmring_message *m, Message message) noexcept:
     if m != NULL and message is not None:
         m.source, m.tag, m.nbytes, m.dtype = message.source, message.tag, message.nbytes, message.code
-
-
-cdef inline Message message_from(arrival_t *found):
-    """The message that has begun, or None."""
-    return None if found.source == ANY else message_of(found.source, found.tag, found.nbytes, found.code)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -65,20 +57,22 @@ cdef int refuse_peers(PointToPoint p, int dst, int tag, int src, int out_tag) no
 # ---- calls that end when they are done -------------------------------------------------------------------------------
 
 cdef int send(comm_t *h, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept nogil:
-    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
-    if send_free(<PointToPoint> h.messages, a, dst, tag):
-        leave_free(<PointToPoint> h.messages)
+    if (<PointToPoint> h.messages).send_whole(a, dst, tag):
+        (<PointToPoint> h.messages).leave_free()
         return 0
     with gil:
         return send_with_gil(<PointToPoint> h.messages, a, dst, tag, timeout_ns)
 
 
 cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t timeout_ns) noexcept:
+    cdef wait_t wait
     visit(p)
+    begin_wait(&wait, timeout_ns)
     try:
         try:
-            p.transmit(a, None, None, dst, tag, timeout_ns)
+            p.transmit(a, None, None, dst, tag, &wait)
         finally:
             p.leave()
     except BaseException as error:
@@ -88,39 +82,27 @@ cdef int send_with_gil(PointToPoint p, array_t *a, int dst, int tag, int64_t tim
 
 cdef int recv(comm_t *h, array_t *a, int src, int tag, int64_t timeout_ns, shmring_message *m) noexcept nogil:
     cdef arrival_t found
-    cdef bint has_spun = False
-    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
+    cdef wait_t wait
+    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
-    if receive(h, a, src, tag, &timeout_ns, &found, &has_spun) == READY:
-        leave_free(<PointToPoint> h.messages)
+    begin_wait(&wait, timeout_ns)
+    if (<PointToPoint> h.messages).receive_free(a, src, tag, &wait, &found) == READY:
+        (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
     with gil:
-        return recv_with_gil(<PointToPoint> h.messages, None, a, src, tag, &found, timeout_ns, has_spun, m)
-
-
-cdef int receive(comm_t *h, array_t *a, int src, int tag, int64_t *timeout_ns, arrival_t *found,
-                 bint *has_spun) noexcept nogil:
-    """READY: received without a request; else UNREADY, as `recv_free`."""
-    cdef int64_t started_ns = message_started(timeline_of((<PointToPoint> h.messages).engine))
-    cdef int outcome = recv_free(<PointToPoint> h.messages, a, src, tag, found, has_spun)
-    if outcome != READY and found.source == ANY and has_spun[0]:
-        outcome = await_free(<PointToPoint> h.messages, a, src, tag, timeout_ns, found)
-    if outcome == READY:
-        (<PointToPoint> h.messages).note_received(found, started_ns)
-    return outcome
+        return recv_with_gil(<PointToPoint> h.messages, None, a, src, tag, &found, &wait, m)
 
 
 cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int tag, arrival_t *found,
-                       int64_t timeout_ns, bint has_spun, shmring_message *m) noexcept:
+                       wait_t *wait, shmring_message *m) noexcept:
     """Receive by a request, which goes on with the message that has begun, if any; the send ends as well."""
     visit(p)
     try:
         try:
             if sending is not None:
                 p.begin_send(sending)
-            describe_message(m, p.await_message(sending, request_of(p, RECV, src, tag, a, None, None),
-                                                message_from(found), timeout_ns, has_spun))
+            describe_message(m, p.await_message(sending, request_of(p, RECV, src, tag, a, None, None), found, wait))
         finally:
             p.leave()
     except BaseException as error:
@@ -131,22 +113,24 @@ cdef int recv_with_gil(PointToPoint p, Request sending, array_t *a, int src, int
 cdef int sendrecv(comm_t *h, array_t *a, int dst, int tag, array_t *b, int src, int out_tag, int64_t timeout_ns,
                   shmring_message *m) noexcept nogil:
     cdef arrival_t found
-    cdef bint has_spun = False, is_sent
+    cdef wait_t wait
+    cdef bint is_sent
     if not are_apart(a, b):
         with gil:
             return refuse_overlap(a, b)
-    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         return refuse_entry(h)
+    begin_wait(&wait, timeout_ns)
     found.source = ANY
-    is_sent = send_free(<PointToPoint> h.messages, a, dst, tag)
-    if is_sent and receive(h, b, src, out_tag, &timeout_ns, &found, &has_spun) == READY:
-        leave_free(<PointToPoint> h.messages)
+    is_sent = (<PointToPoint> h.messages).send_whole(a, dst, tag)
+    if is_sent and (<PointToPoint> h.messages).receive_free(b, src, out_tag, &wait, &found) == READY:
+        (<PointToPoint> h.messages).leave_free()
         describe(m, &found)
         return 0
     with gil:
         return recv_with_gil(<PointToPoint> h.messages,
                              None if is_sent else request_of(<PointToPoint> h.messages, SEND, dst, tag, a, None, None),
-                             b, src, out_tag, &found, timeout_ns, has_spun, m)
+                             b, src, out_tag, &found, &wait, m)
 
 
 cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
@@ -162,7 +146,7 @@ cdef int refuse_overlap(array_t *a, array_t *b) noexcept:
 cdef pending_t *new_pending() noexcept nogil:
     cdef pending_t *pending = <pending_t *> calloc(1, sizeof(pending_t))
     if pending == NULL:
-        fail(SHMRING_ERR_OUT_OF_MEMORY, -1, b"no memory for a request")
+        fail(SHMRING_ERR_OUT_OF_MEMORY, b"MemoryError", -1, b"no memory for a request")
     return pending
 
 
@@ -171,10 +155,10 @@ cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexce
     cdef int code = 0
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
-    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         code = refuse_entry(h)
-    elif send_free(<PointToPoint> h.messages, a, dst, tag):
-        leave_free(<PointToPoint> h.messages)
+    elif (<PointToPoint> h.messages).send_whole(a, dst, tag):
+        (<PointToPoint> h.messages).leave_free()
     else:
         with gil:
             code = begin_with_gil(h, SEND, a, dst, tag, NULL, pending)
@@ -184,17 +168,13 @@ cdef int isend(comm_t *h, array_t *a, int dst, int tag, pending_t **made) noexce
 cdef int irecv(comm_t *h, array_t *a, int src, int tag, pending_t **made) noexcept nogil:
     cdef pending_t *pending = new_pending()
     cdef arrival_t found
-    cdef bint has_spun = True      # looks only
-    cdef int64_t started_ns
     cdef int code = 0
     if pending == NULL:
         return SHMRING_ERR_OUT_OF_MEMORY
-    started_ns = message_started(timeline_of((<PointToPoint> h.messages).engine))
-    if is_inherited(h) or not enter_free(<PointToPoint> h.messages):
+    if is_inherited(h) or not (<PointToPoint> h.messages).enter_free():
         code = refuse_entry(h)
-    elif recv_free(<PointToPoint> h.messages, a, src, tag, &found, &has_spun) == READY:
-        (<PointToPoint> h.messages).note_received(&found, started_ns)
-        leave_free(<PointToPoint> h.messages)
+    elif (<PointToPoint> h.messages).receive_at_once(a, src, tag, NULL, &found) == READY:
+        (<PointToPoint> h.messages).leave_free()
         describe(&pending.message, &found)
     else:
         with gil:
@@ -221,7 +201,7 @@ cdef int begin_with_gil(comm_t *h, int kind, array_t *a, int peer, int tag, arri
             if kind == SEND:
                 p.begin_send(r)
             else:
-                p.begin_receive(r, message_from(found))
+                p.begin_receive(r, found)
         finally:
             p.leave()
     except BaseException as error:

@@ -13,9 +13,6 @@ from shmring.capi.handles cimport comm_t, is_inherited, let_go, open_comm, refus
 from shmring.capi.last_error cimport fail_with, last_error
 from shmring.capi.messages cimport check_peers, pending_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                       KIND_SCATTER, NO_OP, NO_ROOT)
 
 
 cdef extern from "Python.h" nogil:
@@ -119,79 +116,9 @@ cdef object owner_of(shmring_comm *comm):
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
 
-cdef int all_reduce(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                    int64_t timeout_ns) noexcept nogil:
+cdef int collective(shmring_comm *comm, const shmring_call *call) noexcept nogil:
     cdef checked_t c
-    return (check(<comm_t *> comm, KIND_ALL_REDUCE, x, out, count, dtype, op, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int reduce(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op, int root,
-                int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_REDUCE, x, out, count, dtype, op, root, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int broadcast(shmring_comm *comm, void *x, int64_t count, int dtype, int root, int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_BROADCAST, x, x, count, dtype, NO_OP, root, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int all_gather(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
-                    int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_ALL_GATHER, x, out, count, dtype, NO_OP, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int reduce_scatter(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                        int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_REDUCE_SCATTER, x, out, count, dtype, op, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int all_to_all(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype,
-                    int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_ALL_TO_ALL, x, out, count, dtype, NO_OP, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int gather(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_GATHER, x, out, count, dtype, NO_OP, root, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int scatter(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                 int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_SCATTER, x, out, count, dtype, NO_OP, root, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int scan(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-              int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_SCAN, x, out, count, dtype, op, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int exscan(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_EXSCAN, x, out, count, dtype, op, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
-
-
-cdef int barrier(shmring_comm *comm, int64_t timeout_ns) noexcept nogil:
-    cdef checked_t c
-    return (check(<comm_t *> comm, KIND_BARRIER, NULL, NULL, 0, 0, NO_OP, NO_ROOT, timeout_ns, &c)
-            or perform(<comm_t *> comm, &c))
+    return check(<comm_t *> comm, call, &c) or perform(<comm_t *> comm, &c)
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -199,16 +126,11 @@ cdef int barrier(shmring_comm *comm, int64_t timeout_ns) noexcept nogil:
 cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **plan) noexcept nogil:
     cdef checked_t c
     cdef int code
-    if call == NULL or plan == NULL:
+    if plan == NULL:
         with gil:
-            return refuse("NULL is no call, and no place for a plan")
+            return refuse("NULL is no place for a plan")
     plan[0] = NULL
-    if call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
-        with gil:
-            return refuse(f"struct_size={call.struct_size}, kind={call.kind}: must be sizeof(shmring_call) and one of "
-                          "enum shmring_collective")
-    code = check(<comm_t *> comm, call.kind, call.x, call.x if call.kind == KIND_BROADCAST else call.out, call.count,
-                 call.dtype, call.op, call.root, call.timeout_ns, &c)
+    code = check(<comm_t *> comm, call, &c)
     code = code or check_handle(comm)
     if code:
         return code
@@ -323,17 +245,7 @@ api.comm_abort = comm_abort
 api.comm_close = comm_close
 api.comm_dup = comm_dup
 api.comm_split = comm_split
-api.all_reduce = all_reduce
-api.reduce = reduce
-api.broadcast = broadcast
-api.all_gather = all_gather
-api.reduce_scatter = reduce_scatter
-api.all_to_all = all_to_all
-api.gather = gather
-api.scatter = scatter
-api.scan = scan
-api.exscan = exscan
-api.barrier = barrier
+api.collective = collective
 api.plan_make = plan_make
 api.plan_run = plan_run
 api.plan_release = plan_release

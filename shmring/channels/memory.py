@@ -84,7 +84,7 @@ class ChannelMemory:
         config = configure()
         self.allow_pickle = bool(flags >> 8 & 1) and (config.allow_pickle if allow_pickle is None else allow_pickle)
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
-        self.tick_ns = int(config.tick_ms * 1e6)
+        self.tick_ns = int(config.internals.tick_ms * 1e6)
 
     @property
     def title(self) -> str:

@@ -27,7 +27,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WOR
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
-from shmring.objects.pickle5 import buffer_sizes, pack, unpack
+from shmring.objects.codec import buffer_sizes, dump, load
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
@@ -88,7 +88,7 @@ cdef object encode_unusual(object x, message_t *m):
 cdef object encode_pickled(object pickled, message_t *m):
     """The same for what `pickle_object` returned."""
     cdef uint64_t at = 0, gap
-    buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.stream, *pickled.buffers)]
+    buffers = [np.frombuffer(buffer, np.uint8) for buffer in (pickled.header, *pickled.buffers)]
     room = bytearray((2 + 2 * len(buffers)) * sizeof(part_t))
     begin(m, word_of(OBJECT))
     m.load.parts = <part_t *>PyByteArray_AS_STRING(room)
@@ -222,10 +222,7 @@ cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
         raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
-    try:
-        return pack(obj)
-    except Exception as error:
-        raise ObjectError(f"cannot pickle this object: {type(error).__name__}: {error}") from error
+    return dump(obj)
 
 
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):
@@ -234,11 +231,8 @@ cdef object unpickle_content(object content, uint64_t stream_nbytes, object chan
         raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
     cdef object at = stream_nbytes, nbytes    # Python's: the sizes that the sender wrote may be huge
     stream, buffers = content[:stream_nbytes], []
-    try:
-        for nbytes in buffer_sizes(stream):
-            at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
-            buffers.append(content[at:at + nbytes])
-            at += nbytes
-        return unpack(stream, buffers)
-    except Exception as error:
-        raise ObjectError(f"cannot unpickle the object received: {type(error).__name__}: {error}") from error
+    for nbytes in buffer_sizes(stream):
+        at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
+        buffers.append(content[at:at + nbytes])
+        at += nbytes
+    return load(stream, buffers)

@@ -30,7 +30,7 @@ from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.channels.queue_memory import create_queue
 from shmring.channels.receiver import PickledContent
 from shmring.errors import ClosedError
-from shmring.objects.pickle5 import Pickled
+from shmring.objects.codec import Dumped
 
 cnp.import_array()
 
@@ -272,7 +272,7 @@ cdef class Queue:
         cdef int64_t left
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
-        _keeper = encode_pickled(content, &m) if isinstance(content, Pickled) else encode(content, &m)
+        _keeper = encode_pickled(content, &m) if isinstance(content, Dumped) else encode(content, &m)
         if timeout_ns == 0 and m.load.nbytes > self.sender.longest:
             raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
                              f"{self.sender.longest} bytes, half of the capacity, can")

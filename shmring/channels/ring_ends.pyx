@@ -1,7 +1,7 @@
 """The sending and the receiving end of the ring of a channel: what ends of messages and of records have in common.
 
-A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last receiver
-has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`): wait for
+A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last
+receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`): wait for
 the receiver that leaves none, drop the new message, drop the oldest that this receiver has not read, or disconnect it.
 """
 
@@ -101,8 +101,8 @@ cdef object descriptor_of(RingEnd end):
 
 cdef tuple reduced(RingEnd end, object channel):
     if end.is_taken or end.is_closed:
-        raise TypeError(f"this {end.role} belongs to process {os.getpid()} or is closed: only an end that was never used "
-                        "can be pickled")
+        raise TypeError(f"this {end.role} belongs to process {os.getpid()} or is closed: only an end that was never "
+                        "used can be pickled")
     return type(end), (channel, end.role)
 
 
@@ -270,7 +270,8 @@ cdef class RingSender(RingEnd):
         if not self.is_broadcast:
             return queue.Full()
         pid = self.watch.other.liveness.pid
-        return queue.Full(f"no room for this message: receiver {self.number} (process {pid}) has not taken earlier ones")
+        return queue.Full(f"no room for this message: receiver {self.number} (process {pid}) has not taken earlier "
+                          "ones")
 
     @cython.critical_section
     def abort(self):
@@ -456,8 +457,8 @@ cdef class RingReceiver(RingEnd):
         Returns
         -------
         int
-            An eventfd, readable when a message may have come, or the sender is gone. It stays readable until a call with
-            ``timeout=0`` (`try_recv`, `poll`) finds nothing: so call on until then. It closes with this end.
+            An eventfd, readable when a message may have come, or the sender is gone. It stays readable until a call
+            with ``timeout=0`` (`try_recv`, `poll`) finds nothing: so call on until then. It closes with this end.
 
         Notes
         -----

@@ -10,7 +10,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-import queue
 from math import prod
 from operator import index
 
@@ -20,8 +19,8 @@ from shmring._c.atomics cimport load_relaxed_u64
 from shmring.arrays.lease cimport make_lease
 from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
 from shmring.channels.format cimport DROPS_OLDEST, WAITS
-from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, is_partly_sent, message_t,
-                                             pickle_object, start_stream, word_and_meta)
+from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, is_partly_sent,
+                                             message_t, pickle_object, start_stream, word_and_meta)
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
@@ -428,7 +427,6 @@ cdef class Sender(RingSender):
             self.p.reserved = 0      # a lease that the iterable has left open stays open: `commit` knows its size
             announce(self, self.quiet)
         self.quiet = 0
-
 
     @cython.critical_section
     def reserve(self, shape, dtype=None, timeout=None):

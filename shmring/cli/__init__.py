@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from shmring.errors import ShmringError
 from shmring.version import __version__
 
+from .arguments import BadArgument
+from .settings import check
+
 COMMANDS = {
     "run": "run a script, module or program in N ranks",
     "top": "the running jobs: what each rank does, and which ranks keep the others",
@@ -36,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     ----------
     argv : sequence of str, optional
         The arguments after the program's name; ``sys.argv[1:]`` if not given.
+
+    Notes
+    -----
+    An error that is neither of an argument, nor of a setting, nor of the system, is a defect, and keeps its traceback.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     for stream in ("stdout", "stderr"):
@@ -45,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _overview().parse_args(argv or ["--help"])
         return 2  # not reached: argparse exits with its own status
     name = argv[0]
+    try:
+        check(name)
+    except ValueError as error:
+        print(f"shmring {name}: {error}", file=sys.stderr)
+        return 2
     try:
         module = importlib.import_module(f".{name}", __name__)
         parser = argparse.ArgumentParser(
@@ -59,13 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 128 + signal.SIGPIPE
+    except BadArgument as error:
+        print(f"shmring {name}: {error}", file=sys.stderr)
+        return 2
     except (ShmringError, OSError) as error:
         print(f"shmring {name}: {error}", file=sys.stderr)
         _discard_output()
         return 1
-    except (ValueError, ImportError) as error:  # a setting in the environment
-        print(f"shmring {name}: {error}", file=sys.stderr)
-        return 2
 
 
 def _discard_output() -> None:

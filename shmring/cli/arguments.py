@@ -15,6 +15,10 @@ T = TypeVar("T")
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
+class BadArgument(Exception):
+    """An argument that turns out to be impossible once the command has started: the status is 2, as for any other."""
+
+
 def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
     """An argument; its ``ValueError`` is shown as it is."""
 
@@ -32,6 +36,18 @@ def count(text: str) -> int:
     number = whole_number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number
+
+
+def ranks(text: str) -> int:
+    """A number of ranks."""
+    from shmring.engine.signature import check_size  # compiled, and a command need not have ranks
+
+    number = count(text)
+    try:
+        check_size(number)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return number
 
 

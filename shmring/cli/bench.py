@@ -5,6 +5,7 @@
   shmring bench --python mpich=~/mpich/bin/python      with an environment that has mpi4py and MPICH
   shmring bench --shared --share --plan --rewrite --json result.json --plot result.png
   shmring bench --op all --report machine.md           tables like those of docs/benchmarks.md
+  shmring bench --channels --plot channels.svg         channels and queues between two processes
 
 Every implementation found in this Python, or in those named, takes part: MPI through mpi4py (MPICH, Open MPI, Intel
 MPI), gloo of torch.distributed, the operator of DeepSpeed, and pipes of the standard library. docs/benchmarks.md
@@ -18,19 +19,20 @@ import importlib.util
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 
 from shmring.bench import metrics
-from shmring.bench.competitors import Competitor, RankLayout, find
-from shmring.bench.markdown import as_markdown
-from shmring.bench.progress import Progress
+from shmring.bench.competitors import OURS, Competitor, RankLayout, find, find_channels
 from shmring.bench.report import as_json
 from shmring.bench.runner import Row, Settings, run
-from shmring.bench.table import Table
-from shmring.engine.trace import SUFFIX
+from shmring.bench.tables import Table, as_markdown
+from shmring.engine.recording import SUFFIX
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 
-from .arguments import checked, count, duration, output_file, plot_file, whole_number
+from . import progress
+from .arguments import checked, count, duration, output_file, plot_file, ranks, whole_number
 from .trace import merge, place_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
@@ -44,15 +46,16 @@ DTYPES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring bench``."""
     add = parser.add_argument
-    add("--op", type=_ops, default=["all_reduce"], metavar="NAMES", help=f"{', '.join(metrics.OPS)}; or all")
+    ops = f"{', '.join(metrics.OPS)}; or all; of channels {', '.join(metrics.CHANNEL_OPS)}"
+    add("--channels", action="store_true", help="compare channels and queues between two processes instead")
+    add("--op", type=_ops, metavar="NAMES", help=f"{ops} (default: all_reduce; all of channels)")
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help="of the elements (default: float32)")
-    add("-n", "--ranks", type=count, default=2, metavar="N", help="processes of each competitor (default: 2)")
+    add("-n", "--ranks", type=ranks, default=2, metavar="N", help="processes of each competitor (default: 2)")
     add(
         "--sizes",
         type=checked(metrics.parse_sizes),
-        default=metrics.DEFAULT_SIZES,
         metavar="SIZES",
-        help="bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: %(default)s)",
+        help=f"bytes of all ranks' data together: 8,4Ki,1Mi or 8..64Mi (default: {metrics.DEFAULT_SIZES})",
     )
     add("--seconds", type=duration, default=2.0, metavar="S", help="per row, at least 5 cycles (default: 2)")
     add("--cycles", type=count, metavar="N", help="number of cycles per row, instead of seconds")
@@ -104,14 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
-    progress = Progress()
     try:
         _prepare_trace(args.trace)
         pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
         layout = _layout(args.ranks, args.bind)
-        _check_plot(args)
-        found, problems = find(pythons, args.deepspeed, lambda label: progress(f"looking at {label or 'Python'}", 0))
-        progress.clear()
+        rows = _rows(args)
+        _check_plot(args, rows)
+        found, problems = find_channels(rows) if args.channels else find(pythons, args.deepspeed, _show_search)
+        progress.clear(sys.stderr)
         chosen = _chosen(found, args)
     except ValueError as error:
         print(f"shmring bench: {error}", file=sys.stderr)
@@ -124,32 +127,46 @@ def main(args: argparse.Namespace) -> int:
             print(f"{name:<16} cannot take part: {problem}")
     if args.list:
         return 0
-    settings = _settings(args, layout)
+    settings = _settings(args, layout, rows)
     table = Table(chosen, args.long, args.split)
-    rows: list[Row] = []
+    done: list[Row] = []
 
     def show(row: Row) -> None:
-        rows.append(row)
-        progress.clear()
+        done.append(row)
+        progress.clear(sys.stderr)
         if not is_quiet:
             print("\n".join(table.lines(row)), flush=True)
 
     try:
-        run(chosen, layout, settings, show, progress)
+        run(chosen, layout, settings, show, _show_step(time.monotonic()))
     finally:  # an interrupted run keeps its rows
-        progress.clear()
-        if args.json and rows:
-            _write(args.json, json.dumps(as_json(rows, chosen, problems, layout, settings), indent=1))
-        if args.report and rows:
-            _write(args.report, as_markdown(rows, chosen, layout, settings, discover()))
-        if args.plot and rows:
+        progress.clear(sys.stderr)
+        if args.json and done:
+            _write(args.json, json.dumps(as_json(done, chosen, problems, layout, settings), indent=1))
+        if args.report and done:
+            _write(args.report, as_markdown(done, chosen, layout, settings, discover()))
+        if args.plot and done:
             from shmring.bench.plot import draw
 
-            draw(rows, chosen, args.plot)
-        if args.trace and rows:
+            draw(done, chosen, args.plot)
+        if args.trace and done:
             print(place_text(*merge(args.trace)), file=sys.stderr if is_quiet else sys.stdout)
     ours = [one.name for one in chosen if one.is_ours]
-    return int(any(row.results[name].failed for row in rows for name in ours))
+    return int(any(row.results[name].failed for row in done for name in ours))
+
+
+def _show_search(label: str) -> None:
+    progress.show(sys.stderr, 0, after=f" looking at {label or 'Python'}")
+
+
+def _show_step(started: float) -> Callable[[str, float], None]:
+    """A function that shows the step that comes next, the fraction done, and an estimate of the remaining time."""
+
+    def show(what: str, done: float) -> None:
+        left = f"{(time.monotonic() - started) * (1 - done) / done:.0f} s left" if done else ""
+        progress.show(sys.stderr, done, after=f" {what}  {left}")
+
+    return show
 
 
 def _prepare_trace(directory: str | None) -> None:
@@ -160,18 +177,35 @@ def _prepare_trace(directory: str | None) -> None:
     os.environ["SHMRING_TRACE"] = directory  # of the processes that are started
 
 
-def _check_plot(args: argparse.Namespace) -> None:
+def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
+    """The calls and their bytes, a row each."""
+    known = tuple(metrics.CHANNEL_OPS) if args.channels else metrics.OPS
+    ops = args.op or (list(known) if args.channels else ["all_reduce"])
+    ops = list(known) if ops == ["all"] else ops
+    for name in ops:
+        if name not in known:
+            raise ValueError(f"--op: no call {name!r} {'of channels' if args.channels else 'without --channels'}")
+    if args.channels:
+        if args.ranks != 2:
+            raise ValueError("--channels is between two processes")
+        # Batches and round trips have one size.
+        return [(op, n) for op in ops for n in (args.sizes if args.sizes and op in ("message", "array") else
+                                                metrics.CHANNEL_OPS[op][1])]  # fmt: skip
+    sizes = args.sizes or metrics.parse_sizes(metrics.DEFAULT_SIZES)
+    return [(op, n) for op in ops for n in ([0] if op in metrics.WITHOUT_SIZE else sizes)]
+
+
+def _check_plot(args: argparse.Namespace, rows: list[tuple[str, int]]) -> None:
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib; `pip install matplotlib` installs it")
-    if args.plot and all(op in metrics.WITHOUT_SIZE for op in args.op):
-        raise ValueError("--plot draws over sizes, and a barrier has none")
+    if args.plot and all(op in (*metrics.WITHOUT_SIZE, *metrics.ONCE) for op, _ in rows):
+        raise ValueError("--plot draws over sizes, and these calls have none")
 
 
-def _settings(args: argparse.Namespace, layout: RankLayout) -> Settings:
+def _settings(args: argparse.Namespace, layout: RankLayout, rows: list[tuple[str, int]]) -> Settings:
     return Settings(
-        ops=args.op,
-        sizes=args.sizes,
-        dtype=args.dtype,
+        rows=rows,
+        dtype="uint8" if args.channels else args.dtype,
         seconds=args.seconds,
         cycles=args.cycles,
         slice_s=(args.slice or (30 if layout.crowded else 10)) / 1e3,
@@ -188,7 +222,7 @@ def _chosen(found: list[Competitor], args: argparse.Namespace) -> list[Competito
     for name in wanted:
         if name not in [*names, *(each.partition("@")[0] for each in names)]:
             raise ValueError(f"--peers: no {name!r} here; found: {', '.join(names)}")
-    ways = ["shmring", "torch-shmring", *(way for way in ("shared", "share", "plan") if getattr(args, way))]
+    ways = [way for way in OURS if way not in ("shared", "share", "plan") or getattr(args, way)]
     return [one for one in found if {one.name, one.name.partition("@")[0]} & {*wanted, *ways}]
 
 
@@ -222,12 +256,13 @@ def _pythons(texts: list[str]) -> dict[str, str]:
 
 
 def _ops(text: str) -> list[str]:
-    names = list(metrics.OPS) if text == "all" else _names(text)
+    known = (*metrics.OPS, *metrics.CHANNEL_OPS, "all")
+    names = _names(text)
     if not names:
-        raise argparse.ArgumentTypeError(f"{text!r} names no collective; choose from {', '.join(metrics.OPS)}, all")
+        raise argparse.ArgumentTypeError(f"{text!r} names no collective; choose from {', '.join(known)}")
     for name in names:
-        if name not in metrics.OPS:
-            raise argparse.ArgumentTypeError(f"no collective {name!r}; choose from {', '.join(metrics.OPS)}, all")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"no collective {name!r}; choose from {', '.join(known)}")
     return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import statistics
 import sys
@@ -12,10 +13,10 @@ import numpy as np
 import shmring
 from shmring.placement.cpus import usable_processors
 
-from . import _digits, _network
-from ._progress import Progress
-from ._training import NBATCH, Exchange, Report, Settings, run_rank
-from .arguments import count, plot_file, whole_number
+from . import _training
+from ._training import Report, Settings, run_rank
+from .arguments import count, plot_file, ranks, whole_number
+from .progress import show
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--ranks",
-        type=count,
+        type=ranks,
         default=None,
         metavar="N",
         help=f"processes that train together (default: one for each usable processor, 2 to {MOST_BY_DEFAULT})",
@@ -53,8 +54,8 @@ def main(args: argparse.Namespace) -> int:
     settings = Settings(args.epochs, args.seed)
 
     if not args.quiet:
-        _print_opening(nranks, settings)
-    on_epoch = None if args.quiet else Progress(args.epochs)
+        _print_opening(nranks)
+    on_epoch = None if args.quiet else functools.partial(_show_epoch, args.epochs)
     report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=dict.fromkeys(_BLAS_THREADS, "1"))[0]
 
     checks = _checks(report, nranks)
@@ -74,13 +75,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
     """The claims of the demo, each with whether it holds."""
-    accuracy = report.trained.accuracies[-1]
+    accuracy, digests = report.trained.accuracies[-1], report.digests
+    hold = _plural(nranks, "rank holds", "ranks hold")
     return [
         (accuracy >= ENOUGH, f"test accuracy {accuracy:.1%}; at least {ENOUGH:.0%} is expected"),
-        (
-            len(set(report.digests)) == 1,
-            f"{_plural(nranks, 'rank holds', 'ranks hold')} the same bits (sha256 {report.digests[0].hex()[:12]}...)",
-        ),
+        (len(set(digests)) == 1, f"{hold} the same bits (sha256 {digests[0][:12]}...)"),
         (
             report.same_as_shares,
             f"one process that computes the {nranks} shares itself and sums them in rank order gets the same bits",
@@ -93,24 +92,36 @@ def _checks(report: Report, nranks: int) -> list[tuple[bool, str]]:
     ]
 
 
-def _print_opening(nranks: int, settings: Settings) -> None:
-    digits = _digits.load()
+def _print_opening(nranks: int) -> None:
+    digits, network = _training.load_digits(), f"{_training.NINPUTS}-{_training.NHIDDEN}-{_training.NCLASSES}"
     print(f"shmring demo: {_plural(nranks, 'process', 'processes')} learn to read handwritten digits together\n")
     print(f"  data       {len(digits.train_images)} images to learn from, {len(digits.test_images)} to be tested on")
-    print(f"  network    64-{_network.NHIDDEN}-10, {_network.NPARAMETERS} parameters, all on every rank")
-    print(f"  each step  a batch of {NBATCH} images is divided among the ranks, and their gradients are all-reduced")
+    print(f"  network    {network}, {_training.NPARAMETERS} parameters, all on every rank")
+    images = f"a batch of {_training.NBATCH} images"
+    print(f"  each step  {images} is divided among the ranks, and their gradients are all-reduced")
     processors = int(max(1, usable_processors()))
     if nranks > processors:
         print(f"  note       {nranks} ranks take turns on {_plural(processors, 'processor', 'processors')}")
     print(flush=True)
 
 
+def _show_epoch(nepochs: int, epoch: int, loss: float, accuracy: float) -> None:
+    """A bar on a terminal, a line now and then elsewhere; called in rank 0."""
+    text = f"  epoch {epoch:>{len(str(nepochs))}}/{nepochs} "
+    results = f" loss {loss:.4f}   test accuracy {accuracy:6.1%}"
+    is_last = epoch == nepochs
+    if show(sys.stdout, epoch / nepochs, text, results):
+        print(end="\n" if is_last else "", flush=True)
+    elif epoch % max(1, nepochs // 5) == 0 or epoch == 1 or is_last:
+        print(f"{text} {results}", flush=True)
+
+
 def _print_digits(report: Report, count: int = 6) -> None:
     """Show the first test images and the predictions of the network."""
-    digits = _digits.load()
+    digits = _training.load_digits()
     chosen = np.unique(digits.test_labels, return_index=True)[1][:count]  # the first 0, the first 1, ...
     images, labels = digits.test_images[chosen], digits.test_labels[chosen]
-    guesses = _network.recognise(report.trained.parameters, images)
+    guesses = _training.recognise(report.trained.parameters, images)
     print("\nSome test digits, and the predictions of the network:\n")
     for row in range(8):
         shades = (images.reshape(count, 8, 8)[:, row] * (len(_SHADES) - 1)).astype(int)
@@ -133,18 +144,15 @@ def _print_times(report: Report, nranks: int) -> None:
         f"{len(report.all_reduce_ns)} all-reduces, median {_us(statistics.median(report.all_reduce_ns))}"
         "\n(including waits for slower ranks)."
     )
-    if report.exchanges:
-        print(f"\nThe exchange alone, {nranks} ranks, median of {len(report.exchanges[0].shmring_ns)} calls:\n")
-        print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
-        for exchange in report.exchanges:
-            print(_exchange_line(exchange))
-        print("\n(The 8-byte row is mostly the latency between processors; it depends on their placement.)")
-
-
-def _exchange_line(exchange: Exchange) -> str:
-    ours, theirs = statistics.median(exchange.shmring_ns), statistics.median(exchange.pipes_ns)
-    size = f"{exchange.nbytes} B" if exchange.nbytes < 1024 else f"{exchange.nbytes / 1024:.1f} KiB"
-    return f"  {size:>10}  {_us(ours):>10}  {_us(theirs):>22}   {theirs / ours:.1f} times as long"
+    if not report.exchanges:
+        return
+    print(f"\nThe exchange alone, {nranks} ranks, median of {_training.NROUNDS * _training.NCALLS} calls:\n")
+    print(f"  {'size':>10}  {'shmring':>10}  {'multiprocessing pipes':>22}")
+    for nbytes, found in report.exchanges.items():
+        ours, theirs = (statistics.median(found[way]) for way in ("shmring", "pipes"))
+        size = f"{nbytes} B" if nbytes < 1024 else f"{nbytes / 1024:.1f} KiB"
+        print(f"  {size:>10}  {_us(ours):>10}  {_us(theirs):>22}   {theirs / ours:.1f} times as long")
+    print("\n(The 8-byte row is mostly the latency between processors; it depends on their placement.)")
 
 
 def _us(nanoseconds: float) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from shmring.engine.account import account
+from shmring.observe.account import account
 from shmring.watch.find import Group, Job, look_at_jobs
+
+from .arguments import BadArgument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     """Find the job and print its accounts."""
     jobs = [job for job in look_at_jobs().jobs if _is_meant(job, args.job)]
     if not jobs:
-        raise ValueError(f"{args.job!r}: {_reason(args.job)}")
+        raise BadArgument(f"{args.job!r}: {_reason(args.job)}")
     print("\n\n".join(_account(job) for job in jobs))
     return 0
 

@@ -137,7 +137,7 @@ def _thresholds(processors: float) -> dict[str, Any]:
     values: dict[str, Any] = {
         "slot_nbytes": config.slot_nbytes,
         "nslots": config.nslots,
-        "pair_queue_nbytes": config.pair_queue_nbytes,
+        "pair_queue_nbytes": config.internals.pair_queue_nbytes,
         "eager_nbytes": found.eager_nbytes,
         "past_cache_nbytes": found.past_cache_nbytes,
         "spin_us": config.spin_ns(2, processors) / 1e3,
@@ -145,7 +145,7 @@ def _thresholds(processors: float) -> dict[str, Any]:
     }
     why = {name: found.why.get(name, "default") for name in values}
     for name in ("latency_us", "one_shot_nbytes", "flat_reduce_nbytes"):
-        given = getattr(config, name)
+        given = getattr(config.internals, name)
         values[name] = None if given < 0 else given
         why[name] = "measured at start-up; see comm.stats()" if given < 0 else found.why[name]
     return {name: {"value": value, "why": why[name]} for name, value in values.items()}

@@ -17,12 +17,12 @@ import sys
 from shmring.launch.run import run
 from shmring.placement.cpu_binding import UNITS
 
-from .arguments import count, limit
+from .arguments import BadArgument, limit, ranks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring run``."""
-    parser.add_argument("-n", "--size", type=count, required=True, metavar="N", help="number of ranks")
+    parser.add_argument("-n", "--size", type=ranks, required=True, metavar="N", help="number of ranks")
     parser.add_argument(
         "-m", "--module", action="store_true", help="the command is the name of a module, as in python -m"
     )
@@ -68,5 +68,5 @@ def _complete(command: list[str], is_module: bool, is_jax: bool) -> list[str]:
             raise FileNotFoundError(2, "no such script", command[0])
         return [*python, *command]
     if is_jax:
-        raise ValueError(f"--jax takes a script (.py) or -m MODULE, not {command[0]}: it has to be there before jax")
+        raise BadArgument(f"--jax takes a script (.py) or -m MODULE, not {command[0]}: it has to be there before jax")
     return command

@@ -12,12 +12,12 @@ import sys
 from shmring.selftest import run_checks
 from shmring.version import __version__
 
-from .arguments import count, whole_number
+from .arguments import ranks, whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``shmring selftest``."""
-    parser.add_argument("-n", "--ranks", type=count, default=2, metavar="N", help="number of ranks (default: 2)")
+    parser.add_argument("-n", "--ranks", type=ranks, default=2, metavar="N", help="number of ranks (default: 2)")
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of what is sent (default: 0)")
     parser.add_argument("--json", action="store_true", help="write one JSON object")
 

@@ -1,7 +1,7 @@
 """Show the running jobs of this user: what each rank does, which ranks wait, and which ones keep the others.
 
-Attaches to running programs, which need no option for it, and reads copies: nothing that it shows is slower for being
-watched. Jobs are found by their processes, so run it where one process of the job can be seen: on the host, or in any
+Attaches to running programs, which need no option for it, and reads copies: watching does not slow a job down. Jobs
+are found by their processes, so run it where one process of the job can be seen: on the host, or in any
 of the job's containers. The jobs of other users cannot be read. On a terminal the page is renewed until Ctrl-C; with
 `rich` installed (pip install 'shmring[top]') it does not flicker, and is cut to the terminal.
 """
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 
 from shmring.watch.page import STYLES, Line, page, text
-from shmring.watch.picture import drawing
 from shmring.watch.prometheus import server, write_file
 from shmring.watch.report import Watcher
 
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the metrics into FILE at each look, for the textfile collector of a node exporter",
     )
-    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw one page into FILE")
     parser.add_argument("--plain", action="store_true", help="do without rich")
 
 
@@ -65,10 +63,6 @@ def main(args: argparse.Namespace) -> int:
     time.sleep(args.interval)
     if args.json:
         return _repeat(lambda: print(json.dumps(watcher.look()), flush=True), args)
-    if args.svg:
-        with open(args.svg, "w", encoding="utf-8") as file:
-            file.write(drawing(page(watcher.look())))
-        return 0
     is_terminal = sys.stdout.isatty()
     if args.once or not is_terminal:
         print(text(page(watcher.look()), colours=is_terminal))

@@ -11,10 +11,9 @@ import os
 import sys
 
 from shmring.watch import perfetto, skew
-from shmring.watch.picture import timeline_drawing
 from shmring.watch.timeline import Timeline, read
 
-from .arguments import output_file
+from .arguments import BadArgument, output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,16 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=output_file, metavar="FILE", help="the merged file (default: DIR/trace.json)"
     )
-    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the last calls into FILE, too")
     parser.add_argument("--json", action="store_true", help="write the summary as one JSON object")
 
 
 def main(args: argparse.Namespace) -> int:
     """Read, merge, summarize."""
     timelines, path, count = merge(args.directory, args.output)
-    if args.svg:
-        with open(args.svg, "w", encoding="utf-8") as file:
-            file.write(timeline_drawing(timelines))
     found = skew.summary(timelines)
     if args.json:
         json.dump(found | {"file": path, "events": count}, sys.stdout, indent=2)
@@ -45,7 +40,10 @@ def main(args: argparse.Namespace) -> int:
 
 def merge(directory: str, output: str | None = None) -> tuple[list[Timeline], str, int]:
     """Write the merged file; the timelines, the path of that file, and how many events it has."""
-    timelines = read(directory)
+    try:
+        timelines = read(directory)
+    except ValueError as error:
+        raise BadArgument(str(error)) from None
     path = output or os.path.join(directory, "trace.json")
     with open(path, "w") as file:
         return timelines, path, perfetto.write(timelines, file)

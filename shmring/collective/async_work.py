@@ -6,15 +6,16 @@ import contextlib
 from _thread import allocate_lock
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
+from shmring.base.future import Future
 from shmring.base.unraisable import report_unraisable
 from shmring.collective.progress_thread import ProgressThread, lock_timeout, progress_of
 from shmring.engine.signature import explain
 from shmring.errors import ClosedError
 
 
-class Work:
+class Work(Future):
     """A collective in progress: submitted, and made in the background while the caller does something else.
 
     Until it is done, write to none of its arrays and do not read its results. The arrays are kept alive. In asyncio,
@@ -36,65 +37,6 @@ class Work:
         self._error: BaseException | None = None
         self._wakers: list[Callable[[], object]] = []
         self._callbacks: list[Callable[[], None]] = []
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait until it is done and return its result.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait; None: no limit. The timeout of the operation itself was given when it was submitted, and
-            starts when the operation starts.
-
-        Returns
-        -------
-        array or None
-            What the same call without ``async_op`` returns.
-
-        Raises
-        ------
-        TimeoutError
-            It is not done yet. It continues, and may be waited for again, as after a KeyboardInterrupt.
-        RuntimeError
-            It comes after the callback in which this is called, so it could never be done.
-        ClosedError
-            This process inherited it through fork.
-        Exception
-            What the operation raised.
-        """
-        self._await(timeout)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The same as `wait`, by the name that futures have for it.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            As in `wait`.
-
-        Returns
-        -------
-        array or None
-        """
-        return self.wait(timeout)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the operation raised, None if it succeeded; waits until it is done.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            As in `wait`, whose errors of waiting are possible here, too.
-
-        Returns
-        -------
-        BaseException or None
-        """
-        self._await(timeout)
-        return self._error
 
     def hasten(self) -> None:
         """Do it on this thread, after everything before it, unless another thread is doing asynchronous work already.
@@ -149,26 +91,26 @@ class Work:
             yield from future
         return self.wait()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("asynchronous work belongs to its process and can be neither copied nor pickled")
-
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"failed: {self._error!r}" if self._error is not None else "done"
         return f"<shmring.Work {self.name} {state}>"
 
     # ---- for waiting threads ----
 
-    def _await(self, timeout: float | None) -> None:
+    def _settle(self, timeout: float | None) -> BaseException | None:
         limit = lock_timeout(timeout)
-        if self._done:
-            return
-        if self._progress.is_own_thread():
+        if not self._done and self._progress.is_own_thread():
             self._progress.run_nested(self)
-            return
-        finished = allocate_lock()
-        finished.acquire()
-        if self._wake_with(finished.release) and not finished.acquire(timeout=limit):
-            raise TimeoutError(f"{self.name} on {self._progress.name!r} is not done after {timeout} s; it continues")
+        elif not self._done:
+            finished = allocate_lock()
+            finished.acquire()
+            if self._wake_with(finished.release) and not finished.acquire(timeout=limit):
+                where = f"{self.name} on {self._progress.name!r}"
+                raise TimeoutError(f"{where} is not done after {timeout} s; it continues")
+        return self._error
+
+    def _value(self) -> Any:
+        return self._result
 
     def _wake_with(self, waker: Callable[[], object]) -> bool:
         """Have ``waker`` called when this is done; False if it is done already."""

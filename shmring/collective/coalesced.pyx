@@ -12,11 +12,12 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
-from shmring.collective.base cimport CollectiveBase, kernel_for, number_of, resolve_timeout
+from shmring.collective.calls cimport is_root, kernel_for, number_of
 from shmring.collective.schedule cimport run_request
 from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.persistent cimport Prepared, dispatch, prepare
 from shmring.kernel.reduce cimport reduce_kernel
+from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY,
                                        NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature)
 
@@ -140,7 +141,7 @@ cdef int check_apart(piece_t *pieces, int n) except -1:
 cdef class Sorter:
     """The arrays of one call, checked and sorted into bundles."""
 
-    cdef CollectiveBase comm
+    cdef Engine engine
     cdef array_t *arrays
     cdef piece_t *pieces
     cdef int n
@@ -153,10 +154,10 @@ cdef class Sorter:
         free(self.arrays)
         free(self.pieces)
 
-    cdef int add_arrays(self, CollectiveBase comm, list xs, bint writable) except -1:
+    cdef int add_arrays(self, Engine engine, list xs, bint writable) except -1:
         cdef int i, nfull = 0
         cdef array_t *a
-        self.comm = comm
+        self.engine = engine
         self.n = len(xs)
         self.holders = []
         self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
@@ -173,9 +174,9 @@ cdef class Sorter:
             self.layout = (self.layout ^ (<uint64_t> a.count << 4 | a.dtype)) * <uint64_t> 0x9e3779b97f4a7c15
             self.layout ^= self.layout >> 32
         check_apart(self.pieces, nfull)
-        self.scratch = getattr(comm, "_scratch", None)
-        if self.scratch is None:
-            self.scratch = comm._scratch = np.empty(BUNDLE_NBYTES, np.uint8)
+        if engine.scratch is None:
+            engine.scratch = np.empty(BUNDLE_NBYTES, np.uint8)
+        self.scratch = engine.scratch
         self.base = <char *> <uintptr_t> self.scratch.ctypes.data
         return 0
 
@@ -211,13 +212,13 @@ cdef class Sorter:
             whole.nbytes += self.arrays[i].nbytes
             call.npieces += 1
         call.scratch = self.base
-        call.packs = root == NO_ROOT or root == self.comm.rank
-        call.unpacks = root == NO_ROOT or root != self.comm.rank
+        call.packs = root == NO_ROOT or root == self.engine.c.group.rank
+        call.unpacks = root == NO_ROOT or root != self.engine.c.group.rank
         whole.data = self.base
         whole.dtype = UINT8 if dtype == OPAQUE else dtype
         whole.itemsize = 1 if dtype == OPAQUE else self.arrays[<int> members[0]].itemsize
         whole.count = whole.nbytes // whole.itemsize
-        prepare(call, self.comm.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
+        prepare(call, self.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
         signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op,
                                           dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
         call.sign(signature)
@@ -225,7 +226,7 @@ cdef class Sorter:
 
     cdef Many many(self, str method, list steps, list xs):
         cdef Many many = Many.__new__(Many)
-        many.engine = self.comm.engine
+        many.engine = self.engine
         many.method = method
         many.steps = steps
         many.holders = self.holders
@@ -233,102 +234,51 @@ cdef class Sorter:
         return many
 
 
-class CoalescedCalls:
-    """The collectives of `shmring.Communicator` on lists of arrays."""
+cdef object all_reduce_many(Engine engine, arrays, op, int64_t timeout_ns, async_op):
+    cdef Sorter sorter = Sorter.__new__(Sorter)
+    cdef reduce_kernel kernel
+    cdef array_t *a
+    cdef int i, code
+    xs = list_of(arrays)
+    sorter.add_arrays(engine, xs, True)
+    codes = {}
+    for i in range(sorter.n):
+        a = &sorter.arrays[i]
+        if a.dtype not in codes:
+            codes[a.dtype] = number_of(op, a.dtype)
+            if codes[a.dtype] != NO_OP:
+                kernel_for(codes[a.dtype], a)
+    steps = []
+    for dtype, code in codes.items():
+        for members in sorter.bundles(dtype) if code != NO_OP else ():
+            kernel = kernel_for(code, &sorter.arrays[<int> members[0]])
+            steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, kernel, timeout_ns))
+    for i in range(sorter.n):
+        a = &sorter.arrays[i]
+        code = codes[a.dtype]
+        if code == NO_OP:
+            steps.append(prepare_user_op(engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None, xs[i]))
+        elif a.nbytes > SMALL_NBYTES:
+            steps.append(prepare(Prepared.__new__(Prepared), engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
+                                 kernel_for(code, a), timeout_ns, None, None, None))
+    return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
 
-    def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
-        """All-reduce several arrays in place, as one operation: the same bits as one call for each, in less time.
 
-        Parameters
-        ----------
-        arrays : list or tuple of arrays
-            As in `all_reduce`; element types may differ. The same number, types and sizes in the same order on all
-            ranks. No two may overlap.
-        op, timeout, async_op
-            As in `all_reduce`. The timeout applies to each part.
-
-        Returns
-        -------
-        list of arrays
-            Those of ``arrays``.
-
-        Notes
-        -----
-        Collective; raises as `all_reduce`. If a part fails, arrays of the parts before it may have their results
-        already. Arrays up to 16 KiB are packed, those of one element type together and up to 1 MiB at a time; each such
-        bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if ``op``
-        is a callable.
-        """
-        cdef CollectiveBase comm = self
-        cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)
-        cdef Sorter sorter = Sorter.__new__(Sorter)
-        cdef reduce_kernel kernel
-        cdef array_t *a
-        cdef int i, code
-        xs = list_of(arrays)
-        sorter.add_arrays(comm, xs, True)
-        codes = {}
-        for i in range(sorter.n):
-            a = &sorter.arrays[i]
-            if a.dtype not in codes:
-                codes[a.dtype] = number_of(op, a.dtype)
-                if codes[a.dtype] != NO_OP:
-                    kernel_for(codes[a.dtype], a)
-        steps = []
-        for dtype, code in codes.items():
-            for members in sorter.bundles(dtype) if code != NO_OP else ():
-                kernel = kernel_for(code, &sorter.arrays[<int> members[0]])
-                steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, kernel, timeout_ns))
-        for i in range(sorter.n):
-            a = &sorter.arrays[i]
-            code = codes[a.dtype]
-            if code == NO_OP:
-                steps.append(prepare_user_op(comm.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None,
-                                          xs[i]))
-            elif a.nbytes > SMALL_NBYTES:
-                steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
-                                     kernel_for(code, a), timeout_ns, None, None, None))
-        return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
-
-    def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
-        """Copy the root's arrays into those of all others, as one operation.
-
-        Parameters
-        ----------
-        arrays : list or tuple of arrays
-            As in `broadcast`; element types may differ. The same number, types and sizes in the same order on all
-            ranks. No two may overlap.
-        root : int
-        timeout, async_op
-            As in `all_reduce`. The timeout applies to each part.
-
-        Returns
-        -------
-        list of arrays
-            Those of ``arrays``.
-
-        Notes
-        -----
-        Collective; raises as `broadcast`. If a part fails, arrays of the parts before it may have their contents
-        already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
-        is copied once more on every rank and makes one broadcast. Larger arrays make one each.
-        """
-        cdef CollectiveBase comm = self
-        cdef int64_t timeout_ns = resolve_timeout(timeout, comm.timeout_ns)
-        cdef Sorter sorter = Sorter.__new__(Sorter)
-        cdef array_t *a
-        cdef int i
-        xs = list_of(arrays)
-        sorter.add_arrays(comm, xs, not comm.check_root(root))
-        steps = []
-        for members in sorter.bundles(-1):
-            steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
-        for i in range(sorter.n):
-            a = &sorter.arrays[i]
-            if a.nbytes > SMALL_NBYTES:
-                steps.append(prepare(Prepared.__new__(Prepared), comm.engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
-                                     timeout_ns, None, None, None))
-        return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
+cdef object broadcast_many(Engine engine, arrays, int root, int64_t timeout_ns, async_op):
+    cdef Sorter sorter = Sorter.__new__(Sorter)
+    cdef array_t *a
+    cdef int i
+    xs = list_of(arrays)
+    sorter.add_arrays(engine, xs, not is_root(engine, root))
+    steps = []
+    for members in sorter.bundles(-1):
+        steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
+    for i in range(sorter.n):
+        a = &sorter.arrays[i]
+        if a.nbytes > SMALL_NBYTES:
+            steps.append(prepare(Prepared.__new__(Prepared), engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
+                                 timeout_ns, None, None, None))
+    return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
 
 
 def list_of(arrays):

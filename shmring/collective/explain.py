@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
-from shmring.collective.mixin import CommunicatorMixin
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
 from shmring.plan.cost import cost, dependent_syncs
-from shmring.plan.hierarchical_cost import HIERARCHICAL_KINDS, flat_seconds, hierarchical_seconds, hierarchy_for
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
 from shmring.plan.limits import LINE, Limits
 
 # Methods in which x holds a block for each rank; their plans count blocks.
@@ -18,100 +18,73 @@ OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
 THRESHOLDS = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
 
 
-class ExplainCalls(CommunicatorMixin):
-    """The explanations of `shmring.Communicator`."""
+def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: str) -> str:
+    """See `Communicator.explain`."""
+    nbytes, root = operator.index(nbytes), operator.index(root)
+    blocks = comm.size if collective in OF_BLOCKS else 1
+    if collective not in KINDS:
+        raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
+    if nbytes < 0 or nbytes % blocks:
+        raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
+    if not 0 <= root < comm.size:
+        raise ValueError(f"root={root}: must be a rank, from 0 to {comm.size - 1}")
+    if dtype not in DTYPE_CODES:
+        raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
+    return "\n".join(_explanation(comm, collective, nbytes, blocks, root, op, dtype))
 
-    def explain(self, collective: str, nbytes: int, *, root: int = 0, op: str = "sum", dtype: str = "float32") -> str:
-        """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
 
-        Parameters
-        ----------
-        collective : str
-            The name of the method, e.g. ``"all_reduce"``; any collective on arrays that has plans.
-        nbytes : int
-            Bytes of the array ``x`` that the method takes.
-        root : int, default 0
-            For methods with a root.
-        op, dtype : str
-            The name of the operation and of the dtype. They matter if the ranks are in several locality domains:
-            between domains, partial sums of 16-bit floats are float32.
+def _explanation(comm: Any, collective: str, nbytes: int, blocks: int, root: int, op: str, dtype: str) -> list[str]:
+    wide = widening(op_code(op), DTYPE_CODES[dtype])
+    limit = comm.engine.thresholds.eager_nbytes
+    eager = nbytes <= limit
+    limits, costs = comm.engine.limits, comm.engine.thresholds.costs
+    whole = nbytes * comm.size if collective == "all_gather" else nbytes
+    hierarchy = comm.engine.hierarchy
+    nested = is_hierarchical(collective, hierarchy, whole, limits, costs, wide)
+    planned = "hierarchical" if nested else algorithm(collective, comm.size, nbytes // blocks, limits)
+    sharing = comm.engine.sharing
+    one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
+    planned = "zero_copy" if one_process else planned
+    lines = [f"{collective} of {nbytes} bytes among {comm.size} ranks: {'eager' if eager else planned}"]
+    why = comm.engine.thresholds.why
+    lines.append(f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})")
+    for kind, name in BUILDERS:
+        if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
+            taken = "taken" if name == planned and not eager else "no"
+            lines.append(f"  {name}: {taken}, {_priced(comm, kind, name, nbytes // blocks, root)}")
+    if hierarchy is not None and collective in HIERARCHICAL_BUILDERS:
+        taken = "taken" if planned == "hierarchical" and not eager else "no"
+        lines.append(f"  hierarchical: {taken}, {len(hierarchy.domains)} domains: {_nested(comm, collective, wide)}")
+    if threshold := THRESHOLDS.get(collective):
+        lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
+    return lines
 
-        Returns
-        -------
-        str
-            A line for each algorithm on private arrays: whether it is taken, its dependent synchronisations, rounds,
-            the bytes that this rank loads and stores, and the microseconds of the model.
 
-        Raises
-        ------
-        TypeError, ValueError
-            Unknown collective, root, operation or dtype, or ``nbytes`` is negative or not a multiple of the
-            number of blocks.
+def _nested(comm: Any, collective: str, wide: int) -> str:
+    """From which size up the collective is hierarchical, in words."""
+    e = comm.engine
+    if collective in FOLDING and not e.hierarchy.is_in_rank_order:
+        return "their ranks are not consecutive"
+    if (limit := e.limits.hierarchical_nbytes) is not None:
+        return f"above {limit} bytes ({e.thresholds.why['hierarchical_nbytes']})"
+    limit = hierarchical_limit(collective, e.hierarchy, e.thresholds.costs, wide)
+    return "the other plans send no more between them" if limit == float("inf") else f"above {limit:.0f} bytes"
 
-        Notes
-        -----
-        Not collective, and nothing is sent. The model has a latency and a rate (``comm.stats()`` shows both) and no
-        caches: it ranks algorithms, and does not predict times.
-        """
-        nbytes, root = operator.index(nbytes), operator.index(root)
-        blocks = self.size if collective in OF_BLOCKS else 1
-        if collective not in KINDS:
-            raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
-        if nbytes < 0 or nbytes % blocks:
-            raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
-        if not 0 <= root < self.size:
-            raise ValueError(f"root={root}: must be a rank, from 0 to {self.size - 1}")
-        if dtype not in DTYPE_CODES:
-            raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
-        return "\n".join(self._explanation(collective, nbytes, blocks, root, op, dtype))
 
-    def _explanation(self, collective: str, nbytes: int, blocks: int, root: int, op: str, dtype: str) -> list[str]:
-        wide = widening(op_code(op), DTYPE_CODES[dtype])
-        limit = self.engine.thresholds.eager_nbytes
-        eager = nbytes <= limit
-        limits, costs = self.engine.limits, self.engine.thresholds.costs
-        whole = nbytes * self.size if collective == "all_gather" else nbytes
-        domains = hierarchy_for(collective, self.engine.hierarchy, whole, limits, costs, wide=wide)
-        planned = algorithm(collective, self.size, nbytes // blocks, limits) if domains is None else "hierarchical"
-        sharing = self.engine.sharing
-        one_process = sharing is not None and sharing.takes_private(collective, nbytes // blocks)
-        planned = "zero_copy" if one_process else planned
-        lines = [f"{collective} of {nbytes} bytes among {self.size} ranks: {'eager' if eager else planned}"]
-        why = self.engine.thresholds.why
-        lines.append(
-            f"  eager: {'taken' if eager else 'no'}, up to {limit} bytes ({why.get('eager_nbytes', 'default')})"
-        )
-        for kind, name in BUILDERS:
-            if kind == collective and ("zero_copy" not in name or (one_process and name == planned)):
-                taken = "taken" if name == planned and not eager else "no"
-                lines.append(f"  {name}: {taken}, {self._priced(kind, name, nbytes // blocks, root)}")
-        if self.engine.hierarchy is not None and collective in HIERARCHICAL_KINDS:
-            domains = domains or self.engine.hierarchy
-            flat = flat_seconds(collective, domains, whole, costs)
-            hierarchical = hierarchical_seconds(collective, domains, whole, costs, wide=wide)
-            taken = "taken" if planned == "hierarchical" and not eager else "no"
-            lines.append(
-                f"  hierarchical: {taken}, {' in '.join(str(len(set(level))) for level in domains.levels)} domains: "
-                f"{1e6 * hierarchical:.3g} us by the model with links, {1e6 * flat:.3g} us the best other"
-            )
-        if threshold := THRESHOLDS.get(collective):
-            lines.append(f"  {threshold} = {getattr(limits, threshold)} ({why[threshold]})")
-        return lines
-
-    def _priced(self, kind: str, name: str, nbytes: int, root: int) -> str:
-        """The cost of one algorithm, in words."""
-        build, costs = BUILDERS[kind, name], self.engine.thresholds.costs
-        rooted = (root,) if kind in ROOTED else ()
-        try:
-            plan = build(self.rank, self.size, nbytes, 1, self.engine.limits, *rooted)
-        except ValueError as error:
-            return str(error)
-        # The count is the same for any size that fits in one round, and any number of ranks from 3 up.
-        few = [build(r, 3, 3 * LINE, 1, Limits(), *([0] if rooted else [])) for r in range(3)]
-        syncs = dependent_syncs(few) if self.size > 1 else 0
-        touched = cost(plan).touched_nbytes
-        us = 1e6 * (syncs * costs.latency + touched / costs.bytes_per_second)
-        return (
-            f"{syncs} synchronisation{'s' * (syncs != 1)}, {plan.rounds} round{'s' * (plan.rounds != 1)}, "
-            f"{touched} bytes touched: {us:.3g} us by the model"
-        )
+def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:
+    """The cost of one algorithm, in words."""
+    build, costs = BUILDERS[kind, name], comm.engine.thresholds.costs
+    rooted = (root,) if kind in ROOTED else ()
+    try:
+        plan = build(comm.rank, comm.size, nbytes, 1, comm.engine.limits, *rooted)
+    except ValueError as error:
+        return str(error)
+    # The count is the same for any size that fits in one round, and any number of ranks from 3 up.
+    few = [build(r, 3, 3 * LINE, 1, Limits(), *([0] if rooted else [])) for r in range(3)]
+    syncs = dependent_syncs(few) if comm.size > 1 else 0
+    touched = cost(plan).touched_nbytes
+    us = 1e6 * (syncs * costs.latency + touched / costs.bytes_per_second)
+    return (
+        f"{syncs} synchronisation{'s' * (syncs != 1)}, {plan.rounds} round{'s' * (plan.rounds != 1)}, "
+        f"{touched} bytes touched: {us:.3g} us by the model"
+    )

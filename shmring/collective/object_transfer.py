@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shmring.errors import MismatchError, ObjectError
-from shmring.objects.pickle5 import Pickled, empty_buffers, unpack
+from shmring.errors import MismatchError
+from shmring.objects.codec import Dumped, empty_buffers
 
 # Five cache lines of an eager message: most small objects fit.
 OBJECT_HEADER_NBYTES = 256
@@ -53,6 +53,7 @@ class ObjectHeader(NamedTuple):
     longest: PackedSize
     """The largest sizes in all headers of the same sender."""
     inline: memoryview
+    sender: int
 
 
 NOTHING = PackedSize(0, 0)
@@ -82,32 +83,20 @@ def read_headers(rank: int, raw: np.ndarray, ranks: Sequence[int], call: ObjectC
                 f"ranks disagree: rank {rank} called {_in_words(call, root)}, rank {r} called {theirs}", (rank, r)
             )
         inline = memoryview(row)[_HEADER.size : _HEADER.size + min(sizes[0], INLINE_NBYTES)]
-        headers.append(ObjectHeader(bool(failed), PackedSize(*sizes[:2]), PackedSize(*sizes[2:]), inline))
+        headers.append(ObjectHeader(bool(failed), PackedSize(*sizes[:2]), PackedSize(*sizes[2:]), inline, r))
     return headers
 
 
-def raise_failed(headers: Sequence[ObjectHeader], ranks: Sequence[int], cause: Exception | None) -> None:
-    """Raise the error of the first rank that could not pickle its object."""
-    for header, r in zip(headers, ranks, strict=True):
-        if header.failed:
-            raise ObjectError(bytes(header.inline).decode("utf-8", "replace"), r) from cause
-
-
-def size_of(packed: Pickled | None) -> PackedSize:
+def size_of(packed: Dumped | None) -> PackedSize:
     """The sizes of a packed object; None stands for one that is not sent."""
     if packed is None:
         return NOTHING
-    return PackedSize(packed.stream.nbytes, sum(buffer.nbytes for buffer in packed.buffers))
+    return PackedSize(packed.header.nbytes, sum(buffer.nbytes for buffer in packed.buffers))
 
 
 def longest_of(sizes: Sequence[PackedSize]) -> PackedSize:
     """The largest stream and the largest buffers, which may be of different objects."""
     return PackedSize(max((s.stream for s in sizes), default=0), max((s.buffers for s in sizes), default=0))
-
-
-def exceeds_header(nbytes: PackedSize) -> bool:
-    """Whether an object of this size has bytes that do not fit in its header."""
-    return nbytes.stream > INLINE_NBYTES or nbytes.buffers > 0
 
 
 def _in_words(call: int, root: int) -> str:
@@ -125,7 +114,7 @@ Received = tuple[Any, Sequence]
 
 
 def carry(
-    packed: Sequence[Pickled | None],
+    packed: Sequence[Dumped | None],
     sent: Sequence[PackedSize],
     headers: Sequence[ObjectHeader],
     received: Sequence[PackedSize],
@@ -142,7 +131,7 @@ def carry(
         for header, nbytes in zip(headers, received, strict=False)
     ]
     _move_pieces(
-        [[p.stream] if p and _extra(size_of(p)) else [] for p in packed],
+        [[p.header] if p and _extra(size_of(p)) else [] for p in packed],
         [_extra(nbytes) for nbytes in sent],
         [[stream] if isinstance(stream, np.ndarray) else [] for stream in streams],
         [_extra(nbytes) for nbytes in received],
@@ -214,12 +203,3 @@ def _joined(placed: list[tuple[int, np.ndarray]], nbytes: int) -> np.ndarray:
 def _rounded(nbytes: int) -> int:
     """Up to the next of a few sizes, the powers of two: each tuple of counts has a plan of its own."""
     return max(GRAIN_NBYTES, 1 << (nbytes - 1).bit_length()) if nbytes else 0
-
-
-def unpacked(received: Received, sender: int) -> Any:
-    """The object that rank ``sender`` sent."""
-    try:
-        return unpack(*received)
-    except Exception as error:
-        text = f"cannot unpickle what rank {sender} sent: {type(error).__name__}: {error}"
-        raise ObjectError(text, sender) from error

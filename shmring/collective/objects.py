@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from shmring.base.arguments import checked_rank
 from shmring.base.timeouts import timeout_ns
-from shmring.collective.mixin import CommunicatorMixin
 from shmring.collective.object_transfer import (
     INLINE_NBYTES,
     NOTHING,
@@ -27,310 +27,223 @@ from shmring.collective.object_transfer import (
     ObjectCall,
     ObjectHeader,
     PackedSize,
+    Received,
     carry,
-    exceeds_header,
     longest_of,
-    raise_failed,
     read_headers,
     size_of,
-    unpacked,
     write_header,
 )
-from shmring.objects.pickle5 import empty_buffers, pack, require_pickle
+from shmring.errors import ObjectError
+from shmring.objects.codec import Dumped, dump, empty_buffers, load, require_pickle
 
 
-class ObjectCalls(CommunicatorMixin):
-    """The calls on Python objects of `shmring.Communicator`."""
+def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
+    """See `Communicator.broadcast_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    is_root = comm.rank == root
 
-    def broadcast_object(self, obj=None, root=0, *, timeout=...):
-        """Give every rank a copy of the root's object.
+    def exchange_headers(own):
+        return comm.broadcast(own if is_root else _empty_headers(1), root=root, timeout=timeout)
 
-        Parameters
-        ----------
-        obj : object
-            On the root: anything that can be pickled. Ignored on the others.
-        root : int
-        timeout : float, optional
-            Seconds to wait for live peers in each collective that this call consists of; None: no limit. The
-            communicator's timeout by default.
+    def follow(packed, headers):
+        stream = packed[0].header if is_root else headers[0].inline
+        if headers[0].nbytes.stream > INLINE_NBYTES:
+            stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(headers[0].nbytes.stream, np.uint8)
+            comm.broadcast(stream, root=root, timeout=timeout)
+        buffers = packed[0].buffers if is_root else empty_buffers(stream, root)
+        _broadcast_all(comm, buffers, root, timeout)
+        return stream, buffers
 
-        Returns
-        -------
-        object
-            ``obj`` itself on the root, a copy on the others.
+    received = _transfer(comm, ObjectCall.BROADCAST, [obj] if is_root else [], root, exchange_headers, follow)
+    return obj if is_root else _load(received, root)
 
-        Raises
-        ------
-        TypeError, ValueError
-            A bad argument, or the setting ``allow_pickle=False``. Nothing was sent; the communicator stays usable.
-        ObjectError
-            The root cannot pickle it (all ranks get this error), or this rank cannot unpickle it (only this rank does).
-            The communicator stays usable and in step.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            The communicator is broken.
 
-        Notes
-        -----
-        Collective. One round of eager messages for what pickles to some 200 bytes. Large arrays inside the object are
-        not copied into the pickle: each moves from its own memory into new memory of the receiver by a `broadcast`, and
-        is writable there if it was on the root. Do not change the object meanwhile. **Unpickling runs code that the
-        sender chose.**
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        is_root = self.rank == root
-        own, packed, cause = self._pack_all(ObjectCall.BROADCAST, [obj] if is_root else [], root)
-        raw = own if is_root else np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
+def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
+    """See `Communicator.gather_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    is_root = comm.rank == root
 
-        def exchange() -> tuple[ObjectHeader, Any, Sequence]:
-            self.broadcast(raw, root=root, timeout=timeout)
-            (header,) = self._read(raw, [root], ObjectCall.BROADCAST, root)
-            if header.failed:
-                return header, None, ()
-            stream = packed[0].stream if is_root else header.inline
-            if header.nbytes.stream > INLINE_NBYTES:
-                stream = np.frombuffer(stream, np.uint8) if is_root else np.empty(header.nbytes.stream, np.uint8)
-                self.broadcast(stream, root=root, timeout=timeout)
-            buffers = [np.frombuffer(b, np.uint8) for b in packed[0].buffers] if is_root else empty_buffers(stream)
-            for buffer in buffers:
-                self.broadcast(buffer, root=root, timeout=timeout)
-            return header, stream, buffers
+    def exchange_headers(own):
+        return comm.all_gather(own[0], timeout=timeout)
 
-        header, stream, buffers = self._in_turn(exchange)
-        raise_failed([header], [root], cause)
-        return obj if is_root else unpacked((stream, buffers), root)
+    def move(block, _counts, received_counts):
+        return comm.gather(block, root=root, counts=received_counts, timeout=timeout)
 
-    def gather_object(self, obj, root=0, *, timeout=...):
-        """Collect the objects of all ranks, in rank order, on the root.
+    def follow(packed, headers):
+        sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
+        wanted = headers if is_root else []
+        return carry([None] if is_root else packed, [sizes[comm.rank]], wanted, sizes, longest_of(sizes), move)
 
-        Parameters
-        ----------
-        obj : object
-            Anything that can be pickled.
-        root : int
-        timeout : float, optional
-            As in `broadcast_object`.
+    received = _transfer(comm, ObjectCall.GATHER, [obj], root, exchange_headers, follow)
+    return _load_all(comm, received, obj) if is_root else None
 
-        Returns
-        -------
-        list or None
-            On the root one object per rank: copies, but for its own, which is ``obj`` itself. None on the others.
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. Headers go to all ranks; the rest goes to the root by `gather` with
-        counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        own, packed, cause = self._pack_all(ObjectCall.GATHER, [obj], root)
-        everyone = range(self.size)
+def all_gather_object(comm: Any, obj: Any, timeout) -> list:
+    """See `Communicator.all_gather_object`."""
+    _check_call(comm, timeout)
 
-        def move(block, _sent, counts):
-            return self.gather(block, root=root, counts=counts, timeout=timeout)
+    def exchange_headers(own):
+        return comm.all_gather(own[0], timeout=timeout)
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.GATHER, root)
-            if any(header.failed for header in headers):
-                return headers, []
-            sizes = [header.nbytes if r != root else NOTHING for r, header in enumerate(headers)]
-            wanted = headers if self.rank == root else []
-            sent = [packed[0] if self.rank != root else None]
-            return headers, carry(sent, [sizes[self.rank]], wanted, sizes, longest_of(sizes), move)
+    def move(block, _counts, received_counts):
+        return comm.all_gather(block, counts=received_counts, timeout=timeout)
 
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, obj) if self.rank == root else None
+    def follow(packed, headers):
+        sizes = [header.nbytes for header in headers]
+        longest = longest_of(sizes)
+        if longest.buffers <= PIECE_NBYTES:
+            return carry(packed, [sizes[comm.rank]], headers, sizes, longest, move)
+        received = carry(packed, [sizes[comm.rank]], headers, sizes, longest._replace(buffers=0), move)
+        for r, (_, buffers) in enumerate(received):
+            _broadcast_all(comm, packed[0].buffers if r == comm.rank else buffers, r, timeout)
+        return received
 
-    def all_gather_object(self, obj, *, timeout=...):
-        """Collect the objects of all ranks, in rank order, on every rank.
+    return _load_all(comm, _transfer(comm, ObjectCall.ALL_GATHER, [obj], -1, exchange_headers, follow), obj)
 
-        Parameters
-        ----------
-        obj : object
-            Anything that can be pickled.
-        timeout : float, optional
-            As in `broadcast_object`.
 
-        Returns
-        -------
-        list
-            One object per rank: copies, but for this rank's own, which is ``obj`` itself.
+def scatter_object(comm: Any, objs: Any, root: int, timeout) -> Any:
+    """See `Communicator.scatter_object`."""
+    _check_call(comm, timeout)
+    root = checked_rank(root, comm.size, "root")
+    is_root = comm.rank == root
+    objs = _one_per_rank(comm, objs) if is_root else []
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. What does not fit in the headers goes by `all_gather` with counts; but
-        if the large arrays of a rank have more than 256 KiB together, all large arrays go by one `broadcast` each, from
-        their own memory into new memory of the receivers.
-        """
-        self._check_call(timeout)
-        own, packed, cause = self._pack_all(ObjectCall.ALL_GATHER, [obj], -1)
-        everyone = range(self.size)
+    def exchange_headers(own):
+        return comm.broadcast(own if is_root else _empty_headers(comm.size), root=root, timeout=timeout)
 
-        def move(block, _sent, counts):
-            return self.all_gather(block, counts=counts, timeout=timeout)
+    def move(block, counts, received_counts):
+        out = np.empty(sum(received_counts), np.uint8)
+        return comm.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_gather(own[0], timeout=timeout), everyone, ObjectCall.ALL_GATHER, -1)
-            if any(header.failed for header in headers):
-                return headers, []
-            sizes = [header.nbytes for header in headers]
-            longest = longest_of(sizes)
-            by_broadcast = longest.buffers > PIECE_NBYTES
-            if by_broadcast:
-                longest = longest._replace(buffers=0)
-            received = carry(packed, [sizes[self.rank]], headers, sizes, longest, move)
-            for r, (_, buffers) in enumerate(received if by_broadcast else ()):
-                if r == self.rank:
-                    buffers = [np.frombuffer(buffer, np.uint8) for buffer in packed[0].buffers]
-                for buffer in buffers:
-                    self.broadcast(buffer, root=r, timeout=timeout)
-            return headers, received
+    def follow(packed, headers):
+        sizes = [header.nbytes for header in headers]
+        return carry(packed, sizes, [headers[comm.rank]], [sizes[comm.rank]], longest_of(sizes), move)
 
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, obj)
+    received = _transfer(comm, ObjectCall.SCATTER, objs, root, exchange_headers, follow)
+    return objs[root] if is_root else _load(received[0], root)
 
-    def scatter_object(self, objs=None, root=0, *, timeout=...):
-        """Give rank i a copy of the root's ``objs[i]``.
 
-        Parameters
-        ----------
-        objs : sequence of ``size`` objects
-            On the root. Ignored on the others.
-        root : int
-        timeout : float, optional
-            As in `broadcast_object`.
+def all_to_all_object(comm: Any, objs: Any, timeout) -> list:
+    """See `Communicator.all_to_all_object`."""
+    _check_call(comm, timeout)
+    objs = _one_per_rank(comm, objs)
 
-        Returns
-        -------
-        object
-            ``objs[root]`` itself on the root, a copy of ``objs[rank]`` on the others.
+    def exchange_headers(own):
+        return comm.all_to_all(own, timeout=timeout)
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. If an object does not fit in its header, a `broadcast` of all sizes follows, and the rest goes by
-        `scatter` with counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        root = self._checked_rank(root, "root")
-        is_root = self.rank == root
-        objs = self._one_per_rank(objs) if is_root else []
-        own, packed, cause = self._pack_all(ObjectCall.SCATTER, objs, root)
+    def move(block, counts, received_counts):
+        return comm.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
 
-        def move(block, counts, received_counts):
-            out = np.empty(sum(received_counts), np.uint8)
-            return self.scatter(block if is_root else None, out, root=root, counts=counts, timeout=timeout)
+    def follow(packed, headers):
+        longest = longest_of([header.longest for header in headers])
+        return carry(packed, [size_of(p) for p in packed], headers, [h.nbytes for h in headers], longest, move)
 
-        def exchange() -> tuple[ObjectHeader, list]:
-            raw = np.empty((1, OBJECT_HEADER_NBYTES), np.uint8)
-            self.scatter(own if is_root else None, raw[0], root=root, timeout=timeout)
-            (header,) = self._read(raw, [root], ObjectCall.SCATTER, root)
-            if header.failed:
-                return header, []
-            sizes = [header.nbytes] * self.size
-            if exceeds_header(header.longest):
-                table = np.array([size_of(p) for p in packed] if is_root else sizes, np.int64)
-                sizes = [PackedSize(*row) for row in self.broadcast(table, root=root, timeout=timeout).tolist()]
-            return header, carry(packed, sizes, [header], [sizes[self.rank]], header.longest, move)
+    received = _transfer(comm, ObjectCall.ALL_TO_ALL, objs, -1, exchange_headers, follow)
+    return _load_all(comm, received, objs[comm.rank])
 
-        header, received = self._in_turn(exchange)
-        raise_failed([header], [root], cause)
-        return objs[root] if is_root else unpacked(received[0], root)
 
-    def all_to_all_object(self, objs, *, timeout=...):
-        """Rank i's ``objs[j]`` becomes element i of rank j's result: a transposition over ranks.
+# ---- what the calls share -------------------------------------------------------------------------------------------
 
-        Parameters
-        ----------
-        objs : sequence of ``size`` objects
-        timeout : float, optional
-            As in `broadcast_object`.
 
-        Returns
-        -------
-        list
-            One object from each rank: copies, but for ``objs[rank]``, which is this rank's own.
+def _check_call(comm: Any, timeout) -> None:
+    """Refuse a bad timeout, and any call where pickle is not allowed, before anything is packed or sent."""
+    if timeout is not ...:
+        timeout_ns(timeout)
+    require_pickle(comm.config.allow_pickle)
 
-        Notes
-        -----
-        Collective; raises as `broadcast_object`. If a rank cannot pickle one of its objects, all ranks get
-        `ObjectError`. What does not fit in the headers goes by `all_to_all` with counts, large arrays in pieces.
-        """
-        self._check_call(timeout)
-        objs = self._one_per_rank(objs)
-        own, packed, cause = self._pack_all(ObjectCall.ALL_TO_ALL, objs, -1)
-        everyone = range(self.size)
 
-        def move(block, counts, received_counts):
-            return self.all_to_all(block, counts=counts, out_counts=received_counts, timeout=timeout)
+def _one_per_rank(comm: Any, objs) -> Sequence:
+    if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):
+        raise TypeError(f"objs must be a sequence of one object per rank, not {type(objs).__name__}")
+    if len(objs) != comm.size:
+        raise ValueError(f"objs has {len(objs)} objects; it must have one per rank, {comm.size}")
+    return objs
 
-        def exchange() -> tuple[list[ObjectHeader], list]:
-            headers = self._read(self.all_to_all(own, timeout=timeout), everyone, ObjectCall.ALL_TO_ALL, -1)
-            if any(header.failed for header in headers):
-                return headers, []
-            longest = longest_of([header.longest for header in headers])
-            sizes = [header.nbytes for header in headers]
-            return headers, carry(packed, [size_of(p) for p in packed], headers, sizes, longest, move)
 
-        headers, received = self._in_turn(exchange)
-        raise_failed(headers, everyone, cause)
-        return self._unpack_all(received, objs[self.rank])
+def _transfer(
+    comm: Any,
+    call: ObjectCall,
+    objs: Sequence,
+    root: int,
+    exchange_headers: Callable[[np.ndarray], np.ndarray],
+    follow: Callable[[list, list[ObjectHeader]], Any],
+) -> Any:
+    """Pack ``objs`` and exchange their headers; return what ``follow`` returns, which moves what they do not hold.
 
-    # ---- what the calls share ----
+    If a rank could not pickle an object, nothing follows, and all ranks raise its `ObjectError`.
+    """
+    own, packed, cause = _pack_all(comm, call, objs, root)
 
-    def _check_call(self, timeout) -> None:
-        """Refuse a bad timeout, and any call where pickle is not allowed, before anything is packed or sent."""
-        if timeout is not ...:
-            timeout_ns(timeout)
-        require_pickle(self.config.allow_pickle)
+    def exchange() -> tuple[ObjectHeader | None, Any]:
+        raw = exchange_headers(own)
+        senders = [root] * len(raw) if call in (ObjectCall.BROADCAST, ObjectCall.SCATTER) else range(comm.size)
+        headers = read_headers(comm.rank, raw, senders, call, root)
+        failed = next((header for header in headers if header.failed), None)
+        return failed, None if failed else follow(packed, headers)
 
-    def _one_per_rank(self, objs) -> Sequence:
-        if not isinstance(objs, Sequence) or isinstance(objs, (str, bytes)):
-            raise TypeError(f"objs must be a sequence of one object per rank, not {type(objs).__name__}")
-        if len(objs) != self.size:
-            raise ValueError(f"objs has {len(objs)} objects; it must have one per rank, {self.size}")
-        return objs
+    failed, received = _in_turn(comm, exchange)
+    if failed:
+        raise ObjectError(bytes(failed.inline).decode("utf-8", "replace"), failed.sender) from cause
+    return received
 
-    def _pack_all(self, call: ObjectCall, objs: Sequence, root: int) -> tuple[np.ndarray, list, Exception | None]:
-        """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
 
-        An object that this rank scatters to itself is not packed; its header is empty.
-        """
-        keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
+def _pack_all(
+    comm: Any, call: ObjectCall, objs: Sequence, root: int
+) -> tuple[np.ndarray, list[Dumped | None], BaseException | None]:
+    """(headers, packed objects, None); if pickling fails: (headers that say so, nothing, the error).
+
+    An object that this rank scatters to itself is not packed; its header is empty.
+    """
+    keeps_own = call in (ObjectCall.SCATTER, ObjectCall.ALL_TO_ALL)
+    try:
+        packed = [None if keeps_own and r == comm.rank else dump(o, comm.rank) for r, o in enumerate(objs)]
+    except ObjectError as error:
+        text = str(error).encode()
+        header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
+        return np.stack([header] * len(objs)), [], error.__cause__
+    sizes = [size_of(p) for p in packed]
+    headers = _empty_headers(len(packed))
+    for row, p, nbytes in zip(headers, packed, sizes, strict=True):
+        row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.header if p else b"")
+    return headers, packed, None
+
+
+def _empty_headers(count: int) -> np.ndarray:
+    return np.empty((count, OBJECT_HEADER_NBYTES), np.uint8)
+
+
+def _broadcast_all(comm: Any, buffers: Sequence, root: int, timeout) -> None:
+    """Each from its own memory into the new memory of the receivers."""
+    for buffer in buffers:
+        comm.broadcast(np.frombuffer(buffer, np.uint8), root=root, timeout=timeout)
+
+
+def _load(received: Received, sender: int) -> Any:
+    stream, buffers = received
+    return load(stream, buffers, sender)
+
+
+def _load_all(comm: Any, received: Sequence[Received], own: object) -> list:
+    return [own if r == comm.rank else _load(parts, r) for r, parts in enumerate(received)]
+
+
+def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:
+    """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.
+
+    An exception between two of its collectives aborts the communicator: the ranks would be out of step otherwise,
+    since the others wait in a collective that this rank will not call.
+    """
+
+    def exchange_or_abort() -> Any:
         try:
-            packed = [None if keeps_own and r == self.rank else pack(o) for r, o in enumerate(objs)]
-        except Exception as error:
-            text = f"rank {self.rank} cannot pickle its object: {type(error).__name__}: {error}".encode()
-            header = write_header(call, root, True, PackedSize(len(text), 0), NOTHING, text)
-            return np.stack([header] * len(objs)), [], error
-        sizes = [size_of(p) for p in packed]
-        headers = np.empty((len(packed), OBJECT_HEADER_NBYTES), np.uint8)
-        for row, p, nbytes in zip(headers, packed, sizes, strict=True):
-            row[:] = write_header(call, root, False, nbytes, longest_of(sizes), p.stream if p else b"")
-        return headers, packed, None
+            return exchange()
+        except BaseException as error:
+            if not comm.is_closed and not comm.is_broken:
+                comm.abort(f"{type(error).__name__}: {error}")
+            raise
 
-    def _read(self, raw: np.ndarray, ranks: Sequence[int], call: ObjectCall, root: int) -> list[ObjectHeader]:
-        return read_headers(self.rank, raw, ranks, call, root)
-
-    def _unpack_all(self, received: Sequence, own: object) -> list:
-        return [own if r == self.rank else unpacked(parts, r) for r, parts in enumerate(received)]
-
-    def _in_turn(self, exchange: Callable[[], Any]) -> Any:
-        """Make the collectives of one call on objects, one such call at a time; return what ``exchange`` returns.
-
-        An exception between two of its collectives aborts the communicator: the ranks would be out of step otherwise,
-        since the others wait in a collective that this rank will not call.
-        """
-
-        def exchange_or_abort() -> Any:
-            try:
-                return exchange()
-            except BaseException as error:
-                if not self.is_closed and not self.is_broken:
-                    self.abort(f"{type(error).__name__}: {error}")
-                raise
-
-        self.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
-        return self.object_turn.run(exchange_or_abort)
+    comm.engine.check_usable()  # in a forked child another thread of the parent may have had the turn
+    return comm.object_turn.run(exchange_or_abort)

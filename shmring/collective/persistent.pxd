@@ -26,3 +26,4 @@ cdef class Prepared:
 cdef object prepare(Prepared call, Engine engine, int kind, array_t *x, array_t *out, int root, int op,
                     reduce_kernel kernel, int64_t timeout_ns, held, kept, result)
 cdef object dispatch(Prepared call, async_op)
+cdef object plan(comm, collective, tuple args, dict kwargs)

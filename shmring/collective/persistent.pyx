@@ -5,7 +5,7 @@
 
 from shmring.arrays.array_view cimport copy_back, is_copy
 from shmring.collective.schedule cimport prepare_request, run_request
-from shmring.engine.membership cimport is_troubled
+from shmring.engine.engine cimport is_troubled
 
 from shmring.collective.async_work import submit
 from shmring.engine.signature import explain
@@ -158,39 +158,10 @@ cdef class Prepared:
             self.request.execution.signature = signature
 
 
-class PersistentPlans:
-    """The method of `shmring.Communicator` that makes persistent plans."""
-
-    def plan(self, collective, *args, **kwargs):
-        """Prepare a collective that is made often: ``plan()`` makes it on the contents that its arrays have then.
-
-        Parameters
-        ----------
-        collective : str
-            The name of the method that makes it, e.g. ``"all_reduce"``; any collective on arrays.
-        *args, **kwargs
-            What that method takes, except ``async_op``. The arrays must be contiguous; they are kept alive. Without
-            ``out``, where the method makes a new array, it is made now, and returned by every call.
-
-        Returns
-        -------
-        Prepared
-            Call it to make the collective; ``plan.start()`` makes it asynchronously, ``plan.describe()`` explains it.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A bad argument, as for the method itself; or an array that is not contiguous, aligned and in native byte
-            order: it would need a copy, which would be out of date later.
-
-        Notes
-        -----
-        Not collective, and nothing is sent. Peers may make the same call with a plan or without. Saves the work between
-        Python and the engine (``docs/async.md`` has the ratio). The arrays must stay where they are: do not resize one
-        in place (NumPy refuses that).
-        """
-        if collective not in COLLECTIVES:
-            raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(COLLECTIVES)}")
-        if "async_op" in kwargs:
-            raise TypeError("a plan has no async_op: plan.start() makes the call asynchronously, plan() at once")
-        return getattr(self, collective)(*args, **kwargs, async_op=PREPARE)
+cdef object plan(comm, collective, tuple args, dict kwargs):
+    """See `Communicator.plan`."""
+    if collective not in COLLECTIVES:
+        raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(COLLECTIVES)}")
+    if "async_op" in kwargs:
+        raise TypeError("a plan has no async_op: plan.start() makes the call asynchronously, plan() at once")
+    return getattr(comm, collective)(*args, **kwargs, async_op=PREPARE)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shmring.collective.mixin import CommunicatorMixin
 from shmring.memory.header import HEADER_NBYTES
 from shmring.placement.cpus import processor_of
 from shmring.placement.locality import seat_at
@@ -46,61 +45,38 @@ class SegmentPlacement(NamedTuple):
         return sum(nbytes for node, nbytes in self.nodes.items() if node != self.home)
 
 
-class PlacementCalls(CommunicatorMixin):
-    """The report of `shmring.Communicator` on the placement of its memory."""
-
-    def placement(self) -> list[SegmentPlacement]:
-        """List on which NUMA nodes the memory of this communicator is now.
-
-        Returns
-        -------
-        list of SegmentPlacement
-            The outboxes by rank, then the shared arrays that this process still has, by number and rank. Each with
-            bytes of whole pages on each node, as the kernel counts them, and the node on which its rank runs now. If
-            the rank has moved since, ``away_nbytes`` is positive.
-
-        Raises
-        ------
-        ClosedError
-            The communicator was closed here.
-
-        Notes
-        -----
-        Not collective, sends nothing, does not block; any thread. Costs about 0.1 us a page. A rank's memory stays
-        where it is when the rank moves. `dup` makes a communicator with memory on the nodes where the ranks are then;
-        so do calls that make shared arrays. See ``docs/placement.md``.
-        """
-        engine = self.engine
-        segments = engine.segments  # another thread may close meanwhile
-        if engine.is_closed:
-            engine.refuse()
-        homes = [current_node() if r == self.rank else _node_of_creator(segments[r]) for r in range(self.size)]
-        rows = [
-            SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping))
-            for r, segment in enumerate(segments)
-        ]
-        for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
-            if allocation.offsets is not None:  # one of several in these segments
-                rows += [
-                    SegmentPlacement(
-                        "array", allocation.number, r, homes[r],
-                        bytes_by_node(segment.mapping, HEADER_NBYTES + allocation.offsets[r], allocation.nbytes),
-                    )
-                    for r, segment in enumerate(allocation.segments)
-                ]  # fmt: skip
-                continue
-            if not allocation.is_result:
-                rows += [
-                    SegmentPlacement("array", allocation.number, r, homes[r], bytes_by_node(segment.mapping))
-                    for r, segment in enumerate(allocation.segments)
-                ]
-                continue
-            (segment,) = allocation.segments
-            bounds = [HEADER_NBYTES + bound for bound in even(allocation.nbytes, self.size)]
-            for r in range(self.size):
-                found = bytes_by_node(segment.mapping, bounds[r], bounds[r + 1] - bounds[r])
-                rows.append(SegmentPlacement("result", allocation.number, r, homes[r], found))
-        return rows
+def placement(comm: Any) -> list[SegmentPlacement]:
+    """See `Communicator.placement`."""
+    engine = comm.engine
+    segments = engine.segments  # another thread may close meanwhile
+    if engine.is_closed:
+        engine.refuse()
+    homes = [current_node() if r == comm.rank else _node_of_creator(segments[r]) for r in range(comm.size)]
+    rows = [
+        SegmentPlacement("outbox", 0, r, homes[r], bytes_by_node(segment.mapping)) for r, segment in enumerate(segments)
+    ]
+    for allocation in engine.sharing.registry.allocations() if engine.sharing else ():
+        if allocation.offsets is not None:  # one of several in these segments
+            rows += [
+                SegmentPlacement(
+                    "array", allocation.number, r, homes[r],
+                    bytes_by_node(segment.mapping, HEADER_NBYTES + allocation.offsets[r], allocation.nbytes),
+                )
+                for r, segment in enumerate(allocation.segments)
+            ]  # fmt: skip
+            continue
+        if not allocation.is_result:
+            rows += [
+                SegmentPlacement("array", allocation.number, r, homes[r], bytes_by_node(segment.mapping))
+                for r, segment in enumerate(allocation.segments)
+            ]
+            continue
+        (segment,) = allocation.segments
+        bounds = [HEADER_NBYTES + bound for bound in even(allocation.nbytes, comm.size)]
+        for r in range(comm.size):
+            found = bytes_by_node(segment.mapping, bounds[r], bounds[r + 1] - bounds[r])
+            rows.append(SegmentPlacement("result", allocation.number, r, homes[r], found))
+    return rows
 
 
 def _node_of_creator(segment: Segment) -> int:

@@ -21,8 +21,8 @@ from queue import SimpleQueue
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from shmring.base.lifecycle import Stage, track
 from shmring.base.timeouts import timeout_ns
-from shmring.engine.lifecycle import Stage, track
 from shmring.errors import ClosedError
 from shmring.sync.turn import Turn
 

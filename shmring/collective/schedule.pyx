@@ -65,7 +65,7 @@ cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int
     """
     cdef bint is_root = e.c.group.rank == root, sends = True
     cdef size_t part = x.nbytes
-    if x.nbytes > e.eager_limit or (kind == KIND_BARRIER and e.hierarchical_barriers):
+    if x.nbytes > e.eager_limit:
         return False
     if kind == KIND_BROADCAST or kind == KIND_SCATTER:
         sends = is_root
@@ -122,7 +122,7 @@ cdef void fill_execution(Engine e, int kind, array_t *x, array_t *out, int root,
                          execution_t *j) noexcept nogil:
     """Fill in the execution of the plan of the collective ``kind``; arguments as of `fill_eager`."""
     point_execution(e, pack_signature(kind, op, x.dtype, root, x.count), x, out, kernel, kind == KIND_BROADCAST, j)
-    j.kind = KIND_NONE if kind == KIND_BARRIER else kind      # a barrier has no arrays to agree about
+    j.kind = kind
     j.root = root
     j.nbytes = plan_nbytes(e, kind, x, out)
 
@@ -155,7 +155,7 @@ cdef Program find_program(Engine e, str name, nbytes, uint64_t signature, int it
         key = (name, nbytes, itemsize, root, wide)
     found = e.programs.get(key)
     if found is None:
-        found = e.remember(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
+        found = e.keep_program(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
     return found
 
 

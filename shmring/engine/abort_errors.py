@@ -30,7 +30,7 @@ class Record(NamedTuple):
     account: str = ""
 
 
-def diagnose(record: Record, rank: int, name: str) -> BrokenError:
+def error_of(record: Record, rank: int, name: str) -> BrokenError:
     """The error that rank ``rank`` of communicator ``name`` raises because of ``record``."""
     where = f"{name}: "
     seen = "" if record.by == rank else f" (noticed by rank {record.by})"

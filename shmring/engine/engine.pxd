@@ -1,54 +1,119 @@
 # The engine of one communicator in one process.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmring._c.atomics cimport load_acquire_u64
-from shmring.engine.executor cimport execution_t
+from shmring._c.atomics cimport add_u32, load_acquire_u32, load_acquire_u64
+from shmring._c.layout cimport shmring_abort
+from shmring.base.heap cimport Heap
 from shmring.engine.compiled_plan cimport Program
-from shmring.engine.membership cimport Membership
-from shmring.engine.rounds cimport engine_t
 from shmring.engine.eager cimport eager_t
-from shmring.engine.trace cimport Trace, timeline_t
+from shmring.engine.executor cimport execution_t
+from shmring.engine.recording cimport Trace, timeline_t
+from shmring.engine.rounds cimport engine_t
+from shmring.engine.thread_team cimport Team
+from shmring.sync.backoff cimport patience_t
+from shmring.sync.turn cimport FREE_THREADED, turn_t
 
 
-cdef class Engine(Membership):
+cdef class Engine:
+    cdef engine_t c
+    cdef list current_segments           # by rank; see `segments`
+    cdef tuple mappings                  # of the segments: keeps the memory mapped
+    cdef Heap heap                       # the private memory that `c` points to
+    cdef readonly object config
+    cdef readonly str name
+    cdef object describe                 # see `account`
+    cdef readonly bytes nonces           # of all segments: no other communicator has the same
+    cdef object __weakref__
+
+    # How calls are executed.
     cdef size_t eager_limit              # what one eager message carries; equal on all ranks
     cdef readonly object limits          # what plans are made for (shmring.plan)
-    cdef public object started_as        # (rank, size) in the first group that this process belonged to
     cdef readonly object hierarchy       # the locality domains that plans use (shmring.plan.hierarchy), or None
-    cdef bint hierarchical_barriers      # barriers use them, too
     cdef readonly object thresholds      # what calibration has led to (shmring.bootstrap.tuning)
+    cdef object scratch                  # in which small arrays are packed (shmring.collective.coalesced)
     cdef dict programs                   # compiled plans, by (kind, sizes, root)
-    cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first
     cdef bint exchanges                  # how all-reduces of sizes that are new begin
     cdef bint learns_stores              # config.stores leaves the kind of stores to trials
+    cdef public Team team                # the threads that share large collectives (bootstrap/threads.pyx), or None
+    cdef public object sharing           # shared arrays (shmring.shared.zero_copy.Sharing); None before the first
+    cdef public object started_as        # (rank, size) in the first group that this process belonged to
+
+    # Which thread may call.
+    cdef turn_t turn                     # of the thread in a collective
+    cdef object turn_queue
+    cdef turn_t message_turn             # of the thread in a point-to-point call (p2p/progress.pyx)
+    cdef object message_turn_queue
+    # Threads that use the mapped memory without `turn`, which `close` waits for. They run no Python code meanwhile,
+    # unless they have the `message_turn`.
+    cdef uint32_t nvisitors
+    cdef int nsleepers                   # threads without the GIL that sleep for messages; stored with `message_turn`
     cdef public bint has_backlog         # asynchronous work comes before any call made from now on
-    cdef readonly Trace trace            # where calls are recorded; None: nowhere
+    cdef readonly object progress        # does it (shmring.collective.progress_thread); None before the first
+
+    # Where calls are recorded.
+    cdef readonly Trace trace            # None: nowhere
     cdef uint64_t timeline               # its address, or 0: `timeline_of`
     cdef list retired                    # earlier traces, in which calls may still be recorded
-    cdef readonly object progress          # does it (shmring.collective.progress_thread); None before the first
-    cdef object __weakref__
+
+    # How it ends.
+    cdef object trouble                  # the error that every further call raises; None: not broken
+    cdef uint32_t has_trouble            # see `is_troubled`
+    cdef readonly bint is_closed
+    cdef readonly bint is_inherited      # this process is a forked child; its parent is the rank
+
+    cdef int point_at_outboxes(self, int rank, int size) except -1
 
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
-    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
-    cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef bint await_helpers(self) noexcept
-    cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil
-    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil
-    cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
-    cdef object remember(self, tuple key, Program program)
-    cdef int handle_signals(self, uint64_t signature) except -1
-
+    cdef bint take_turns(self) noexcept
+    cdef void give_turns(self) noexcept
     # For threads without the GIL, once the turns are shared (`share_turns`).
+    cdef bint is_usable(self) noexcept nogil
     cdef bint enter_free(self) noexcept nogil
     cdef void leave_free(self) noexcept nogil
-    cdef bint is_usable(self) noexcept nogil
-    cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil
-    cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
-    cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+
+    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1
+    cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef int run_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef int start(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef int advance(self, eager_t *t, Program program, execution_t *x, patience_t *patience) noexcept nogil
+    cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1
+    cdef void begin_execution(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
+    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil
+    cdef int handle_signals(self) except -1
+    cdef object keep_program(self, tuple key, Program program)
+
+    cdef object diagnose(self)
+    cdef int break_down(self) except -1
+    cdef int note_trouble(self) except -1
+    cpdef int disagree(self, int about, uint64_t signature, str reason) except -1
+    cdef int report_abort(self, bytes reason) except -1
+    cdef str inherited_text(self)
+    cdef str closed_text(self)
+    cdef int check_open(self) except -1
+
+    cdef void look_at_ranks(self, char *states) noexcept
+    cdef void mark_left(self) noexcept
+    cdef int end_calls(self) except -1
+    cdef object last_disagreement(self)
+
+
+# The abort record as a `shmring.engine.abort_errors.Record`; ``pid`` is that of the rank it is about, 0 if unknown.
+cdef object record_of(shmring_abort *r, int pid)
+
+
+cdef inline void count_visitor(Engine e, int change) noexcept nogil:
+    if FREE_THREADED:
+        add_u32(&e.nvisitors, <uint32_t> change)
+    else:
+        e.nvisitors += <uint32_t> change
+
+
+cdef inline bint is_troubled(Engine e) noexcept nogil:
+    """Whether every further call raises `trouble`; for threads that are not in the critical section of ``e``."""
+    # SYNC error of a communicator (meets: note_trouble): the error is visible.
+    return load_acquire_u32(&e.has_trouble)
 
 
 cdef inline timeline_t *timeline_of(Engine e) noexcept nogil:

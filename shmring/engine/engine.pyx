@@ -1,36 +1,55 @@
-"""The engine of one communicator in one process.
+"""The engine of one communicator in one process: one rank's part in its rounds, and how it leaves.
 
 It admits one thread at a time to a call, and runs eager exchanges and compiled plans. What a call means is decided in
-`shmring.collective`; what ends a communicator, and leaving it, is in `shmring.engine.membership`.
+`shmring.collective`.
+
+The memory of the ranks stays mapped until `Engine.close`, which any thread may call at any time. So a thread that
+accesses it is in a call, which `close` waits for; or is counted in ``nvisitors``; or lets no other thread run between
+its check of ``is_closed`` and its last access: no Python object is made there, as that may start a garbage collection,
+in which any code may run. Without the GIL, the critical section of the engine does that (``docs/free-threading.md``).
 """
+
+import copy
+import hashlib
+import time
+from queue import SimpleQueue
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport UINT32_MAX, UINT64_MAX
+from libc.string cimport memcpy
 
-from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u32, store_release_u64
+from shmring._c.atomics cimport (load_acquire_u32, load_relaxed_u64, store_relaxed_u32, store_release_u32,
+                                 store_release_u64)
 from shmring._c.faults cimport fault_point
-from shmring._c.layout cimport (SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_NSTORES, SHMRING_NWAYS,
-                                shmring_eager_line)
+from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_LATE,
+                                SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NSTORES, SHMRING_NWAYS, shmring_abort,
+                                shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
 from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note, publish_costs, stores_of, sum_costs,
                                           tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
-from shmring.engine.membership cimport Membership, is_troubled
-from shmring.engine.outbox cimport eager_slots, first_slot
-from shmring.engine.profiled cimport is_profiled, range_of
-from shmring.engine.place cimport caller, store_place
-from shmring.engine.rounds cimport count_call
-from shmring.engine.trace cimport Trace, begin_call, end_call, record_t
-from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, retake_gil,
-                                take_shared_turn, take_turn, try_turn)
+from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
+from shmring.engine.recording cimport is_profiled, range_of
+from shmring.engine.recording cimport caller, store_place
+from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
+                                       store_place)
+from shmring.engine.rounds cimport count_call, find_disagreement, mix_history
+from shmring.engine.recording cimport Trace, begin_call, end_call, record_t
 from shmring.memory.mapping cimport Mapping
+from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
-from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY
+from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, group_t
+from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_taken, retake_gil,
+                                share_turn, take_shared_turn, take_turn, try_turn)
 
-from shmring.engine.lifecycle import Stage, track
+from shmring.base.lifecycle import Stage, exit_reason, track
+from shmring.engine.abort_errors import Record, cause_of, error_of
+from shmring.engine.outbox import outbox_nbytes
+from shmring.errors import ClosedError, PeerLostError
+from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
-from shmring.plan.hierarchical_cost import use_hierarchical_barrier
 from shmring.plan.limits import Limits
 
 cdef enum:
@@ -38,11 +57,28 @@ cdef enum:
     TELLING_NBYTES = 262144      # costs of smaller calls predict little: short bursts fit in store buffers
     MOST_PROGRAMS = 256          # a few KiB each; an application that calls with ever new sizes must not grow
 
+cdef enum:      # what a rank is found to be
+    PRESENT = 0
+    HAS_LEFT = 1
+    HAS_DIED = 2
+
 cdef const char *EAGER = b"eager"      # in timelines, as the algorithm
 
 
+cdef object record_of(shmring_abort *r, int pid):
+    cdef int j
+    late, reason = (), ""
+    if r.cause == SHMRING_LATE:
+        late = tuple([j for j in range(8 * <int> sizeof(r.late)) if r.late[j >> 3] >> (j & 7) & 1])
+    else:
+        reason = r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace")
+    return Record(cause_of(r.cause), r.by, r.about, pid, r.round, r.mine, r.theirs, reason, late)
+
+
+# Not cleared by the garbage collector, as __dealloc__ stores into the mapped memory. It could not clear `mappings`
+# either: a tuple has nothing to clear.
 @cython.no_gc_clear
-cdef class Engine(Membership):
+cdef class Engine:
     """One rank's part in the rounds of one communicator.
 
     Parameters
@@ -53,15 +89,46 @@ cdef class Engine(Membership):
     config : Config
     name : str
         For messages.
+    describe : callable, optional
+        Makes a text for errors of what the ranks do, of copies of their headers and control areas, by rank
+        (`shmring.observe.account.account_of_copies`).
     """
 
-    def __cinit__(self, list segments, int rank, config, str name):
-        cdef int size = self.c.group.size, j
-        cdef char *base
-        cdef engine_t *c = &self.c
+    def __cinit__(self, list segments not None, int rank, config, str name not None, describe=None):
+        cdef int size = len(segments)
+        cdef size_t nbytes = outbox_nbytes(config, size)
+        if not 0 <= rank < size:
+            raise ValueError(f"rank={rank} is not in 0..size-1 for size={size}")
+        self.mappings = tuple([segment.mapping for segment in segments])
+        for mapping in self.mappings:
+            if (<Mapping?> mapping).address == NULL or (<Mapping> mapping).nbytes < nbytes:
+                raise ValueError(f"{mapping!r} does not hold an outbox of {nbytes} bytes")
+        self.nonces = b"".join([segment.header.nonce for segment in segments])
+        self.current_segments = segments
+        self.config = config
+        self.name = name
+        self.describe = describe
+        self.turn_queue, self.message_turn_queue = SimpleQueue(), SimpleQueue()
+        self.programs, self.retired = {}, []
         self.eager_limit = config.eager_limit(size)
         self.limits = Limits(nslots=config.nslots, slot_nbytes=config.slot_nbytes)
-        self.programs, self.retired = {}, []
+        self.learns_stores = config.internals.stores < 0
+        self.exchanges = size == 2      # more ranks store more copies of each result
+        self.point_at_outboxes(rank, size)
+        self.spin_among(usable_processors())
+        track(self, Stage.ENGINE)
+
+    cdef int point_at_outboxes(self, int rank, int size) except -1:
+        """Have ``c`` point to the mapped memory of all ranks."""
+        cdef engine_t *c = &self.c
+        cdef int j
+        cdef char *base
+        self.heap = Heap()
+        c.group.rank = rank
+        c.group.size = size
+        c.group.first = &c.group
+        c.group.outbox = <shmring_outbox **> self.heap.allocate(size, sizeof(void *))
+        c.group.liveness = <shmring_liveness **> self.heap.allocate(size, sizeof(void *))
         c.group.seen[PUBLISHED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.group.seen[CONSUMED] = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.eager = <shmring_eager_line **> self.heap.allocate(size, sizeof(void *))
@@ -69,25 +136,31 @@ cdef class Engine(Membership):
         c.agreed = <uint64_t *> self.heap.allocate(size, sizeof(uint64_t))
         c.sources = <const void **> self.heap.allocate(size, sizeof(void *))
         c.scratch = <char *> self.heap.allocate(size, SHMRING_EAGER_NBYTES)
-        c.ended = <uint64_t *> self.heap.allocate(config.nslots, sizeof(uint64_t))
-        c.did = <uint64_t *> self.heap.allocate(config.nslots, sizeof(uint64_t))
-        c.nslots = config.nslots
-        c.nslots_bits = config.nslots.bit_length() - 1
-        c.slot_nbytes = config.slot_nbytes
+        c.nslots = self.config.nslots
+        c.nslots_bits = self.config.nslots.bit_length() - 1
+        c.slot_nbytes = self.config.slot_nbytes
+        c.ended = <uint64_t *> self.heap.allocate(c.nslots, sizeof(uint64_t))
+        c.did = <uint64_t *> self.heap.allocate(c.nslots, sizeof(uint64_t))
         for j in range(size):
             base = (<Mapping> self.mappings[j]).address
+            c.group.outbox[j] = control_area(base)
+            c.group.liveness[j] = &(<shmring_header *> base).liveness
             c.eager[j] = eager_slots(base)
             c.slots[j] = first_slot(base, c.nslots)
         # Loops over ranks need no case for this rank: its own entry is always large enough.
         c.group.seen[PUBLISHED][rank] = c.group.seen[CONSUMED][rank] = UINT64_MAX
+        c.group.record = &c.group.outbox[0].abort
+        c.group.tick_ns = <int64_t> (self.config.internals.tick_ms * 1e6)
         c.free_until = c.nslots
-        c.group.tick_ns = <int64_t> (config.tick_ms * 1e6)
-        self.spin_among(usable_processors())
-        self.learns_stores = config.stores < 0
-        c.outbox_stores = max(config.stores, 0)
-        self.exchanges = size == 2      # more ranks store more copies of each result
+        c.outbox_stores = max(self.config.internals.stores, 0)
         c.output_streaming_nbytes = UINT64_MAX
-        track(self, Stage.ENGINE)
+        c.own = c.group.outbox[rank]
+        return 0
+
+    def __dealloc__(self):
+        # Dropped without close(), e.g. by an exception in a constructor: peers see `left` set, then no liveness.
+        if self.c.own != NULL and not self.is_closed and not self.is_inherited:
+            self.mark_left()
 
     def spin_among(self, double processors):
         """Set how long this rank spins before it sleeps, given the processors that the ranks share."""
@@ -102,9 +175,6 @@ cdef class Engine(Membership):
         self.eager_limit = thresholds.eager_nbytes
         self.limits = thresholds.limits
         self.hierarchy = thresholds.hierarchy
-        self.hierarchical_barriers = (
-            self.hierarchy is not None and use_hierarchical_barrier(self.hierarchy, self.limits)
-        )
         self.c.output_streaming_nbytes = thresholds.past_cache_nbytes
         if self.c.group.size <= thresholds.processors:
             store_relaxed_u32(&self.c.own.barrier_ns, min(int(1e3 * thresholds.barrier_us), UINT32_MAX))
@@ -147,149 +217,7 @@ cdef class Engine(Membership):
             self.leave()
         return True
 
-    # ---- calls ----
-
-    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
-        """Run an eager exchange. The caller has entered."""
-        if timeline_of(self) != NULL or is_profiled():
-            return self.observed(t, None, NULL, timeout_ns)
-        if start_eager(&self.c, t) == READY:
-            return 0
-        return self.advance(t, None, NULL, timeout_ns)
-
-    cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
-        """Execute a program. The caller has entered; ``x`` holds the buffers and the signature."""
-        if timeline_of(self) != NULL or is_profiled():
-            return self.observed(NULL, program, x, timeout_ns)
-        return self.execute_alone(program, x, timeout_ns)
-
-    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
-        """The one or the other, in the timeline, in a range of a profiler, or both."""
-        cdef uint64_t signature = t.signature if t != NULL else x.signature
-        cdef uint64_t nbytes = t.nbytes if t != NULL else x.passed_nbytes
-        cdef const char *algorithm = EAGER if t != NULL else program.algorithm
-        cdef record_t *record
-        cdef bint failed = True
-        shown = range_of(signature, nbytes, self.c.own.calls + 1, algorithm) if is_profiled() else None
-        if shown is not None:
-            shown.__enter__()
-        record = begin_call(timeline_of(self), &self.c, signature, nbytes, algorithm)
-        try:
-            if t == NULL:
-                self.execute_alone(program, x, timeout_ns)
-            elif start_eager(&self.c, t) != READY:
-                self.advance(t, None, NULL, timeout_ns)
-            failed = False
-        finally:
-            end_call(&self.c, record, failed)
-            if shown is not None:
-                shown.__exit__(None, None, None)
-        return 0
-
-    @cython.critical_section
-    def record_in(self, Trace trace):
-        """Record further calls there; None: nowhere. Does not block.
-
-        Threads without the GIL may still record in the trace before it, so that is kept until no thread is in a call.
-        """
-        self.retired.append(self.trace)
-        self.trace = trace
-        # SYNC timeline (meets: timeline_of in engine/engine.pxd)
-        store_release_u64(&self.timeline, 0 if trace is None else <uint64_t> &trace.timeline)
-        if self.take_turns():
-            self.retired.clear()
-            self.give_turns()
-
-    cdef int execute_alone(self, Program program, execution_t *x, int64_t timeout_ns) except -1:
-        """Execute a program that is not recorded."""
-        if program.last is not None:
-            return self.execute_together(program, x, timeout_ns)
-        self.begin_execution(program, x)
-        self.advance(NULL, program, x, timeout_ns)
-        self.end_execution(program, x)
-        return 0
-
-    cdef int execute_together(self, Program program, execution_t *x, int64_t timeout_ns) except -1:
-        """Execute a program with all threads of the team, each in its share."""
-        self.begin_execution(program, x)
-        self.team.begin(program, x, timeout_ns)
-        try:
-            self.advance(NULL, program, x, timeout_ns)
-            while not self.await_helpers():
-                self.handle_signals(x.signature)
-        finally:
-            # The helpers use the caller's arrays. After an error they end as well: every wait checks the abort record.
-            while not self.await_helpers():
-                pass
-        if self.team.outcome() != READY:
-            self.break_down()
-        self.end_execution(program, x)
-        return 0
-
-    cdef bint await_helpers(self) noexcept:
-        cdef bint done
-        with nogil:
-            done = self.team.await_helpers()
-        return done
-
-    cdef void begin_execution(self, Program program, execution_t *x) noexcept nogil:
-        cdef int way = self.c.outbox_stores
-        x.base = self.c.next_round
-        x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
-        x.loop = x.step = 0
-        x.iteration = 0
-        x.exchanges = x.on_trial = False
-        x.busy_ns = x.met_ns = 0
-        if self.learns_stores and program.learns:
-            if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
-                # For the calls that do not learn by themselves, and those of sizes that are new.
-                self.c.outbox_stores = best_stores(&program.stores)
-                if program.exchange is not None:
-                    self.exchanges = program.stores.way == SHMRING_EXCHANGE
-            x.on_trial = next_call(&program.stores, &way) == ON_TRIAL
-        x.wants_exchange = way == SHMRING_EXCHANGE and program.code.exchange != NULL
-        x.outbox_stores = stores_of(way)
-        count_call(&self.c, x.passed_nbytes)
-        store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
-        fault_point("execute")
-
-    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil:
-        if program.gathers_all:
-            # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
-            self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
-        if x.met_ns:
-            x.busy_ns += now_ns() - x.met_ns
-        if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
-            publish_costs(&program.stores, self.c.own, x.base)
-
-    cdef int advance(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
-        cdef patience_t patience
-        cdef int outcome
-        be_patient(&patience, timeout_ns)
-        while True:
-            with nogil:
-                if t != NULL:
-                    outcome = advance_eager(&self.c, t, &patience)
-                else:
-                    outcome = execute(&self.c, &program.code, x, &patience)
-            if outcome == READY:
-                return 0
-            if outcome == TROUBLE:
-                self.break_down()
-            self.handle_signals(t.signature if t != NULL else x.signature)
-
-    cdef int handle_signals(self, uint64_t signature) except -1:
-        """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
-        try:
-            PyErr_CheckSignals()
-            if self.c.own.place.number != self.c.own.calls:
-                store_place(&self.c.own.place, self.c.own.calls, caller())
-        except BaseException as exception:
-            self.abort(f"{type(exception).__name__} while waiting")
-            raise
-        return 0
-
-    # ---- calls of threads without the GIL ----
+    # Of threads without the GIL, once the turns are shared (`share_turns`).
 
     cdef bint is_usable(self) noexcept nogil:
         return not (self.is_closed or self.is_inherited or is_troubled(self))
@@ -307,45 +235,188 @@ cdef class Engine(Membership):
     cdef void leave_free(self) noexcept nogil:
         give_shared_turn(&self.turn)
 
-    cdef int exchange_free(self, eager_t *t, int64_t timeout_ns) noexcept nogil:
-        """As `exchange_eager`, but signals are not handled. READY or TROUBLE."""
-        cdef record_t *record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
-        cdef int outcome = start_eager(&self.c, t)
-        if outcome != READY:
-            outcome = self.advance_free(t, None, NULL, timeout_ns)
-        end_call(&self.c, record, outcome != READY)
-        return outcome
+    def share_turns(self):
+        """Let threads without the GIL take the turns, too (`shmring.capi`). Waits for calls of other threads."""
+        self.check_open()
+        share_turn(&self.turn, self.turn_queue, self.name)
+        share_turn(&self.message_turn, self.message_turn_queue, self.name)
 
-    cdef int execute_free(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
-        """As `execute`, but signals are not handled. READY or TROUBLE."""
-        cdef record_t *record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
-        cdef int outcome
-        self.begin_execution(program, x)
-        if program.last is None:
-            outcome = self.advance_free(NULL, program, x, timeout_ns)
-        else:
-            self.team.begin(program, x, timeout_ns)
-            outcome = self.advance_free(NULL, program, x, timeout_ns)
-            while not self.team.await_helpers():
-                pass
-            outcome = max(outcome, self.team.outcome())
-        if outcome == READY:
-            self.end_execution(program, x)
-        end_call(&self.c, record, outcome != READY)
-        return outcome
+    cdef bint take_turns(self) noexcept:
+        """Take both turns, if no thread is in a call."""
+        if not try_turn(&self.turn):
+            return False
+        if try_turn(&self.message_turn):
+            if not (self.nsleepers or load_acquire_u32(&self.nvisitors)):
+                return True
+            give_turn(&self.message_turn, self.message_turn_queue)
+        give_turn(&self.turn, self.turn_queue)
+        return False
 
-    cdef int advance_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+    cdef void give_turns(self) noexcept:
+        give_turn(&self.message_turn, self.message_turn_queue)
+        give_turn(&self.turn, self.turn_queue)
+
+    # ---- calls: of an eager exchange ``t``, or else of ``program`` with ``x``; the caller has entered ----
+
+    cdef int exchange_eager(self, eager_t *t, int64_t timeout_ns) except -1:
+        """Run an eager exchange."""
+        if timeline_of(self) != NULL or is_profiled():
+            return self.observed(t, None, NULL, timeout_ns)
+        if start_eager(&self.c, t) == READY:
+            return 0
+        return self.complete(t, None, NULL, timeout_ns)
+
+    cdef int execute(self, Program program, execution_t *x, int64_t timeout_ns) except -1:  # no-cython-lint
+        """Execute a program; ``x`` holds the buffers and the signature."""
+        if timeline_of(self) != NULL or is_profiled():
+            return self.observed(NULL, program, x, timeout_ns)
+        self.begin_execution(program, x, timeout_ns)
+        return self.complete(NULL, program, x, timeout_ns)
+
+    cdef int observed(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+        """The one or the other, in the timeline, in a range of a profiler, or both."""
+        cdef uint64_t signature = t.signature if t != NULL else x.signature
+        cdef uint64_t nbytes = t.nbytes if t != NULL else x.passed_nbytes
+        cdef const char *algorithm = EAGER if t != NULL else program.algorithm
+        cdef record_t *record
+        cdef bint failed = True
+        shown = range_of(signature, nbytes, self.c.own.calls + 1, algorithm) if is_profiled() else None
+        if shown is not None:
+            shown.__enter__()
+        record = begin_call(timeline_of(self), &self.c, signature, nbytes, algorithm)
+        try:
+            if self.start(t, program, x, timeout_ns) != READY:
+                self.complete(t, program, x, timeout_ns)
+            failed = False
+        finally:
+            end_call(&self.c, record, failed)
+            if shown is not None:
+                shown.__exit__(None, None, None)
+        return 0
+
+    cdef int run_free(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        """The one or the other, by a thread that may or may not have the GIL: signals are not handled. READY or
+        TROUBLE."""
+        cdef record_t *record
+        cdef PyThreadState *state
         cdef patience_t patience
-        cdef PyThreadState *state = drop_gil()
-        cdef int outcome = UNREADY
-        be_patient(&patience, timeout_ns)
-        while outcome == UNREADY:
-            if t != NULL:
-                outcome = advance_eager(&self.c, t, &patience)
-            else:
-                outcome = execute(&self.c, &program.code, x, &patience)
-        retake_gil(state)
+        cdef int outcome
+        if t != NULL:
+            record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
+        else:
+            record = begin_call(timeline_of(self), &self.c, x.signature, x.passed_nbytes, program.algorithm)
+        outcome = self.start(t, program, x, timeout_ns)
+        if outcome == UNREADY:
+            state = drop_gil()
+            be_patient(&patience, timeout_ns)
+            while outcome == UNREADY:
+                outcome = self.advance(t, program, x, &patience)
+            retake_gil(state)
+        end_call(&self.c, record, outcome != READY)
         return outcome
+
+    cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
+        """Wait for the end of what has been started; signals are handled meanwhile."""
+        cdef patience_t patience
+        cdef int outcome
+        be_patient(&patience, timeout_ns)
+        while True:
+            with nogil:
+                outcome = self.advance(t, program, x, &patience)
+            if outcome == READY:
+                return 0
+            if outcome == TROUBLE:
+                self.break_down()
+            try:
+                self.handle_signals()
+            except BaseException:
+                # The helpers use the caller's arrays. They end as well: every wait checks the abort record.
+                if program is not None and program.last is not None:
+                    with nogil:
+                        while not self.team.await_helpers():
+                            pass
+                raise
+
+    cdef int start(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        """Begin without a long wait. READY, or UNREADY: call `advance`."""
+        if t != NULL:
+            return start_eager(&self.c, t)
+        self.begin_execution(program, x, timeout_ns)
+        return UNREADY
+
+    cdef int advance(self, eager_t *t, Program program, execution_t *x, patience_t *patience) noexcept nogil:
+        """The rest. Waits; call without the GIL, again while UNREADY."""
+        if t != NULL:
+            return advance_eager(&self.c, t, patience)
+        if x.outcome == UNREADY:
+            x.outcome = execute(&self.c, &program.code, x, patience)
+            if x.outcome == UNREADY:
+                return UNREADY
+        if program.last is not None:
+            if not self.team.await_helpers():
+                return UNREADY
+            x.outcome = max(x.outcome, self.team.outcome())
+        if x.outcome == READY:
+            self.end_execution(program, x)
+        return x.outcome
+
+    cdef void begin_execution(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil:
+        cdef int way = self.c.outbox_stores
+        x.base = self.c.next_round
+        x.places, x.place_nbytes = program.code.places, program.code.place_nbytes
+        x.loop = x.step = 0
+        x.iteration = 0
+        x.outcome = UNREADY
+        x.exchanges = x.on_trial = False
+        x.busy_ns = x.met_ns = 0
+        if self.learns_stores and program.learns:
+            if sum_costs(&program.stores, self.c.group.outbox, self.c.group.size) and x.nbytes >= TELLING_NBYTES:
+                # For the calls that do not learn by themselves, and those of sizes that are new.
+                self.c.outbox_stores = best_stores(&program.stores)
+                if program.exchange is not None:
+                    self.exchanges = program.stores.way == SHMRING_EXCHANGE
+            x.on_trial = next_call(&program.stores, &way) == ON_TRIAL
+        x.wants_exchange = way == SHMRING_EXCHANGE and program.code.exchange != NULL
+        x.outbox_stores = stores_of(way)
+        count_call(&self.c, x.passed_nbytes)
+        store_release_u64(&self.c.own.current, x.signature)      # SYNC current (meets: is_elsewhere in sync/wait.pyx)
+        fault_point("execute")
+        if program.last is not None:
+            self.team.begin(program, x, timeout_ns)
+
+    cdef void end_execution(self, Program program, execution_t *x) noexcept nogil:
+        if program.gathers_all:
+            # All ranks are in this collective, hence have consumed all rounds before it, as in await_round.
+            self.c.free_until = max(self.c.free_until, x.base + self.c.nslots)
+        if x.met_ns:
+            x.busy_ns += now_ns() - x.met_ns
+        if x.on_trial and note(&program.stores, program.stores.calls - 1, x.busy_ns):
+            publish_costs(&program.stores, self.c.own, x.base)
+
+    cdef int handle_signals(self) except -1:
+        """Let Python handle signals in the middle of a call. If a handler raises, the call is aborted on all ranks."""
+        try:
+            PyErr_CheckSignals()
+            if self.c.own.place.number != self.c.own.calls:
+                store_place(&self.c.own.place, self.c.own.calls, caller())
+        except BaseException as exception:
+            self.abort(f"{type(exception).__name__} while waiting")
+            raise
+        return 0
+
+    @cython.critical_section
+    def record_in(self, Trace trace):
+        """Record further calls there; None: nowhere. Does not block.
+
+        Threads without the GIL may still record in the trace before it, so that is kept until no thread is in a call.
+        """
+        self.retired.append(self.trace)
+        self.trace = trace
+        # SYNC timeline (meets: timeline_of in engine/engine.pxd)
+        store_release_u64(&self.timeline, 0 if trace is None else <uint64_t> &trace.timeline)
+        if self.take_turns():
+            self.retired.clear()
+            self.give_turns()
 
     @cython.critical_section
     def adopt_progress(self, made):
@@ -354,7 +425,7 @@ cdef class Engine(Membership):
         return self.progress
 
     @cython.critical_section
-    cdef object remember(self, tuple key, Program program):
+    cdef object keep_program(self, tuple key, Program program):
         cdef Program shorter = program if program.exchange is None else program.exchange
         program.stores.tries = tries_for(shorter.code.rounds, self.c.nslots * program.code.places)
         program.stores.nways = SHMRING_NSTORES if program.exchange is None else SHMRING_NWAYS
@@ -398,3 +469,248 @@ cdef class Engine(Membership):
     def rounds(self):
         """How many rounds of collectives there have been."""
         return load_relaxed_u64(&self.c.next_round)
+
+    # ---- errors ----
+
+    cdef object diagnose(self):  # no-cython-lint
+        """The error this process raises because of the abort record."""
+        cdef shmring_abort r
+        cdef int j, pid, size = self.c.group.size
+        count_visitor(self, 1)
+        with nogil:
+            insist_on_report(&self.c.group)
+            r = self.c.group.record[0]
+            # Another process wrote it: numbers that are no ranks are not used as indices.
+            r.by = r.by if 0 <= r.by < size else 0
+            r.about = r.about if 0 <= r.about < size else r.by
+            pid = self.c.group.liveness[r.about].pid
+        count_visitor(self, -1)
+        record = record_of(&r, pid)
+        if r.cause == SHMRING_LATE:
+            late = tuple([j for j in record.late if j < size]) or (r.about,)
+            record = record._replace(late=late, account=self.account())
+        return error_of(record, self.c.group.rank, self.name)
+
+    cdef int break_down(self) except -1:
+        """Raise the error of the abort record, now and in every further call."""
+        self.note_trouble()
+        raise copy.copy(self.trouble)
+
+    @cython.critical_section
+    cdef int note_trouble(self) except -1:
+        """Have every further call raise the error of the abort record. Of several threads the first one decides."""
+        if self.trouble is None:
+            trouble = self.diagnose()      # lets other threads run
+            if self.trouble is None:
+                self.trouble = trouble
+                store_release_u32(&self.has_trouble, 1)      # SYNC error of a communicator (meets: is_troubled)
+        return 0
+
+    cpdef int disagree(self, int about, uint64_t signature, str reason) except -1:
+        """Raise a mismatch that all ranks find alike, in data that they exchanged."""
+        text = reason.encode("utf-8", "replace")
+        report_trouble(&self.c.group, SHMRING_MISMATCH, about, self.c.next_round, signature, signature, text)
+        self.break_down()
+
+    @cython.critical_section
+    def abort(self, str reason not None):
+        """Break this communicator on all ranks at once; see `Communicator.abort`."""
+        text = reason.encode("utf-8", "replace")      # report_trouble cuts it to the record's room
+        self.check_open()
+        self.report_abort(text)
+
+    cdef int report_abort(self, bytes reason) except -1:
+        """The same, where the memory is known to be mapped."""
+        report_trouble(&self.c.group, SHMRING_ABORTED, self.c.group.rank, self.c.next_round, self.c.own.current, 0,
+                       reason)
+        return self.note_trouble()
+
+    def refuse(self):
+        """Raise why there can be no call."""
+        if self.is_inherited:
+            raise ClosedError(self.inherited_text())
+        if self.is_closed:
+            raise ClosedError(self.closed_text())
+        if is_troubled(self):
+            raise copy.copy(self.trouble)
+
+    cdef str inherited_text(self):
+        return (f"{self.name}: belongs to the parent process; this one inherited it through fork and must make its "
+                "own")
+
+    cdef str closed_text(self):
+        return f"{self.name}: is closed"
+
+    cdef int check_open(self) except -1:
+        """Raise if the memory must not be accessed: closed, or inherited."""
+        if self.is_closed or self.is_inherited:
+            self.refuse()
+        return 0
+
+    def remember(self, uint64_t number):
+        """Mix a number into the history of calls: ranks that gave different ones disagree in their next collective."""
+        mix_history(&self.c, number)
+
+    @cython.critical_section
+    def check_usable(self):
+        """Raise what a call would raise here and now: closed, inherited, or broken."""
+        if not self.is_closed and self.trouble is None and in_trouble(&self.c.group):
+            self.note_trouble()
+        self.refuse()
+
+    @property
+    @cython.critical_section
+    def is_broken(self):
+        """Whether a call failed here, or the abort record is written."""
+        return self.trouble is not None or (not self.is_closed and in_trouble(&self.c.group))
+
+    # ---- the other ranks ----
+
+    @property
+    def rank(self):
+        """The number of this rank."""
+        return self.c.group.rank
+
+    def facts(self):
+        """What tells this communicator from others, for its timelines (engine/recording.pyx)."""
+        group = hashlib.blake2b(self.nonces, digest_size=8).hexdigest()
+        return {"name": self.name, "group": group, "rank": self.c.group.rank, "size": self.c.group.size}
+
+    @property
+    def nonce(self):
+        """A text that the ranks of this communicator share and no other communicator has."""
+        return self.nonces[:16].hex()
+
+    cdef void look_at_ranks(self, char *states) noexcept:
+        """Store by rank: PRESENT, HAS_LEFT or HAS_DIED."""
+        cdef group_t *g = &self.c.group
+        cdef int j
+        for j in range(g.size):
+            # SYNC left (meets: mark_left). The counters of a rank that has left are final.
+            states[j] = (HAS_LEFT if load_acquire_u32(&g.outbox[j].left)
+                         else PRESENT if liveness_state(g.liveness[j]) == ALIVE else HAS_DIED)
+
+    @cython.critical_section
+    def rank_states(self):
+        """By rank: 0, or 1 if it has closed, or 2 if it died. Works on a broken communicator, too."""
+        states = bytearray(self.c.group.size)      # made before the check
+        self.check_open()
+        self.look_at_ranks(states)
+        return states
+
+    @cython.critical_section
+    def account(self):
+        """What each rank is in and waits for, as text; empty if this process must not access the memory."""
+        cdef int j, nlooks = min(self.c.group.size, 8 * <int> SHMRING_LATE_NBYTES)
+        cdef Py_ssize_t nbytes = control_nbytes()
+        copies = bytearray(nlooks * nbytes)      # made before the check
+        cdef char *at = copies
+        if self.is_closed or self.is_inherited or self.describe is None:
+            return ""
+        for j in range(nlooks):
+            memcpy(at + j * nbytes, (<Mapping> self.mappings[j]).address, nbytes)
+        return self.describe([bytes(copies[j * nbytes:(j + 1) * nbytes]) for j in range(nlooks)])
+
+    @property
+    def segments(self):
+        """The outboxes, by rank; none once closed."""
+        with cython.critical_section(self):      # another thread may close
+            return self.current_segments
+
+    def left_ranks(self):
+        """The ranks that have closed."""
+        return [j for j, state in enumerate(self.rank_states()) if state == HAS_LEFT]
+
+    def gone_ranks(self):
+        """The ranks that are dead or have closed."""
+        return [j for j, state in enumerate(self.rank_states()) if state != PRESENT]
+
+    def dead_pids(self):
+        """The process ids of the ranks that died without having closed."""
+        segments = self.segments
+        return [segments[j].header.pid for j, state in enumerate(self.rank_states()) if state == HAS_DIED]
+
+    # ---- leaving ----
+
+    cdef void mark_left(self) noexcept:
+        cdef group_t *c = &self.c.group
+        fault_point("leave")
+        while c != NULL:
+            # SYNC left (meets: look_at_ranks, check_ranks in sync/wait.pyx, report_lost_peers in p2p/progress.pyx).
+            store_release_u32(&c.outbox[c.rank].left, 1)
+            c = c.next
+        fault_point("left")
+        wake_all(&self.c.group)     # a rank that sleeps for a counter of this one finds `left`
+        drop_liveness(self.c.group.liveness[self.c.group.rank])
+        fault_point("dropped")
+
+    @cython.critical_section
+    def close(self):
+        """Leave. Idempotent. Peers that still need this rank get `PeerLostError`.
+
+        Raises `MismatchError`, after it has left, if another rank made another call where this one made its last ones.
+        """
+        cdef Team team
+        cdef bint has_turns = False
+        while not (self.is_closed or self.is_inherited or has_turns):
+            has_turns = self.take_turns()
+            if not has_turns:
+                self.end_calls()
+        if self.is_closed:
+            return
+        self.is_closed = True      # no other thread has run since the loop has found no thread in a call
+        if has_turns:
+            self.give_turns()
+        segments, self.current_segments = self.current_segments, []
+        mappings, self.mappings = self.mappings, ()
+        dead, error, team = [], None, self.team
+        try:
+            if not self.is_inherited:
+                if isinstance(self.trouble, PeerLostError):
+                    states = bytearray(self.c.group.size)
+                    self.look_at_ranks(states)
+                    dead = [segments[j].header.pid for j, state in enumerate(states) if state == HAS_DIED]
+                error = self.last_disagreement()
+        finally:
+            if team is not None:
+                team.keep(1)
+            if not self.is_inherited:
+                self.mark_left()
+            self.c.own = NULL
+            for segment in segments:
+                segment.close()
+        del mappings      # what an exception has left open is unmapped with the last reference
+        if dead:      # they may have been creating groups or arrays with names that no living rank knows
+            sweep_after(self.name.partition("/")[0], dead)
+        if error is not None:
+            raise error
+
+    cdef int end_calls(self) except -1:
+        """Abort, and wait until the thread in a call has left it."""
+        if has_turn(&self.turn) or has_turn(&self.message_turn):
+            raise RuntimeError(f"{self.name}: close() inside a call of the same thread")
+        if not is_troubled(self):
+            self.report_abort(b"closed while another thread was in a call")
+        if is_taken(&self.turn):
+            take_turn(&self.turn, self.turn_queue, self.name)
+            give_turn(&self.turn, self.turn_queue)      # to the next waiting thread, which raises
+        else:
+            time.sleep(0.0005)      # they look at the abort record at every tick of their sleep
+        return 0
+
+    cdef object last_disagreement(self):
+        """The error if two roots of the last calls, which wait for no other rank, have not found one another."""
+        if is_troubled(self) or in_trouble(&self.c.group) or not find_disagreement(&self.c, self.c.next_round):
+            return None
+        return self.diagnose()
+
+    def leave_at_exit(self):
+        """At exit: close, after an abort if an uncaught exception ended the interpreter (base/lifecycle.py)."""
+        reason = exit_reason()
+        if reason is not None and not (self.is_closed or self.is_inherited or self.is_broken):
+            self.abort(reason)
+        self.close()
+
+    def disown(self):
+        """In a forked child: this process is not the rank and has nothing to close (`shmring.base.lifecycle`)."""
+        self.is_inherited = True

@@ -15,6 +15,7 @@ ctypedef struct execution_t:
     int loop
     int step
     int64_t iteration
+    int outcome                    # UNREADY until its steps are done; then READY or TROUBLE
     int kind                       # of the plan; a signature need not have it
     int root
     size_t nbytes                  # of the plan: of a vector, or of one block of it

@@ -1,6 +1,7 @@
 # Where the parts of an outbox segment lie; the picture is in _c/layout.h.
 from shmring._c.layout cimport shmring_eager_line, shmring_outbox
 
+cdef size_t control_nbytes() noexcept
 cdef shmring_outbox *control_area(char *base) noexcept
 cdef shmring_eager_line *eager_slots(char *base) noexcept
 cdef char *first_slot(char *base, int nslots) noexcept

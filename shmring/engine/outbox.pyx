@@ -25,8 +25,13 @@ cdef shmring_outbox *control_area(char *base) noexcept:
     return <shmring_outbox *> (base + SHMRING_HEADER_NBYTES)
 
 
+cdef size_t control_nbytes() noexcept:
+    """Of the header and the control area, which begin the segment."""
+    return SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES
+
+
 cdef shmring_eager_line *eager_slots(char *base) noexcept:
-    return <shmring_eager_line *> (base + SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES)
+    return <shmring_eager_line *> (base + control_nbytes())
 
 
 cdef char *first_slot(char *base, int nslots) noexcept:
@@ -34,7 +39,7 @@ cdef char *first_slot(char *base, int nslots) noexcept:
 
 
 cdef size_t slots_offset(int nslots) noexcept:
-    return SHMRING_HEADER_NBYTES + SHMRING_PAGE_NBYTES + whole_pages(nslots * sizeof(shmring_eager_line))
+    return control_nbytes() + whole_pages(nslots * sizeof(shmring_eager_line))
 
 
 cdef size_t pair_queue_ends_offset(config) except? 0:

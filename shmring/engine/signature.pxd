@@ -59,6 +59,11 @@ cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t
             | (count & ((<uint64_t> 1 << 21) - 1)))
 
 
+cdef inline int root_of(uint64_t signature) noexcept nogil:
+    """NO_ROOT where there is none."""
+    return <int> (signature >> 36 & MAX_RANKS) - 1
+
+
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
     # For the line that has room for 32 bits only. The round is mixed in, so that the signature that a slot held nslots
     # rounds ago, for the same call, does not pass for the one awaited now. Bit 0 is free (SHMRING_EXCHANGES).

@@ -23,7 +23,7 @@ def explain(signature: int) -> str:
     kind = signature >> 58 & ~BY_COUNTS
     op = signature >> 54 & 15
     dtype = signature >> 50 & 15
-    root = (signature >> 36 & 0x3FFF) - 1
+    root = root_of(signature)
     count = signature & MAX_COUNT
     if kind == 0 or kind >= len(KINDS):
         return "nothing"

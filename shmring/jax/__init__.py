@@ -11,27 +11,27 @@ from importlib import import_module
 
 # Public name -> its module.
 _MODULES = {
-    "Status": "functions.messages",
-    "all_gather": "functions.movement",
-    "all_reduce": "functions.reductions",
-    "all_to_all": "functions.movement",
-    "barrier": "functions.messages",
-    "broadcast": "functions.movement",
-    "communicator": "functions.communicators",
-    "copy_to_all": "functions.reductions",
-    "exscan": "functions.reductions",
-    "gather": "functions.movement",
-    "initialize": "start",
-    "new_token": "functions.binding",
-    "permute": "functions.movement",
-    "recv": "functions.messages",
-    "reduce": "functions.reductions",
-    "reduce_scatter": "functions.reductions",
-    "scan": "functions.reductions",
-    "scatter": "functions.movement",
-    "send": "functions.messages",
-    "sendrecv": "functions.messages",
-    "set_communicator": "functions.communicators",
+    "Status": "jax.functions.messages",
+    "all_gather": "jax.functions.movement",
+    "all_reduce": "jax.functions.reductions",
+    "all_to_all": "jax.functions.movement",
+    "barrier": "jax.functions.messages",
+    "broadcast": "jax.functions.movement",
+    "communicator": "launch.named",
+    "copy_to_all": "jax.functions.reductions",
+    "exscan": "jax.functions.reductions",
+    "gather": "jax.functions.movement",
+    "initialize": "jax.start",
+    "new_token": "jax.functions.binding",
+    "permute": "jax.functions.movement",
+    "recv": "jax.functions.messages",
+    "reduce": "jax.functions.reductions",
+    "reduce_scatter": "jax.functions.reductions",
+    "scan": "jax.functions.reductions",
+    "scatter": "jax.functions.movement",
+    "send": "jax.functions.messages",
+    "sendrecv": "jax.functions.messages",
+    "set_communicator": "launch.named",
 }
 
 __all__ = [*_MODULES]
@@ -40,5 +40,5 @@ __all__ = [*_MODULES]
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"shmring.{_MODULES[name]}"), name)
     return value

@@ -188,29 +188,14 @@ cdef public int MPIABI_Comm_free(uintptr_t *comm) noexcept nogil:
     return SHMRING_MPI_SUCCESS
 
 
-cdef const char *name_of(int code) noexcept nogil:
-    """The class of the exception that has this code, with what separates it from its text."""
-    if code == SHMRING_ERR_CLOSED:
-        return "shmring.ClosedError: "
-    if code == SHMRING_ERR_PEER_LOST:
-        return "shmring.PeerLostError: "
-    if code == SHMRING_ERR_TIMEOUT:
-        return "shmring.CollectiveTimeoutError: "
-    if code == SHMRING_ERR_MISMATCH:
-        return "shmring.MismatchError: "
-    if code == SHMRING_ERR_ABORTED:
-        return "shmring.AbortedError: "
-    return "shmring: "
-
-
 cdef int conclude(clique_t *clique, int code) noexcept nogil:
     """0; or the table's error, which from now on is that of every call, and an abort for the other members."""
-    cdef const char *text
+    cdef const shmring_error *last
     shmring_mpi_count(&shmring_mpi_nended)
     if code == 0:
         return SHMRING_MPI_SUCCESS
-    text = api.last_error().text
-    code = shmring_mpi_fail_as(name_of(code), text)
+    last = api.last_error()
+    code = shmring_mpi_fail_as(last.name, last.text)
     clique.problem = strdup(shmring_mpi_text)
     api.comm_abort(clique.comm, clique.problem)      # no effect on a communicator that is broken or closed
     return code
@@ -266,8 +251,8 @@ cdef public int MPIABI_Allreduce(const void *x, void *out, int count, uintptr_t 
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, api.all_reduce(clique.comm, x, out, count, dtype_of(dtype), op_of(op),
-                                           SHMRING_DEFAULT_TIMEOUT))
+    return conclude(clique, shmring_all_reduce(api, clique.comm, x, out, count, dtype_of(dtype), op_of(op),
+                                               SHMRING_DEFAULT_TIMEOUT))
 
 
 cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *counts, uintptr_t dtype, uintptr_t op,
@@ -276,8 +261,8 @@ cdef public int MPIABI_Reduce_scatter(const void *x, void *out, const int *count
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, api.reduce_scatter(clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
-                                               SHMRING_DEFAULT_TIMEOUT))
+    return conclude(clique, shmring_reduce_scatter(api, clique.comm, x, out, counts[0], dtype_of(dtype), op_of(op),
+                                                   SHMRING_DEFAULT_TIMEOUT))
 
 
 cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void *out, int out_count,
@@ -285,7 +270,8 @@ cdef public int MPIABI_Allgather(const void *x, int count, uintptr_t dtype, void
     cdef clique_t *clique = begin(comm)
     if clique == NULL:
         return SHMRING_MPI_ERR_OTHER
-    return conclude(clique, api.all_gather(clique.comm, x, out, count, dtype_of(dtype), SHMRING_DEFAULT_TIMEOUT))
+    return conclude(clique, shmring_all_gather(api, clique.comm, x, out, count, dtype_of(dtype),
+                                               SHMRING_DEFAULT_TIMEOUT))
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

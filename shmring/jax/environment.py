@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 # What shmring does at exit is registered before jax is imported, and so comes after what JAX does, which may still
 # have work under way.
-import shmring.engine.lifecycle  # noqa: F401
+import shmring.base.lifecycle  # noqa: F401
 
 _CLUSTERS = "jax._src.clusters"
 _HOW = (

@@ -219,10 +219,13 @@ static uint64_t shmring_mpi_counted(const uint64_t *n) { return __atomic_load_n(
 static _Thread_local char shmring_mpi_text[1024];
 
 static int shmring_mpi_fail_as(const char *name, const char *text) {
-    snprintf(shmring_mpi_text, sizeof(shmring_mpi_text), "%s%s", name, text);
+    snprintf(shmring_mpi_text, sizeof(shmring_mpi_text), "shmring.%s: %s", name, text);
     return SHMRING_MPI_ERR_OTHER;
 }
 
-static int shmring_mpi_fail(const char *text) { return shmring_mpi_fail_as("", text); }
+static int shmring_mpi_fail(const char *text) {
+    snprintf(shmring_mpi_text, sizeof(shmring_mpi_text), "%s", text);
+    return SHMRING_MPI_ERR_OTHER;
+}
 
 #endif

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shmring.base.lifecycle import exit_reason
 from shmring.config import configure
-from shmring.engine.lifecycle import exit_reason
 from shmring.errors import BrokenError, RendezvousError, ShmringError
 from shmring.launch.init import init
 

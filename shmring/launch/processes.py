@@ -7,6 +7,7 @@ import ctypes
 import math
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 from shmring.base.timeouts import timeout_ns
@@ -67,6 +68,19 @@ def children() -> set[int]:
         if entry.isdigit() and _parent(int(entry)) == own:
             found.add(int(entry))
     return found
+
+
+def adopted() -> set[int]:
+    """Those of the children that the calling thread has started or, if it is the main one, has adopted.
+
+    So children of other threads of an embedding program are not among them. Where the kernel does not list the
+    children of a thread: all children of this process.
+    """
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/children") as listed:
+            return set(map(int, listed.read().split()))
+    except OSError:
+        return children()
 
 
 def describe_status(status: int) -> str:

@@ -16,18 +16,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.signature import check_size
 from shmring.launch.processes import (
+    adopted,
     adopting_orphans,
     children,
     describe_status,
     die_with_parent,
     seconds,
 )
+from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.placement.cpu_binding import masks
 from shmring.placement.topology import discover
@@ -105,25 +107,23 @@ def run(
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
     with adopting_orphans(), _blocked_signals() as (mask_before, waited):
-        gang = _Gang(tag_output, older_children)
+        commands = _Commands(
+            list(command),
+            [{**variables, **rank_variables(rank, size, session)} for rank in range(size)],
+            None if bind == "none" else processors,
+            tag_output,
+            grace,
+            mask_before,
+            waited,
+            older_children,
+        )
         try:
-            for rank in range(size):
-                gang.start(
-                    rank,
-                    command,
-                    {**variables, **rank_variables(rank, size, session)},
-                    mask_before,
-                    waited,
-                    None if bind == "none" else processors[rank],
-                )
-            gang.supervise(waited, grace)
+            commands.supervise()
         finally:
-            gang.send(signal.SIGKILL)
-            gang.wait()
             _end_adopted(older_children, grace)
-            gang.close()
+            commands.close()
             sweep(session)
-    return gang.status
+    return commands.failed[0].status if commands.failed else 0
 
 
 def _rendezvous_place() -> dict[str, str]:
@@ -162,125 +162,160 @@ def _blocked_signals() -> Iterator[tuple[set, set]]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Gang:
-    """The ranks of one run: their processes, and the status they have come to."""
+class _Commands(Supervisor["_Rank"]):
+    """The ranks of one run.
 
-    def __init__(self, tag_output: bool, older_children: set[int]) -> None:
-        self.status = 0
-        self._not_adopted = older_children
-        self._tag_output = tag_output
-        self._running: dict[int, subprocess.Popen] = {}
-        self._pumps: list[threading.Thread] = []
-        self._pipes: list[tuple[IO[bytes], int, bytes]] = []
+    Parameters
+    ----------
+    command : list of str
+    variables : list of dict
+        By rank.
+    processors : list, optional
+        By rank, to which ones it is bound.
+    tags_output : bool
+    mask, waited : set
+        The signals that the ranks have blocked; those that this process has blocked, to take them in `look`.
+    older_children : set of int
+        The children that this process had before.
+    """
 
-    def start(
+    def __init__(
         self,
-        rank: int,
-        command: Sequence[str],
-        variables: Mapping[str, str],
+        command: list[str],
+        variables: list[dict[str, str]],
+        processors: Sequence[Sequence[int]] | None,
+        tags_output: bool,
+        grace: float,
         mask: set,
         waited: set,
-        processors: Sequence[int] | None,
+        older_children: set[int],
     ) -> None:
+        super().__init__(len(variables), grace)
+        self._command, self._variables, self._processors = command, variables, processors
+        self._tags_output = tags_output
+        self._mask, self._waited = mask, waited
+        self._not_adopted = older_children
+        self._interrupted_at: float | None = None
+        self._pumps: list[threading.Thread] = []
+
+    def make(self, number: int) -> _Rank:
+        return _Rank(number, self._start)
+
+    def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
+        """Take a signal, and pass it on to the ranks, or take the ends of ranks."""
+        if not self._pumps:
+            self._pump()
+        info = signal.sigtimedwait(self._waited, min(seconds, _MISSED_SIGNAL_S))
+        now = time.monotonic()
+        self._reap(ranks)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        number = signal.Signals(info.si_signo)
+        if number in _TERMINATING:
+            if self._interrupted_at is None:
+                self._interrupted_at = now
+            elif now - self._interrupted_at > 0.5:  # not the echo of the first one
+                number = signal.SIGKILL
+        # The terminal sends to the whole group, so the ranks have that signal already.
+        if number == signal.SIGKILL or info.si_code != _SI_KERNEL:
+            for rank in self.running:
+                rank.process.send_signal(number)
+
+    def patience(self) -> float:
+        # After Ctrl-C every rank ends by itself; otherwise the others would go on.
+        return 0.0 if self._interrupted_at is None else self.grace
+
+    def close(self) -> None:
+        """Wait until all that the ranks wrote has been copied; no process has the other ends of the pipes."""
+        for pump in self._pumps:
+            pump.join()
+        for rank in self.ranks:
+            for stream, _ in rank.pipes:
+                stream.close()
+
+    def _start(self, number: int) -> subprocess.Popen:
         """Start one rank, in this process group, so that the terminal's signals and job control reach it."""
         parent_pid = os.getpid()
 
         def prepare() -> None:
             die_with_parent(parent_pid)
-            if processors is not None:
-                os.sched_setaffinity(0, processors)
-            for number in waited:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if self._processors is not None:
+                os.sched_setaffinity(0, self._processors[number])
+            for blocked in self._waited:
+                signal.signal(blocked, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-        pipe = subprocess.PIPE if self._tag_output else None
-        process = subprocess.Popen(
-            list(command),
-            env={**os.environ, **variables},
-            stdin=None if rank == 0 else subprocess.DEVNULL,
+        pipe = subprocess.PIPE if self._tags_output else None
+        return subprocess.Popen(
+            self._command,
+            env={**os.environ, **self._variables[number]},
+            stdin=None if number == 0 else subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
             preexec_fn=prepare,  # safe: no thread has been started here yet
         )
-        self._running[rank] = process
-        for stream, target in ((process.stdout, 1), (process.stderr, 2)):
-            if stream is not None:
-                self._pipes.append((stream, target, f"[{rank}] ".encode()))
 
-    def supervise(self, waited: set, grace: float) -> None:
-        """Wait for the ranks, pass signals on to them, and end them all when one has failed."""
-        for pipe in self._pipes:
-            self._pumps.append(threading.Thread(target=_copy_lines, args=pipe, daemon=True))
-            self._pumps[-1].start()
-        steps: list[tuple[float, signal.Signals]] | None = None
-        interrupted_at: float | None = None
-        while self._running:
-            left = max(0.0, steps[0][0] - time.monotonic()) if steps else _MISSED_SIGNAL_S
-            info = signal.sigtimedwait(waited, min(left, _MISSED_SIGNAL_S))
-            now = time.monotonic()
-            self._reap()
-            if info is not None and info.si_signo != signal.SIGCHLD:
-                number = signal.Signals(info.si_signo)
-                if number in _TERMINATING:
-                    if interrupted_at is None:
-                        interrupted_at = now
-                    elif now - interrupted_at > 0.5:  # not the echo of the first one
-                        number = signal.SIGKILL
-                # The terminal sends to the whole group, so the ranks have that signal already.
-                if number == signal.SIGKILL or info.si_code != _SI_KERNEL:
-                    self.send(number)
-            if self.status and steps is None:
-                # After Ctrl-C every rank ends by itself; otherwise the others would go on.
-                first = now if interrupted_at is None else now + grace
-                steps = [(first, signal.SIGTERM), (first + grace, signal.SIGKILL)]
-            while steps and steps[0][0] <= time.monotonic():
-                self.send(steps.pop(0)[1])
+    def _pump(self) -> None:
+        for rank in self.ranks:
+            for stream, target in rank.pipes:
+                tag = f"[{rank.number}] ".encode()
+                self._pumps.append(threading.Thread(target=_copy_lines, args=(stream, target, tag), daemon=True))
+                self._pumps[-1].start()
 
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that is still running."""
-        for process in self._running.values():
-            process.send_signal(number)
-
-    def wait(self) -> None:
-        """Wait for all ranks to end; called when they have been killed."""
-        for process in self._running.values():
-            process.wait()
-        self._running.clear()
-
-    def close(self) -> None:
-        """Wait until all that the ranks wrote has been copied; they have ended."""
-        for pump in self._pumps:
-            pump.join()
-        for stream, _, _ in self._pipes:
-            stream.close()
-
-    def _reap(self) -> None:
-        for rank, process in list(self._running.items()):
-            status = process.poll()
-            if status is None:
-                continue
-            del self._running[rank]
-            if status and not self.status:
-                self.status = status if status > 0 else 128 - status
-                what = f"rank {rank} (pid {process.pid}) {describe_status(status)}"
+    def _reap(self, ranks: Sequence[_Rank]) -> None:
+        for rank in ranks:
+            is_first = not self.failed
+            rank.reap()
+            if rank.failed and is_first:
+                what = f"rank {rank.number} (pid {rank.pid}) {describe_status(rank.process.returncode)}"
                 with contextlib.suppress(OSError):  # a standard error that cannot be written
-                    print(f"shmring run: {what}{'; ending the others' if self._running else ''}", file=sys.stderr)
+                    print(f"shmring run: {what}{'; ending the others' if self.running else ''}", file=sys.stderr)
         # Adopted orphans must not pile up as zombies in a long run. A rank that ended just now is left to Popen.
-        own = self._not_adopted | {process.pid for process in self._running.values()}
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid in own:
-                    break
-                os.waitpid(ended.si_pid, 0)
+        own = {rank.pid for rank in self.ranks}
+        for pid in adopted() - self._not_adopted - own:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+class _Rank(Rank):
+    """One command: running, or ended with a status."""
+
+    def __init__(self, number: int, start: Callable[[int], subprocess.Popen]) -> None:
+        super().__init__(number)
+        self._start = start
+        self.pid = 0
+        self.pipes: list[tuple[IO[bytes], int]] = []
+
+    def start(self) -> None:
+        self.process = self._start(self.number)
+        self.running, self.pid = True, self.process.pid
+        self.pipes = [(s, target) for target, s in ((1, self.process.stdout), (2, self.process.stderr)) if s]
+
+    def stop(self, by_force: bool) -> None:
+        self.process.send_signal(signal.SIGKILL if by_force else signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Note its end."""
+        status = self.process.poll()
+        if status is not None:
+            self.running = False
+            if status:
+                self.fail(self.is_ended_here)
+
+    @property
+    def status(self) -> int:
+        """What a shell makes of its status."""
+        status = self.process.returncode
+        return status if status >= 0 else 128 - status
 
 
 def _end_adopted(older: set[int], grace: float) -> None:
     """End the processes that the ranks left running, which have been adopted; so may the children of these be."""
     kill_at = time.monotonic() + grace
     asked: set[int] = set()
-    while adopted := children() - older:
+    while orphans := adopted() - older:
         force = time.monotonic() > kill_at
-        for pid in adopted:
+        for pid in orphans:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0 and (force or pid not in asked):
                     os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)

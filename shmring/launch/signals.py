@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from shmring.engine.lifecycle import in_child
+from shmring.base.lifecycle import in_child
 
 NO_SIGNAL = b"\0"  # among the numbers of signals, as event loops write it, too
 

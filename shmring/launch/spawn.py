@@ -7,7 +7,6 @@ come from the kernel, and signal handlers run where a raise does no harm (`shmri
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import operator
 import os
@@ -18,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from shmring.base.lifecycle import in_child
 from shmring.bootstrap.environment import rank_variables
-from shmring.engine.lifecycle import in_child
 from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.by_value import check_portable
@@ -36,6 +35,7 @@ from shmring.launch.report import (
     result_of,
 )
 from shmring.launch.signals import HeldSignals
+from shmring.launch.supervisor import Rank, Supervisor
 from shmring.launch.task import Task
 from shmring.launch.threads import check_free_threaded, run_in_threads
 from shmring.memory.sweep import sweep
@@ -130,48 +130,55 @@ def spawn(
             raise ValueError("threads=True: env and start_method are for ranks that are processes")
     elif start_method != "fork":
         check_portable(fn)
-    session = secrets.token_hex(8)
     deadline = time.monotonic() + seconds(timeout, "timeout")
     grace = seconds(grace, "grace")
     task = fn, tuple(args), dict(kwargs or {}), dict(init or {})
     if threads:
         return run_in_threads(task, size, timeout, deadline, grace)
-    ranks: list[_Rank] = []
     with HeldSignals() as signals:
+        processes = _Processes(context, size, task, env or {}, grace, signals)
         try:
-            for number in range(size):
-                ranks.append(_Rank(context, number, task, {**(env or {}), **rank_variables(number, size, session)}))
-                ranks[-1].start()
-                signals.deliver()
-            _attend(ranks, deadline, signals, lambda: any(rank.failed for rank in ranks))
-            late = [rank.number for rank in ranks if rank.running]
-            if late and not any(rank.failed for rank in ranks):
-                raise TimeoutError(f"ranks {', '.join(map(str, late))} of {size} were not done after {timeout} s")
-            _attend(ranks, time.monotonic() + grace, signals)
+            processes.supervise(timeout, deadline)
         finally:
-            try:
-                _end(ranks, grace, signals)
-            finally:
-                sweep(session)
-    if failed := [rank for rank in ranks if rank.failed]:
-        raise min(failed, key=lambda rank: (rank.followed, rank.failed_at)).error()
-    return [rank.result() for rank in ranks]
+            sweep(processes.session)
+    if failed := processes.failed:
+        raise failed[0].error()
+    return [rank.result() for rank in processes.ranks]
 
 
-class _Rank:
-    """The parent's record of one child process: running, or ended with a report or without one.
+class _Processes(Supervisor["_Rank"]):
+    """The ranks of one call of `spawn`."""
 
-    ``followed`` is set for a failure that another rank's failure, or this process, brought about.
-    """
+    def __init__(
+        self, context: Any, size: int, task: tuple, env: Mapping[str, str], grace: float, signals: HeldSignals
+    ) -> None:
+        super().__init__(size, grace)
+        self.session = secrets.token_hex(8)
+        self._context, self._task, self._env, self._signals = context, task, env, signals
+
+    def make(self, number: int) -> _Rank:
+        self._signals.deliver()
+        variables = {**self._env, **rank_variables(number, self.size, self.session)}
+        return _Rank(self._context, number, self._task, variables)
+
+    def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
+        events = [event for rank in ranks for event in rank.events]
+        if not self.ends_by_force:
+            events.append(self._signals.fileno())
+        ready = wait(events, min(seconds, LONGEST_WAIT_S))
+        for rank in ranks:
+            rank.look(ready)
+        if not self.ends_by_force:
+            self._signals.deliver()
+
+
+class _Rank(Rank):
+    """The parent's record of one child process: running, or ended with a report or without one."""
 
     def __init__(self, context: Any, number: int, task: tuple, variables: Mapping[str, str]) -> None:
-        self.number = number
-        self.running = False
-        self.followed = False
-        self.failed_at = 0.0
+        super().__init__(number)
         self._variables = variables
         self._report: Report | None = None
-        self._ended_here = False
         self._pidfd = -1
         self._inbox, self._outbox = context.Pipe(duplex=False)
         self._reader = ReportReader(self._inbox.fileno())
@@ -181,18 +188,13 @@ class _Rank:
         self._process = context.Process(target=_child, args=(self._outbox, parent_pid, self._task))
 
     @property
-    def failed(self) -> bool:
-        """Whether it is known that the rank failed; so it had, at ``failed_at``."""
-        return self.failed_at > 0
-
-    @property
     def events(self) -> list[Any]:
         """Descriptors of which one is readable when `look` has something to do."""
         end = self._process.sentinel if self._pidfd < 0 else self._pidfd
         return [end] if self._report is not None or self._reader.at_end else [end, self._inbox]
 
     def start(self) -> None:
-        """Start the process; from then on only the child has the other end of the pipe."""
+        # From then on only the child has the other end of the pipe.
         with self._outbox, contextlib.closing(self._task), _exported(self._variables):
             try:
                 self._process.start()
@@ -213,16 +215,15 @@ class _Rank:
             self.running = False
             self._process.join()
             if self._report is None:
-                self._fail(self._ended_here)
+                self.fail(self.is_ended_here)
 
-    def end(self, how: Callable[[Any], None]) -> None:
-        """Terminate or kill the process, which then has not failed by itself."""
-        if self.running:
-            self._ended_here = True
-            how(self._process)
+    def stop(self, by_force: bool) -> None:
+        if by_force:
+            self._process.kill()
+        else:
+            self._process.terminate()
 
     def close(self) -> None:
-        """Release the descriptors; the process has ended."""
         self._inbox.close()
         self._process.close()
         if self._pidfd >= 0:
@@ -248,47 +249,14 @@ class _Rank:
             status,
         )
 
+    def fail(self, followed: bool) -> None:
+        super().fail(followed)
+        self._pid, self._status = self._process.pid or 0, self._process.exitcode or 0
+
     def _take(self, report: Report | None) -> None:
         self._report = report
         if report is not None and report.kind != Kind.RETURNED:
-            self._fail(report.kind == Kind.FOLLOWED)
-
-    def _fail(self, followed: bool) -> None:
-        self.followed, self.failed_at = followed, time.monotonic()
-        self._pid, self._status = self._process.pid or 0, self._process.exitcode or 0
-
-
-def _attend(
-    ranks: Sequence[_Rank],
-    deadline: float,
-    signals: HeldSignals | None,
-    enough: Callable[[], bool] = lambda: False,
-) -> None:
-    """Take reports and ends until all ranks have ended, ``enough()``, or the deadline; deliver signals meanwhile."""
-    while (running := [rank for rank in ranks if rank.running]) and not enough():
-        left = deadline - time.monotonic()
-        events = [event for rank in running for event in rank.events]
-        ready = wait(events if signals is None else [*events, signals.fileno()], min(max(0.0, left), LONGEST_WAIT_S))
-        for rank in running:
-            rank.look(ready)
-        if signals is not None:
-            signals.deliver()
-        if left <= 0:
-            return
-
-
-def _end(ranks: Sequence[_Rank], grace: float, signals: HeldSignals) -> None:
-    """End every process, by force after the grace, or as soon as a signal handler raises."""
-    try:
-        for rank in ranks:
-            rank.end(lambda process: process.terminate())
-        _attend(ranks, time.monotonic() + grace, signals)
-    finally:
-        for rank in ranks:
-            rank.end(lambda process: process.kill())
-        _attend(ranks, math.inf, None)
-        for rank in ranks:
-            rank.close()
+            self.fail(report.kind == Kind.FOLLOWED)
 
 
 _export_lock = threading.Lock()

@@ -9,7 +9,6 @@ import contextlib
 import secrets
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -21,6 +20,7 @@ from shmring.errors import AbortedError, BrokenError, PeerLostError, RankFailedE
 from shmring.launch.init import init as init_communicator
 from shmring.launch.processes import LONGEST_WAIT_S
 from shmring.launch.report import in_short
+from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.sync.turn import IS_FREE_THREADED
 
@@ -45,45 +45,56 @@ def run_in_threads(task: Task, size: int, timeout: float | None, deadline: float
     """What `shmring.spawn` does with ``threads=True``, after its checks."""
     settings = {name: value for name, value in task[3].items() if name != "rendezvous_timeout"}
     configure(**settings)  # here: other ranks would wait for one that its settings keep from joining
-    session = secrets.token_hex(8)
-    ended: SimpleQueue[None] = SimpleQueue()
-    ranks = [_Rank(number, size, session, task, ended) for number in range(size)]
+    threads = _Threads(size, task, grace)
     try:
-        for rank in ranks:
-            rank.start()
-        _attend(ranks, ended, deadline, lambda: any(rank.failed_at for rank in ranks))
-        late = [rank.number for rank in ranks if rank.running]
-        if late and not any(rank.failed_at for rank in ranks):
-            raise TimeoutError(f"ranks {', '.join(map(str, late))} of {size} were not done after {timeout} s")
-        _attend(ranks, ended, time.monotonic() + grace)
+        threads.supervise(timeout, deadline)
     finally:
-        _end(ranks, ended, grace)
-        for rank in ranks:
-            rank.join()
-        sweep(session)
-    if failed := [rank for rank in ranks if rank.failed_at]:
-        raise min(failed, key=lambda rank: (rank.followed, rank.failed_at)).failure()
-    return [rank.result for rank in ranks]
+        sweep(threads.session)
+    if failed := threads.failed:
+        raise failed[0].failure()
+    return [rank.result for rank in threads.ranks]
 
 
-class _Rank:
+class _Threads(Supervisor["_Rank"]):
+    """The ranks of one call of `spawn`."""
+
+    def __init__(self, size: int, task: Task, grace: float) -> None:
+        super().__init__(size, grace)
+        self.session = secrets.token_hex(8)
+        self._task = task
+        self._ended: SimpleQueue[None] = SimpleQueue()
+
+    def make(self, number: int) -> _Rank:
+        return _Rank(number, self.size, self.session, self._task, self._ended)
+
+    def look(self, ranks: Sequence[_Rank], seconds: float) -> None:
+        with contextlib.suppress(Empty):
+            self._ended.get(timeout=min(seconds, LONGEST_WAIT_S))
+
+    def end_by_force(self) -> None:
+        if left := self.running:
+            warnings.warn(
+                f"ranks {', '.join(str(rank.number) for rank in left)} are still running: a thread cannot be ended. "
+                "They end at their next call of their communicator, or with this process",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+
+
+class _Rank(Rank):
     """One thread: running, or ended with a result or an error."""
 
     def __init__(self, number: int, size: int, session: str, task: Task, ended: SimpleQueue[None]) -> None:
-        self.number = number
-        self.running = False
-        self.failed_at = 0.0
+        super().__init__(number)
         self.result: Any = None
         self._error: BaseException | None = None
         self._comm: Communicator | None = None
-        self._is_ended_here = False
         # A daemon: the interpreter need not wait for a rank that does not end.
         self._thread = threading.Thread(
             target=self._run, args=(size, session, task, ended), name=f"shmring rank {number}", daemon=True
         )
 
     def start(self) -> None:
-        """Start the thread."""
         self.running = True
         try:
             self._thread.start()
@@ -91,23 +102,16 @@ class _Rank:
             self.running = self._thread.is_alive()
             raise
 
-    def join(self) -> None:
+    def stop(self, by_force: bool) -> None:
+        """Have the calls of its communicator raise, now and later; no effect while it waits for the other ranks."""
+        if self._comm is not None:
+            with contextlib.suppress(BrokenError):
+                self._comm.abort(f"rank {self.number} was ended by spawn")
+
+    def close(self) -> None:
         """Wait for the end of the thread, if it has only that left to do."""
         if self._thread.ident is not None and not self.running:
             self._thread.join()
-
-    @property
-    def followed(self) -> bool:
-        """Whether another rank's failure, or this module, brought about the failure of this one."""
-        return self._is_ended_here or isinstance(self._error, (AbortedError, PeerLostError))
-
-    def end(self) -> None:
-        """Have the calls of its communicator raise, now and later; no effect while it waits for the other ranks."""
-        if self.running:
-            self._is_ended_here = True
-            if self._comm is not None:
-                with contextlib.suppress(BrokenError):
-                    self._comm.abort(f"rank {self.number} was ended by spawn")
 
     def failure(self) -> BaseException:
         """What it raised."""
@@ -129,7 +133,8 @@ class _Rank:
             self.result = fn(self._comm, *args, **kwargs)
             self._comm.close()
         except BaseException as error:  # of any kind: `failure` raises it
-            self._error, self.failed_at = error, time.monotonic()
+            self._error = error
+            self.fail(self.is_ended_here or isinstance(error, (AbortedError, PeerLostError)))
             self._leave(error)
         self.running = False
         ended.put(None)
@@ -142,29 +147,3 @@ class _Rank:
             if not isinstance(error, BrokenError):
                 self._comm.abort(f"rank {self.number} failed with {in_short(error)}")
             self._comm.close()
-
-
-def _attend(
-    ranks: Sequence[_Rank], ended: SimpleQueue[None], deadline: float, enough: Callable[[], bool] = lambda: False
-) -> None:
-    """Wait until all ranks have ended, ``enough()``, or the deadline; signal handlers run meanwhile."""
-    while any(rank.running for rank in ranks) and not enough():
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        with contextlib.suppress(Empty):
-            ended.get(timeout=min(left, LONGEST_WAIT_S))
-
-
-def _end(ranks: Sequence[_Rank], ended: SimpleQueue[None], grace: float) -> None:
-    """Have the ranks that are running fail, and wait for them."""
-    for rank in ranks:
-        rank.end()
-    _attend(ranks, ended, time.monotonic() + grace)
-    if left := [rank.number for rank in ranks if rank.running]:
-        warnings.warn(
-            f"ranks {', '.join(map(str, left))} are still running: a thread cannot be ended. They end at their next "
-            "call of their communicator, or with this process",
-            RuntimeWarning,
-            stacklevel=4,
-        )

@@ -16,7 +16,6 @@ A forked child shares its parent's locks, so it closes the descriptors that it i
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import stat
@@ -25,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from weakref import WeakSet
 
+from shmring.base.lifecycle import at_exit, in_child
 from shmring.errors import SegmentError, ShmringError
 from shmring.memory import header as headers
 from shmring.memory import ofd_locks
@@ -290,6 +290,7 @@ _claims: WeakSet[Claim] = WeakSet()
 _claiming = Turn("names", is_reentrant=True)
 
 
+@in_child
 def _close_inherited() -> None:
     """In a forked child: close the descriptors with the parent's locks, which the child would keep locked otherwise."""
     for held in (*_claims, *interrupted):
@@ -297,10 +298,10 @@ def _close_inherited() -> None:
     _claiming.renew()
 
 
-os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give, after_in_child=_close_inherited)
+os.register_at_fork(before=_claiming.take, after_in_parent=_claiming.give)
 
 
-@atexit.register
+@at_exit
 def _release_all() -> None:
     """As the process ends: release claims that only a traceback refers to, or whose deallocation was interrupted."""
     for held in (*_claims, *interrupted):

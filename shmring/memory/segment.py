@@ -243,7 +243,7 @@ def create(
 def stamp(mapping: Mapping, kind: int, rank: int, size: int, params: Sequence[int]) -> None:
     """Write the header of a new segment."""
     nonce = secrets.token_bytes(16)
-    headers.stamp(mapping, kind=kind, boot_id=_boot_id(), nonce=nonce, rank=rank, size=size, params=params)
+    headers.stamp(mapping, kind=kind, boot_id=boot_id(), nonce=nonce, rank=rank, size=size, params=params)
 
 
 def attach(name: str, *, kind: int | None = None, rank: int | None = None) -> Segment:
@@ -361,7 +361,7 @@ def _check(name: str, header: Header, file_nbytes: int, kind: int | None, rank: 
     expect("magic", f"{header.magic:#018x}", f"{headers.MAGIC:#018x}")
     expect("header size", header.header_nbytes, HEADER_NBYTES)
     expect("uid", header.uid, os.geteuid())
-    expect("boot id", uuid.UUID(bytes=header.boot_id), uuid.UUID(bytes=_boot_id()))
+    expect("boot id", uuid.UUID(bytes=header.boot_id), uuid.UUID(bytes=boot_id()))
     if header.kind not in KIND_NAMES:
         expect("kind", header.kind, f"one of {list(KIND_NAMES)}")
     if kind is not None:
@@ -374,7 +374,7 @@ def _check(name: str, header: Header, file_nbytes: int, kind: int | None, rank: 
         raise SegmentError(f"{name} is truncated: its header says {header.nbytes} bytes, the file has {file_nbytes}")
 
 
-def _boot_id() -> bytes:
+def boot_id() -> bytes:
     """The id of this boot of this machine; zeros where it cannot be read (some sandboxes)."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

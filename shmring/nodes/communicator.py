@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from shmring.collective.objects import ObjectCalls
+from shmring.collective import objects
 from shmring.nodes.messages import NodesMessages
 from shmring.nodes.reductions import NodesReductions
 
 _ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view")
 
 
-class NodesCommunicator(ObjectCalls, NodesReductions, NodesMessages):
+class NodesCommunicator(NodesReductions, NodesMessages):
     """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
     It has the calls of `shmring.Communicator` on any arrays, with results equal to the bit unless ``reproducible`` is
@@ -30,6 +30,26 @@ class NodesCommunicator(ObjectCalls, NodesReductions, NodesMessages):
         The ranks of this node.
     reproducible : bool
     """
+
+    def broadcast_object(self, obj=None, root=0, *, timeout=...):
+        """As `shmring.Communicator.broadcast_object`."""
+        return objects.broadcast_object(self, obj, root, timeout)
+
+    def gather_object(self, obj, root=0, *, timeout=...):
+        """As `shmring.Communicator.gather_object`."""
+        return objects.gather_object(self, obj, root, timeout)
+
+    def all_gather_object(self, obj, *, timeout=...):
+        """As `shmring.Communicator.all_gather_object`."""
+        return objects.all_gather_object(self, obj, timeout)
+
+    def scatter_object(self, objs=None, root=0, *, timeout=...):
+        """As `shmring.Communicator.scatter_object`."""
+        return objects.scatter_object(self, objs, root, timeout)
+
+    def all_to_all_object(self, objs, *, timeout=...):
+        """As `shmring.Communicator.all_to_all_object`."""
+        return objects.all_to_all_object(self, objs, timeout)
 
     def __enter__(self) -> NodesCommunicator:
         return self

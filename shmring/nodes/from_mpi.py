@@ -11,7 +11,6 @@ from shmring.communicator import Communicator
 from shmring.errors import BrokenError, PeerLostError, RendezvousError
 from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.deaths import DeathWatch
 from shmring.nodes.discovery import discover_nodes
 
 if TYPE_CHECKING:
@@ -185,5 +184,4 @@ def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, se
     wire = MpiWire(session, data, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
     group = MpiCommunicator(local, nodes, wire, reproducible)
     group.mpi, group.settings = comm, settings
-    group.watch(DeathWatch(session, nodes, rank, comm.allgather))
     return group

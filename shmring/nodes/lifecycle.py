@@ -10,15 +10,14 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from shmring.base import lifecycle
 from shmring.communicator import Communicator
 from shmring.config import Config
-from shmring.engine import lifecycle
 from shmring.errors import (
     AbortedError,
     BrokenError,
@@ -28,7 +27,6 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
-from shmring.nodes.deaths import DeathWatch
 from shmring.nodes.exchange import Exchange
 from shmring.nodes.plan.layout import Layout
 from shmring.nodes.program import Program
@@ -59,7 +57,6 @@ class NodesLifecycle:
     progress: Any = None  # of asynchronous work
     is_closed = False
     is_inherited = False  # in a forked child
-    _deaths: DeathWatch | None = None
 
     def __init__(
         self, local: Communicator, nodes: Sequence[Sequence[int]], wire: Wire, reproducible: bool = True
@@ -116,25 +113,6 @@ class NodesLifecycle:
         state = " closed" if self.is_closed else " broken" if self.is_broken else ""
         return f"<shmring.{type(self).__name__} {self.name!r} rank {self.rank} of {self.size} on {self.nodes}{state}>"
 
-    def watch(self, deaths: DeathWatch) -> None:
-        """Break the group as soon as ``deaths``, which is closed with it, notices one."""
-        self._deaths = deaths
-        weakref.finalize(self, deaths.close).atexit = False
-        method = weakref.WeakMethod(self._note_death)
-
-        def lost(rank: int) -> None:
-            note_death = method()
-            if note_death is not None:
-                note_death(rank)
-
-        deaths.start(lost)
-
-    def _note_death(self, rank: int) -> None:
-        if not (self.is_closed or self.is_inherited):
-            node = self.layout.places[rank][0]
-            error = WireError(PeerLostError(f"{self.name}: rank {rank}, on node {node}, died", rank))
-            self._break(error, is_to_publish=self.wire.survives_deaths)
-
     # ---- a call ----
 
     def _execute(self, program: Program, x: np.ndarray | None, out: np.ndarray | None, timeout) -> None:
@@ -171,13 +149,13 @@ class NodesLifecycle:
 
     # ---- failures ----
 
-    def _break(self, error: ShmringError | WireError, call: str = "", is_to_publish: bool = True) -> ShmringError:
+    def _break(self, error: ShmringError | WireError, call: str = "") -> ShmringError:
         """Break the group, unless it is broken already, and return the exception to raise."""
         if isinstance(error, ShmringError) and not isinstance(error, BrokenError):
             return error
         if self._failure is None:
             own = error.error if isinstance(error, WireError) else self._in_group_ranks(error, call)
-            self._failure = self._local_record(error) or (self._published(own) if is_to_publish else own)
+            self._failure = self._local_record(error) or self._published(own)
             record = pickle.dumps(self._failure)
             if len(record) <= RECORD_NBYTES:
                 self._records[self.local_rank][: len(record)] = np.frombuffer(record, np.uint8)
@@ -246,8 +224,6 @@ class NodesLifecycle:
     def disown(self) -> None:
         """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = True
-        if self._deaths is not None:
-            self._deaths.disown()
         self._turn.renew()
         self.object_turn.renew()
 
@@ -256,8 +232,6 @@ class NodesLifecycle:
         if not self.is_inherited:
             self._announce_leave()
             self.wire.cut()
-            if self._deaths is not None:
-                self._deaths.close()
         self.local.close()
 
     def _has_left(self, rank: int) -> bool:

@@ -30,7 +30,7 @@ from shmring.nodes.requests import (
     ReceiveObject,
 )
 from shmring.nodes.wire import Channel, Deadline, WireError
-from shmring.objects.pickle5 import require_pickle
+from shmring.objects.codec import require_pickle
 from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message
 from shmring.sync.turn import Turn
 

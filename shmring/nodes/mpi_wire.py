@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from shmring.engine import lifecycle
+from shmring.base import lifecycle
 from shmring.errors import CollectiveTimeoutError, PeerLostError
 from shmring.nodes.mpi_transfers import MpiTransfers
 from shmring.nodes.wire import Channel, Wire, WireError
@@ -71,7 +71,6 @@ class MpiWire(Wire):
     """
 
     is_passive = True
-    survives_deaths = False  # over UCX, MPICH ends this process by a segmentation fault if it sends to a dead one
 
     def __init__(self, name: str, comm: Any, others: list[int]) -> None:
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()

@@ -66,8 +66,6 @@ class Wire(ABC):
     rank, size : int
     is_passive : bool
         Whether messages make progress only in calls of the wire. A thread that waits for envelopes calls `poll` then.
-    survives_deaths : bool
-        Whether a failure may be published although ranks have died.
     short_nbytes : int
         Longest content of a call that is sent with its header.
     transfers : Transfers
@@ -78,7 +76,6 @@ class Wire(ABC):
     rank: int
     size: int
     is_passive = False
-    survives_deaths = True
     short_nbytes = 16384
     transfers: Transfers
 

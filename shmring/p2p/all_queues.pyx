@@ -1,11 +1,13 @@
 """All pair queues of a rank: moves what can be moved, spins, sleeps until something arrives."""
 
-from shmring._c.atomics cimport cpu_pause, load_acquire_u64, load_relaxed_u64, store_relaxed_u64
+from libc.stdint cimport int64_t
+
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_outbox
 from shmring.p2p.pair_queue cimport ANY_PEER, next_cell, pull, push, recv_queue_t, send_queue_t, wake
 from shmring.sync.abort cimport in_trouble
-from shmring.sync.backoff cimport (LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, be_patient, before_wake,
+from shmring.sync.backoff cimport (CHECK, FRESH, LOOK, LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, before_wake,
                                    end_wait, now_ns, patience_t, sleeper_t)
 from shmring.sync.group cimport READY, TROUBLE, UNREADY
 
@@ -31,31 +33,42 @@ cdef int pump(pair_queues_t *l) noexcept nogil:
     return news
 
 
-cdef int spin(pair_queues_t *l) noexcept nogil:
+cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
     """Pump while spinning. READY: matching is needed; UNREADY: time to sleep; TROUBLE: the communicator is broken.
 
-    The caller has the turn.
+    The caller has the turn. What moves begins the wait anew. After a sleep in vain it pumps once and does not spin.
     """
-    cdef int64_t started = 0, idle_since = 0, now
-    cdef int _look, news
+    cdef sleeper_t sleeper = sleeper_of(l, l.group.spin_ns)
+    cdef int64_t started_ns = 0
+    cdef int news, step, nmoves = 0
     while True:
-        for _look in range(LOOKS_PER_CLOCK):
-            news = pump(l)
+        news = pump(l)
+        if news:
+            patience.stage = FRESH
             if news & NEEDS_MATCHING:
                 return READY
-            if news:
-                idle_since = 0
-            else:
-                cpu_pause()
-        if in_trouble(l.group):
+            nmoves += 1
+            if nmoves % LOOKS_PER_CLOCK == 0:
+                if in_trouble(l.group):
+                    return TROUBLE
+                if started_ns == 0:
+                    started_ns = now_ns()
+                elif now_ns() - started_ns > LONGEST_RUN_NS:
+                    return UNREADY
+            continue
+        if patience.stage >= YIELDS:
+            return TROUBLE if in_trouble(l.group) else UNREADY
+        step = back_off(patience, &sleeper)
+        if step != LOOK and in_trouble(l.group):
             return TROUBLE
-        now = now_ns()
-        if idle_since == 0:
-            idle_since = now
-        if started == 0:
-            started = now
-        if now - idle_since >= l.group.spin_ns or now - started > LONGEST_RUN_NS:
+        if step >= CHECK:
             return UNREADY
+
+
+cdef inline sleeper_t sleeper_of(pair_queues_t *l, int64_t spin_ns) noexcept nogil:
+    cdef shmring_outbox *own = l.group.outbox[l.group.rank]
+    return sleeper_t(word=&own.pair_queues_asleep, what=0, wake=&own.pair_queues_wake, next=NULL, spin_ns=spin_ns,
+                     yields=l.group.yields, tick_ns=l.group.tick_ns)
 
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
@@ -96,28 +109,24 @@ cdef uint64_t sleep_word(pair_queues_t *l) noexcept nogil:
     return cells << 1 | room << 21 | 1
 
 
-cdef int sleep_until_news(pair_queues_t *l, int64_t tick_ns, uint64_t changes) noexcept nogil:
-    """Yield, then sleep until something arrives or for ``tick_ns``. READY if there is something to do, else UNREADY.
+cdef int sleep_until_news(pair_queues_t *l, patience_t *patience, uint64_t changes) noexcept nogil:
+    """Yield, then sleep until something arrives or for one tick. READY if there is something to do, else UNREADY.
 
     One thread of the process at a time; it need not have the turn. ``changes`` is the value that it read before it gave
     the turn away: if another thread has changed it since, the waiter word must be computed again.
     """
-    cdef shmring_outbox *own = l.group.outbox[l.group.rank]
-    cdef sleeper_t sleeper = sleeper_t(word=&own.pair_queues_asleep, what=sleep_word(l), wake=&own.pair_queues_wake,
-                                       next=NULL, spin_ns=0, yields=0, tick_ns=tick_ns)
-    cdef patience_t patience
-    cdef int step
-    be_patient(&patience, -1)
-    patience.stage = YIELDS                # `spin` has spun
-    patience.looks = l.group.yields
-    patience.tick_ns = tick_ns
+    cdef sleeper_t sleeper = sleeper_of(l, 0)      # `spin` has spun
+    cdef int step = LOOK
+    sleeper.what = sleep_word(l)
     while not any_news(l):
-        step = back_off(&patience, &sleeper)
+        if step == TICK:
+            return UNREADY
         if step == LOOK_ROUND:
             fault_point("p2p_sleep")
-        if step == TICK or (step == LOOK_ROUND and (in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes)):
-            break
-    end_wait(&patience, &sleeper)
+            if in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes:
+                break
+        step = back_off(patience, &sleeper)
+    end_wait(patience, &sleeper)
     return READY if any_news(l) else UNREADY
 
 

@@ -1,14 +1,18 @@
 # Matches messages with requests.
-from libc.stdint cimport uint64_t
+from cpython.object cimport PyObject
 
 from shmring.base.heap cimport Heap
 from shmring.engine.engine cimport Engine
 from shmring.p2p.pair_queue cimport pair_queues_t
 from shmring._c.layout cimport shmring_cell
-from shmring.p2p.requests cimport Message, Unexpected, Request, Waiter
+from shmring.p2p.requests cimport Message, Unexpected, Request
 
 
-cdef class Matching(Waiter):
+cdef extern from "Python.h" nogil:
+    Py_ssize_t PyList_GET_SIZE(PyObject *list)      # of a list that only the thread with the turn changes
+
+
+cdef class Matching:
     cdef Engine engine
     cdef Heap heap
     cdef pair_queues_t queues
@@ -43,3 +47,9 @@ cdef class Matching(Waiter):
     cdef void fail(self, Request r, object error)
     cdef void settled(self, Request r)
     cdef bint withdraw(self, Request r) except -1
+
+
+cdef inline bint has_requests(Matching m) noexcept nogil:
+    """Whether what arrives may be for a request, or must come after what has arrived. The caller has the turn."""
+    return (PyList_GET_SIZE(<PyObject *> m.posted) or PyList_GET_SIZE(<PyObject *> m.unexpected)
+            or m.nunderway)

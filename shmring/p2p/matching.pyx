@@ -5,7 +5,7 @@ its source and tag. If there is none, but another posted receive needs the messa
 memory as an *unexpected* message; if no posted receive needs that queue, the message stays there, and a full queue
 blocks its sender.
 
-Callers have the turn (p2p/progress.pyx).
+Callers have the turn (p2p/progress.pyx). Nothing here waits.
 """
 
 cimport cython
@@ -15,19 +15,20 @@ from shmring.arrays.array_view cimport copy_back
 from shmring.arrays.store_tuning cimport stores_of
 from shmring.engine.engine cimport Engine, timeline_of
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport message_started, note_message, timeline_t
+from shmring.engine.recording cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.all_queues cimport wake_self
 from shmring.p2p.pair_queue cimport (next_cell, pull, push, recv_queue_t, send_queue_t, start_message,
                                      take_message)
 from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_cell, shmring_pair_queue_end
 from shmring.memory.mapping cimport Mapping
-from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, Waiter, can_hold, is_for,
+from shmring.p2p.requests cimport (ANY, PROBE, RECV, SEND, Message, Request, Unexpected, can_hold, is_for,
                                    message_of, misfit, unexpected_of)
 
 
-cdef class Matching(Waiter):
-    """The pending messages and requests of one rank.
+@cython.final
+cdef class Matching:
+    """The pending messages and requests of one rank, and its pair queues.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ cdef class Matching(Waiter):
             o.cells = <shmring_cell *> (own + pair_queue_offset(engine.config, size, j))
             o.bytes = <char *> o.cells + cells_nbytes
             o.own = <shmring_pair_queue_end *> (own + ends) + j
-            o.laps.kind = stores_of(max(engine.config.stores, 0))
+            o.laps.kind = stores_of(max(engine.config.internals.stores, 0))
             o.peers = <shmring_pair_queue_end *> (theirs + ends) + rank
             i = &self.queues.recv[j]
             i.cells = <shmring_cell *> (theirs + pair_queue_offset(engine.config, size, rank))
@@ -98,7 +99,7 @@ cdef class Matching(Waiter):
         return 0
 
     cdef int continue_receive(self, Request r, Message message) except -1:
-        """Make a request for what ``recv_spinning`` did not finish; ``message`` is what it began, if anything."""
+        """Make a request for what `receive_at_once` did not finish; ``message`` is what it began, if anything."""
         if message is None:
             return self.start_recv(r)
         r.started_ns = message_started(timeline_of(self.engine))
@@ -151,7 +152,7 @@ cdef class Matching(Waiter):
     cdef int add_unexpected(self, Unexpected unexpected) except -1:
         self.unexpected.append(unexpected)
         if self.has_sleeper:
-            wake_self(&self.queues)     # a thread without the GIL sleeps without a request (await_free)
+            wake_self(&self.queues)     # a thread without the GIL sleeps without a request (await_alone)
         return 0
 
     cdef int put_back(self, Request r) except -1:
@@ -269,10 +270,13 @@ cdef class Matching(Waiter):
     cdef int finish(self, Request r, Message message) except -1:
         with cython.critical_section(r):
             r.message = message
+            if r.kind == RECV:
+                try:
+                    copy_back(r.keeper)
+                except Exception as error:      # of this request alone; any thread may be the one that finishes it
+                    r.error = error
             r.is_over = True
             self.record(r)
-            if r.kind == RECV:
-                copy_back(r.keeper)
             self.settled(r)
         return 0
 

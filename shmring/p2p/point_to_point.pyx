@@ -1,41 +1,52 @@
 """Point-to-point calls of one communicator in one process.
 
-A call first tries to finish at once, without a request: the pair queue has room, or the message is there or arrives
-while spinning. Otherwise it makes a `Request` and waits for that (`Progress`).
+A call first tries to finish at once, without a request and without the GIL: the pair queue has room, or the message is
+there or arrives while spinning. What needs a request (a full pair queue, other requests that are pending, another
+thread that sleeps for messages, a message that does not match) is done with the GIL, in the same turn: `Matching` has
+the requests and messages of this rank, and `Progress` waits for them.
+
+A thread without the GIL enters by `enter_free`, tries `send_whole` or `receive_free`, and leaves by `leave_free`; or it
+takes the GIL, calls `visit`, goes on with requests, and leaves by `leave`.
 """
 
 import numpy as np
 
 cimport cython
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._c.atomics cimport cpu_pause, store_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport cpu_pause, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport SHMRING_CELL_NBYTES, SHMRING_PAIR_QUEUE_NCELLS, shmring_cell
 from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_array, target_array
 from shmring.arrays.store_tuning cimport trials_us
-from shmring.engine.engine cimport Engine, timeline_of
-from shmring.engine.membership cimport is_troubled
+from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
 from shmring.engine.signature cimport KIND_RECV, KIND_SEND
-from shmring.engine.trace cimport message_started, note_message
+from shmring.engine.recording cimport message_started, note_message
 from shmring.p2p.all_queues cimport spin
+from shmring.p2p.matching cimport Matching, PyList_GET_SIZE, has_requests
 from shmring.p2p.pair_queue cimport next_cell, pull, push, send_queue_t, start_message, take_message, takes_whole
-from shmring.p2p.progress cimport Progress, give_message_turn, take_message_turn
-from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Request, can_hold,
-                                   check_apart, check_tag, is_for, known_code, message_of, request_of)
-from shmring.sync.group cimport UNREADY
+from shmring.p2p.progress cimport Progress, awaited, give_message_turn, take_message_turn
+from shmring.p2p.requests cimport (ANY, OBJECT_BUFFER, OBJECT_STREAM, PROBE, RECV, SEND, Message, Messages, Request,
+                                   begin_wait, can_hold, check_apart, check_tag, is_for, known_code, message_of,
+                                   request_of, wait_t)
+from shmring.sync.backoff cimport FRESH, deadline_of, left_until, patience_t
+from shmring.sync.group cimport READY, UNREADY
+from shmring.sync.turn cimport PyThreadState, drop_gil, give_shared_turn, retake_gil, take_shared_turn
 
 from shmring.base.unraisable import report_unraisable
+from shmring.errors import MessageError, MessageTimeoutError, ObjectError
 from shmring.kernel.reduce import STORES
+from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
 
 cdef enum:
     BRIEF_NBYTES = 16384         # shorter messages are copied with the GIL held: releasing it takes as long
 
 
 @cython.final
-cdef class PointToPoint(Progress):
-    """The sends, receives and probes of one rank.
+cdef class PointToPoint(Messages):
+    """The sends, receives and probes of one rank of a communicator on one machine.
 
     Parameters
     ----------
@@ -43,20 +54,29 @@ cdef class PointToPoint(Progress):
         The engine of the communicator.
     """
 
-    def stats(self):
-        """Statistics of the pair queues to other ranks that carried long messages; see `MessageCalls.stats`."""
+    def __cinit__(self, Engine engine not None):
+        self.engine = engine
+        self.matching = Matching(engine)
+        self.progress = Progress(engine, self.matching)
+        self.rank = self.matching.rank
+        self.size = self.matching.size
+        self.begun_objects = {}
+
+    cpdef list stats(self):
+        """Statistics of the pair queues to other ranks that carried long messages; see `Communicator.stats`."""
         cdef send_queue_t *queue
+        cdef uint64_t ring_nbytes = self.matching.queues.ring_nbytes
         cdef int j
         found = []
         for j in range(self.size):
-            queue = &self.queues.send[j]
+            queue = &self.matching.queues.send[j]
             if queue.has_bytes:
                 found.append({
                     "dst": j,
-                    "nbytes": self.queues.ring_nbytes,
-                    "laps": (queue.filled + self.queues.ring_nbytes - 1) // self.queues.ring_nbytes,
+                    "nbytes": ring_nbytes,
+                    "laps": (queue.filled + ring_nbytes - 1) // ring_nbytes,
                     "stores": STORES[queue.laps.kind],
-                    "trial_us": trials_us(&queue.laps.trials) if self.queues.learns_stores else None,
+                    "trial_us": trials_us(&queue.laps.trials) if self.matching.queues.learns_stores else None,
                 })
         return found
 
@@ -72,18 +92,34 @@ cdef class PointToPoint(Progress):
         return 0
 
     cdef void leave(self) noexcept:
-        if self.awaiting_is_posted:
-            self.awaiting_is_posted = False
-            if not self.engine.is_closed:      # a signal handler may have closed it
-                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
+        self.progress.end_waits()
         finished = None
-        if self.finished:
-            finished, self.finished = self.finished, []
+        if self.matching.finished:
+            finished, self.matching.finished = self.matching.finished, []
         give_message_turn(self.engine)
         if finished is not None:
             run_callbacks(finished)
 
-    # ---- calls ----
+    cdef bint enter_free(self) noexcept nogil:
+        """As `enter`, and leaves by `leave_free`. False, without the turn: the communicator is unusable, or this thread
+        has the turn."""
+        if self.engine.is_inherited or not take_shared_turn(&self.engine.message_turn):
+            return False
+        if not self.engine.is_usable():
+            give_shared_turn(&self.engine.message_turn)
+            return False
+        return True
+
+    cdef void leave_free(self) noexcept nogil:
+        if PyList_GET_SIZE(<PyObject *> self.matching.finished):
+            with gil:
+                visit(self)
+                self.leave()
+            return
+        self.progress.end_waits()
+        give_shared_turn(&self.engine.message_turn)
+
+    # ---- calls: each enters and leaves ----
 
     cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
         if not 0 <= peer < self.size and not (any_is_allowed and peer == ANY):
@@ -91,76 +127,75 @@ cdef class PointToPoint(Progress):
                              f"{', or ANY_SOURCE' if any_is_allowed else ''}")
         return 0
 
-    cdef int send(self, object x, int peer, int tag, int64_t timeout_ns) except -1:
+    cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
         cdef array_t a
-        self.check_peer(peer, False)
+        cdef wait_t wait
+        self.check_peer(dst, False)
         check_tag(tag, False)
         keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
+        begin_wait(&wait, timeout_ns)
         self.enter()
         try:
-            self.transmit(&a, x, keeper, peer, tag, timeout_ns)
+            self.transmit(&a, x, keeper, dst, tag, &wait)
         finally:
             self.leave()
-        return 0
 
-    cdef Message recv(self, object x, int peer, int tag, int64_t timeout_ns):
+    cpdef recv(self, x, int src, int tag, int64_t timeout_ns):
         cdef array_t a
-        self.check_peer(peer, True)
+        self.check_peer(src, True)
         check_tag(tag, True)
         keeper = x if fast_array(x, &a, True) else target_array(x, &a, True)
-        return self.receive(&a, x, keeper, peer, tag, timeout_ns)
+        return self.receive(&a, x, keeper, src, tag, timeout_ns)
 
     cdef Message receive(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns):
         """Receive into ``a``, the memory of ``x``, which ``keeper`` owns."""
-        cdef Message message
-        cdef bint has_spun = False
+        cdef arrival_t found
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
         self.enter()
         try:
-            message = self.recv_spinning(a, peer, tag, &has_spun)
-            if message is None or self.queues.recv[message.source].is_busy:
-                return self.await_message(None, request_of(self, RECV, peer, tag, a, x, keeper), message, timeout_ns,
-                                          has_spun)
+            if self.receive_at_once(a, peer, tag, &wait.patience, &found) != READY:
+                return self.await_message(None, request_of(self, RECV, peer, tag, a, x, keeper), &found, &wait)
         finally:
             self.leave()
         if keeper is not x:
             copy_back(keeper)
-        return message
+        return message_of(found.source, found.tag, found.nbytes, found.code)
 
-    cdef Message sendrecv(self, object x, int peer, int tag, object out, int source, int out_tag, int64_t timeout_ns):
+    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns):
         cdef array_t a, b
         cdef Request s = None
-        cdef Message message = None
-        cdef bint has_spun = False
-        self.check_peer(peer, False)
-        self.check_peer(source, True)
+        cdef arrival_t found
+        cdef wait_t wait
+        self.check_peer(dst, False)
+        self.check_peer(src, True)
         check_tag(tag, False)
         check_tag(out_tag, True)
         keeper = x if fast_array(x, &a, False) else source_array(x, &a, True)
         out_keeper = out if fast_array(out, &b, True) else target_array(out, &b, True)
         check_apart(&a, &b)
+        begin_wait(&wait, timeout_ns)
+        found.source = ANY
         self.enter()
         try:
-            if not self.send_at_once(&a, peer, tag):
-                s = request_of(self, SEND, peer, tag, &a, x, keeper)
-                self.start_send(s)
-            else:
-                message = self.recv_spinning(&b, source, out_tag, &has_spun)
-            if message is None or self.queues.recv[message.source].is_busy:
-                return self.await_message(s, request_of(self, RECV, source, out_tag, &b, out, out_keeper), message,
-                                          timeout_ns, has_spun)
+            if not self.send_at_once(&a, dst, tag):
+                s = request_of(self, SEND, dst, tag, &a, x, keeper)
+                self.matching.start_send(s)
+            if s is not None or self.receive_at_once(&b, src, out_tag, &wait.patience, &found) != READY:
+                return self.await_message(s, request_of(self, RECV, src, out_tag, &b, out, out_keeper), &found, &wait)
         finally:
             self.leave()
         if out_keeper is not out:
             copy_back(out_keeper)
-        return message
+        return message_of(found.source, found.tag, found.nbytes, found.code)
 
-    cdef Request isend(self, object x, int peer, int tag):
+    cpdef isend(self, x, int dst, int tag):
         cdef array_t a
         cdef Request r
-        self.check_peer(peer, False)
+        self.check_peer(dst, False)
         check_tag(tag, False)
         keeper = source_array(x, &a, True)
-        r = request_of(self, SEND, peer, tag, &a, x, keeper)
+        r = request_of(self, SEND, dst, tag, &a, x, keeper)
         self.enter()
         try:
             self.begin_send(r)
@@ -168,74 +203,111 @@ cdef class PointToPoint(Progress):
             self.leave()
         return r
 
-    cdef Request irecv(self, object x, int peer, int tag):
+    cpdef irecv(self, x, int src, int tag):
         cdef array_t a
         cdef Request r
-        self.check_peer(peer, True)
+        self.check_peer(src, True)
         check_tag(tag, True)
         keeper = target_array(x, &a, True)
-        r = request_of(self, RECV, peer, tag, &a, x, keeper)
+        r = request_of(self, RECV, src, tag, &a, x, keeper)
         self.enter()
         try:
-            self.begin_receive(r, None)
+            self.begin_receive(r, NULL)
         finally:
             self.leave()
         return r
 
+    cpdef probe(self, int src, int tag, int64_t timeout_ns):
+        """None if no message arrived in time."""
+        cdef Request r
+        cdef wait_t wait
+        self.check_peer(src, True)
+        check_tag(tag, True)
+        r = request_of(self, PROBE, src, tag, NULL, None, None)
+        begin_wait(&wait, timeout_ns)
+        self.enter()
+        try:
+            self.matching.start_recv(r)
+            if not self.await_all([r], &wait):
+                self.matching.withdraw(r)
+                return None
+            return r.message
+        finally:
+            self.leave()
+
     # ---- their parts that need requests; the caller has entered ----
 
-    cdef int transmit(self, array_t *a, object x, object keeper, int peer, int tag, int64_t timeout_ns) except -1:
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
+        return self.progress.await_all(requests, wait)
+
+    cdef int transmit(self, array_t *a, object x, object keeper, int peer, int tag, wait_t *wait) except -1:
         """Send ``a``, the memory of ``x``, which ``keeper`` owns."""
         cdef Request r
         if not self.send_at_once(a, peer, tag):
             r = request_of(self, SEND, peer, tag, a, x, keeper)
-            self.start_send(r)
-            if not self.await_all([r], timeout_ns):
-                self.give_up([r], None)
+            self.matching.start_send(r)
+            if not self.await_all([r], wait):
+                self.progress.give_up([r], None)
         return 0
 
-    cdef Message await_message(self, Request s, Request r, Message begun, int64_t timeout_ns, bint has_spun):
-        """Receive by ``r``, which goes on with ``begun`` if that is a message; the send ``s``, if any, ends as well."""
+    cdef Message await_message(self, Request s, Request r, arrival_t *begun, wait_t *wait):
+        """Receive by ``r``, which goes on with the message that has begun, if any; the send ``s``, if any, ends as
+        well."""
         cdef list requests = [r] if s is None else [r, s]
-        self.continue_receive(r, begun)
-        if not self.await_all(requests, timeout_ns, has_spun):
-            self.give_up(requests, None)
+        self.matching.continue_receive(r, message_begun(begun))
+        if not self.await_all(requests, wait):
+            self.progress.give_up(requests, None)
         if r.error is not None:
             raise r.error
         return r.message
 
     cdef int begin_send(self, Request r) except -1:
         if self.send_at_once(&r.a, r.peer, r.tag):
-            return self.finish(r, None)
-        return self.start_send(r)
+            return self.matching.finish(r, None)
+        return self.matching.start_send(r)
 
-    cdef int begin_receive(self, Request r, Message begun) except -1:
-        self.continue_receive(r, begun)
-        self.match_and_finish()
+    cdef int begin_receive(self, Request r, arrival_t *begun) except -1:
+        self.matching.continue_receive(r, message_begun(begun))
+        self.matching.match_and_finish()
         return 0
-
-    cdef Message probe(self, int peer, int tag, int64_t timeout_ns):
-        """None if no message arrived in time."""
-        cdef Request r
-        self.check_peer(peer, True)
-        check_tag(tag, True)
-        r = request_of(self, PROBE, peer, tag, NULL, None, None)
-        self.enter()
-        try:
-            self.start_recv(r)
-            if not self.await_all([r], timeout_ns):
-                self.withdraw(r)
-                return None
-            return r.message
-        finally:
-            self.leave()
 
     # ---- objects: several messages, of which none may be lost or fall between those of another object ----
 
-    cdef int send_object(self, list parts, int peer, int tag, int64_t timeout_ns) except -1:
-        """Send the pickle stream of an object, and its out-of-band buffers. They are queued together: no other message
-        to ``peer`` comes between them."""
+    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
+        require_pickle(self.engine.config.allow_pickle)
+        header, buffers = dump(obj, self.rank)
+        self.send_parts([header, *buffers], dst, tag, timeout_ns)
+
+    cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
+        """Parts of an object that is not complete in time are kept for the next call."""
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef Message message
+        cdef list parts
+        require_pickle(self.engine.config.allow_pickle)
+        while True:
+            message = self.probe(src, tag, left_until(deadline_ns, timeout_ns))
+            if message is None:
+                raise MessageTimeoutError(f"{self.engine.name}: no complete object arrived in time; nothing is lost")
+            if not message.is_object:
+                raise MessageError(f"the next message from rank {message.source} with tag {message.tag} is an array of "
+                                   f"{message.dtype or 'opaque bytes'}, not an object: receive it with recv()")
+            src, tag = message.source, message.tag      # the other parts have the same
+            parts = self.begun_objects.setdefault((src, tag), [])
+            self.recv_part(parts, message, left_until(deadline_ns, timeout_ns))
+            try:
+                nparts = 1 + len(buffer_sizes(parts[0], src))
+            except ObjectError as error:
+                self.engine.abort(str(error))
+                raise
+            if len(parts) == nparts:
+                del self.begun_objects[src, tag]
+                return load(parts[0], parts[1:], src)
+
+    cdef int send_parts(self, list parts, int peer, int tag, int64_t timeout_ns) except -1:
+        """Send the header of an object, and its out-of-band buffers. They are queued together: no other message to
+        ``peer`` comes between them."""
         cdef array_t a
+        cdef wait_t wait
         cdef list requests = []
         cdef Request r
         cdef uint64_t longest = 0
@@ -246,14 +318,15 @@ cdef class PointToPoint(Progress):
             a.dtype = OBJECT_BUFFER if requests else OBJECT_STREAM
             longest = max(longest, <uint64_t> a.nbytes)
             requests.append(request_of(self, SEND, peer, tag, &a, part, keeper))
+        begin_wait(&wait, timeout_ns)
         self.enter()
         try:
             if peer != self.rank:
                 self.open_pair_queue(peer, longest)
             for r in requests:
-                self.start_send(r)
-            if not self.await_all(requests, timeout_ns):
-                self.give_up(requests, None)
+                self.matching.start_send(r)
+            if not self.await_all(requests, &wait):
+                self.progress.give_up(requests, None)
         finally:
             self.leave()
         return 0
@@ -270,111 +343,141 @@ cdef class PointToPoint(Progress):
 
     cdef int open_pair_queue(self, int peer, uint64_t nbytes) except -1:
         """Reserve the memory that the pair queue to ``peer`` still lacks for a message of ``nbytes`` bytes."""
-        cdef send_queue_t *queue = &self.queues.send[peer]
+        cdef send_queue_t *queue = &self.matching.queues.send[peer]
         cdef size_t start = pair_queue_offset(self.engine.config, self.size, peer)
         cdef size_t cells_nbytes = SHMRING_PAIR_QUEUE_NCELLS * sizeof(shmring_cell)
         segment = self.engine.segments[self.rank]
         if not queue.is_open:
             if queue.filled_by == NULL:
-                queue.filled_by = <uint64_t *> self.heap.allocate(SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
+                queue.filled_by = <uint64_t *> self.matching.heap.allocate(SHMRING_PAIR_QUEUE_NCELLS, sizeof(uint64_t))
             segment.reserve(start, cells_nbytes)
             queue.is_open = True
             fault_point("open")
             # SYNC opened (meets: next_cell in p2p/pair_queue.pyx). From now on the peer may load its cells.
             store_release_u64(&queue.own.opened, 1)
         if nbytes > SHMRING_CELL_NBYTES and not queue.has_bytes:
-            segment.reserve(start + cells_nbytes, self.queues.ring_nbytes)
+            segment.reserve(start + cells_nbytes, self.matching.queues.ring_nbytes)
             queue.has_bytes = True
         return 0
 
+    # ---- at once: without requests, the latter four without the GIL ----
+
     cdef bint send_at_once(self, array_t *a, int peer, int tag) except -1:
         """Send if all of the message fits the pair queue now; else False, and nothing is sent."""
-        cdef send_queue_t *queue = &self.queues.send[peer]
-        cdef int64_t started = message_started(timeline_of(self.engine))
+        cdef send_queue_t *queue = &self.matching.queues.send[peer]
         if peer == self.rank:
             return False
         if not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES):
             self.open_pair_queue(peer, a.nbytes)
-        if not self.start_whole(a, peer, tag):
-            return False
-        if a.nbytes <= BRIEF_NBYTES:
-            push(&self.queues, peer)
-        else:
-            with nogil:
-                push(&self.queues, peer)
-        note_message(timeline_of(self.engine), KIND_SEND, peer, tag, a.nbytes, queue.number, started)
-        return True
+        return self.send_whole(a, peer, tag)
 
-    cdef bint start_whole(self, array_t *a, int peer, int tag) noexcept nogil:
-        """Start a message that fits the pair queue as it is, to be pushed by the caller; else False."""
-        cdef send_queue_t *queue = &self.queues.send[peer]
+    cdef bint send_whole(self, array_t *a, int peer, int tag) noexcept nogil:
+        """Send if all of the message fits the memory that the pair queue has; else False, and nothing is sent."""
+        cdef send_queue_t *queue = &self.matching.queues.send[peer]
+        cdef int64_t started_ns = message_started(timeline_of(self.engine))
+        cdef PyThreadState *state
         if (queue.nqueued or not queue.is_open or (not queue.has_bytes and a.nbytes > SHMRING_CELL_NBYTES)
-                or not takes_whole(&self.queues, peer, a.data, a.nbytes)):
+                or not takes_whole(&self.matching.queues, peer, a.data, a.nbytes)):
             return False
-        start_message(&self.queues, peer, a.data, a.nbytes, tag, a.dtype)
+        start_message(&self.matching.queues, peer, a.data, a.nbytes, tag, a.dtype)
+        state = drop_gil() if a.nbytes > BRIEF_NBYTES else NULL
+        push(&self.matching.queues, peer)
+        retake_gil(state)
+        note_message(timeline_of(self.engine), KIND_SEND, peer, tag, a.nbytes, queue.number, started_ns)
         return True
 
-    cdef Message recv_spinning(self, array_t *a, int peer, int tag, bint *has_spun):
-        """The message, if it arrives while spinning and no request is pending; else None.
+    cdef int receive_at_once(self, array_t *a, int peer, int tag, patience_t *patience,
+                             arrival_t *found) noexcept nogil:
+        """Receive a message that is there or arrives while spinning, if no request is pending. NULL: looks once.
 
-        It is complete unless the pair queue is still busy with it; then the caller continues.
+        READY: received. UNREADY: not; ``found.source`` is ANY, or the rank whose message has begun.
         """
-        cdef arrival_t found
-        cdef int64_t started = message_started(timeline_of(self.engine))
-        if self.posted or self.unexpected or self.nunderway:
-            return None
-        if not self.take_at_once(a, peer, tag, self.engine.c.brief_looks, &found):
-            self.count_posted(peer, 1)
-            with nogil:
-                has_spun[0] = spin(&self.queues) == UNREADY
-            self.count_posted(peer, -1)
-            if not self.take_at_once(a, peer, tag, 1, &found):
-                return None
-        if found.nbytes <= BRIEF_NBYTES:
-            pull(&self.queues, found.source)
-        else:
-            with nogil:
-                pull(&self.queues, found.source)
-        if self.queues.recv[found.source].is_busy:
-            with nogil:
-                has_spun[0] = spin(&self.queues) == UNREADY
-        if not self.queues.recv[found.source].is_busy:
-            self.note_received(&found, started)
-        return message_of(found.source, found.tag, found.nbytes, found.code)
+        cdef PyThreadState *state
+        found.started_ns = message_started(timeline_of(self.engine))
+        found.source = ANY
+        if has_requests(self.matching):
+            return UNREADY
+        if not self.take(a, peer, tag, 1 if patience == NULL else self.engine.c.brief_looks, found):
+            if patience == NULL:
+                return UNREADY
+            self.matching.count_posted(peer, 1)
+            state = drop_gil()
+            spin(&self.matching.queues, patience)
+            retake_gil(state)
+            self.matching.count_posted(peer, -1)
+            if not self.take(a, peer, tag, 1, found):
+                return UNREADY
+        return self.pull_taken(patience, found)
 
-    cdef void note_received(self, arrival_t *found, int64_t started_ns) noexcept nogil:
-        """Record a message that came without a request."""
-        note_message(timeline_of(self.engine), KIND_RECV, found.source, found.tag, found.nbytes,
-                     self.queues.recv[found.source].number, started_ns)
+    cdef int receive_free(self, array_t *a, int peer, int tag, wait_t *wait, arrival_t *found) noexcept nogil:
+        """As `receive_at_once`; then sleep until the message comes, for a thread whose turn is shared.
 
-    cdef bint take_at_once(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil:
+        UNREADY also after the timeout, and if the communicator is broken: a request then gives the error. While this
+        thread sleeps, others have the turn; `Engine.close` waits for it.
+        """
+        cdef bint sleeps, has_news
+        if self.receive_at_once(a, peer, tag, &wait.patience, found) == READY:
+            return READY
+        while found.source == ANY and not has_requests(self.matching) and not self.matching.has_sleeper:
+            self.matching.count_posted(peer, 1)
+            sleeps = self.progress.before_sleep(wait, awaited(KIND_RECV, peer, tag)) == UNREADY
+            has_news = sleeps and self.progress.sleep_free(wait)
+            self.matching.count_posted(peer, -1)
+            if not sleeps or not self.engine.is_usable():
+                break
+            if self.take(a, peer, tag, 1, found):
+                return self.pull_taken(&wait.patience, found)
+            if has_news:      # a message that does not match
+                break
+        return UNREADY
+
+    cdef bint take(self, array_t *a, int peer, int tag, int looks, arrival_t *found) noexcept nogil:
         """Take the message if its first cell is there within ``looks`` polls and it fits; the caller pulls it."""
-        cdef shmring_cell *cell
         cdef int _look, j, k
         for _look in range(looks):
             if peer != ANY:
-                cell = next_cell(&self.queues, peer)
-                if cell != NULL:
-                    return self.take_next(a, peer, tag, cell, found)
+                if next_cell(&self.matching.queues, peer) != NULL:
+                    return self.take_next(a, peer, tag, found)
             else:
                 for k in range(self.size):
-                    j = (self.next_source + k) % self.size
-                    cell = next_cell(&self.queues, j)
-                    if cell != NULL:
-                        return self.take_next(a, j, tag, cell, found)
+                    j = (self.matching.next_source + k) % self.size
+                    if next_cell(&self.matching.queues, j) != NULL:
+                        return self.take_next(a, j, tag, found)
             cpu_pause()
         return False
 
-    cdef bint take_next(self, array_t *a, int peer, int tag, shmring_cell *cell, arrival_t *found) noexcept nogil:
-        found.source = peer
-        found.tag = cell.tag
-        found.nbytes = cell.nbytes
-        found.code = known_code(cell.dtype)
-        if not is_for(ANY, tag, peer, found.tag) or not can_hold(a, found.nbytes, found.code):
+    cdef bint take_next(self, array_t *a, int peer, int tag, arrival_t *found) noexcept nogil:
+        cdef shmring_cell *cell = next_cell(&self.matching.queues, peer)
+        cdef int its_tag = cell.tag, code = known_code(cell.dtype)
+        cdef uint64_t nbytes = cell.nbytes
+        if not is_for(ANY, tag, peer, its_tag) or not can_hold(a, nbytes, code):
             return False
-        take_message(&self.queues, peer, found.nbytes, a.data)
-        self.next_source = peer + 1
+        found.source, found.tag, found.nbytes, found.code = peer, its_tag, nbytes, code
+        take_message(&self.matching.queues, peer, nbytes, a.data)
+        self.matching.next_source = peer + 1
         return True
+
+    cdef int pull_taken(self, patience_t *patience, arrival_t *found) noexcept nogil:
+        """Receive what comes of a message while spinning; READY if that is all of it."""
+        cdef PyThreadState *state = drop_gil() if found.nbytes > BRIEF_NBYTES else NULL
+        pull(&self.matching.queues, found.source)
+        if self.matching.queues.recv[found.source].is_busy and patience != NULL:
+            if state == NULL:
+                state = drop_gil()
+            patience.stage = FRESH
+            spin(&self.matching.queues, patience)
+        retake_gil(state)
+        if self.matching.queues.recv[found.source].is_busy:
+            return UNREADY
+        note_message(timeline_of(self.engine), KIND_RECV, found.source, found.tag, found.nbytes,
+                     self.matching.queues.recv[found.source].number, found.started_ns)
+        return READY
+
+
+cdef inline Message message_begun(arrival_t *begun):
+    if begun == NULL or begun.source == ANY:
+        return None
+    return message_of(begun.source, begun.tag, begun.nbytes, begun.code)
 
 
 cdef void run_callbacks(list finished) noexcept:

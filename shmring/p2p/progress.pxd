@@ -1,11 +1,14 @@
 # Progress of the requests of one rank: waiting, sleeping, giving up.
-from libc.stdint cimport int64_t
+from libc.stdint cimport uint64_t
 
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor
+from shmring.engine.engine cimport Engine, count_visitor
+from shmring.engine.signature cimport pack_signature
 from shmring.sync.turn cimport give_turn, take_turn
 from shmring.p2p.matching cimport Matching
-from shmring.p2p.pair_queue cimport pair_queues_t
+from shmring.p2p.requests cimport wait_t
+
+cdef enum:
+    LATE = 3      # what a wait ends with, beside READY, UNREADY and TROUBLE: the timeout is over
 
 
 cdef inline bint take_message_turn(Engine e) except -1:
@@ -20,15 +23,27 @@ cdef inline void give_message_turn(Engine e) noexcept:
     give_turn(&e.message_turn, e.message_turn_queue)
 
 
-# Whether an awaited peer has died or left, which is reported then. The caller has the turn.
-cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil
+cdef inline uint64_t awaited(int kind, int peer, int tag) noexcept nogil:
+    """What a rank posts that waits for a message; other ranks use it in timeout errors."""
+    return pack_signature(kind, 0, 0, peer, <uint64_t> (tag + 1))
 
 
-cdef class Progress(Matching):
+cdef class Progress:
+    cdef Engine engine
+    cdef Matching matching
     cdef int nfollowers            # threads that wait for the sleeping thread's wake-up
     cdef object followers          # a SimpleQueue that wakes them
     cdef bint awaiting_is_posted   # `awaiting` in the outbox describes a call of this rank
 
-    cdef bytes sleep_one_tick(self, int64_t tick_ns, bytes place)
-    cdef int retake_turn(self) except -1
+    cdef bint await_all(self, list requests, wait_t *wait) except -1
     cdef int give_up(self, list requests, str raised) except -1
+    cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil
+    cdef bint sleep_free(self, wait_t *wait) noexcept nogil
+    cdef void end_waits(self) noexcept nogil
+
+    cdef int poll(self, wait_t *wait, bint only_dead) except -1
+    cdef bytes sleep_one_tick(self, wait_t *wait, bytes place)
+    cdef void lead(self, wait_t *wait) noexcept
+    cdef int follow(self, wait_t *wait) except -1
+    cdef int retake_turn(self) except -1
+    cdef void wake_followers(self) noexcept

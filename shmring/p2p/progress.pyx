@@ -6,22 +6,23 @@ does not block other calls. One thread at a time sleeps on the rank's semaphore,
 
 from queue import Empty, SimpleQueue
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
-from shmring.engine.engine cimport Engine
-from shmring.engine.membership cimport count_visitor, is_troubled
-from shmring.engine.place cimport caller, store_place
-from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND, pack_signature
-from shmring.sync.turn cimport give_turn
+from shmring.engine.engine cimport Engine, count_visitor, is_troubled
+from shmring.engine.recording cimport caller, store_place
+from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil,
+                                take_shared_turn)
 from shmring.p2p.matching cimport Matching
 from shmring.p2p.pair_queue cimport pair_queues_t
 from shmring.p2p.all_queues cimport LONGEST_RUN_NS, has_news, pump, sleep_until_news, spin, wake_self
-from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request
+from shmring.p2p.requests cimport ANY, OBJECT_STREAM, PROBE, RECV, SEND, Request, wait_t
 from shmring.sync.abort cimport is_reported, report_late, report_trouble
-from shmring.sync.backoff cimport FIRST_TICK_NS, now_ns
+from shmring.sync.backoff cimport deadline_of, is_past_deadline, left_until, now_ns, patience_t
 from shmring.sync.group cimport PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport DEAD, liveness_state
 
@@ -31,30 +32,33 @@ cdef enum:
     READY_ROUNDS = 16      # matched without a look at the clock, at other threads and at signals
 
 
-cdef class Progress(Matching):
+@cython.final
+cdef class Progress:
     """Waits for requests of one rank.
 
     Parameters
     ----------
     engine : Engine
         The engine of the communicator.
+    matching : Matching
+        Its messages and requests.
     """
 
-    def __cinit__(self, Engine engine not None):
+    def __cinit__(self, Engine engine not None, Matching matching not None):
+        self.engine = engine
+        self.matching = matching
         self.followers = SimpleQueue()
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
-        """Move messages and wait until all requests are over; False if ``timeout_ns`` (< 0: no limit) passes first.
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
+        """Move messages and wait until all requests are over; False if the timeout passes first.
 
         The caller has entered, and leaves afterwards; while this thread sleeps, others have the turn.
         """
-        cdef int64_t started = 0, now, deadline_ns = 0, tick_ns = FIRST_TICK_NS
         cdef int outcome, rounds = 0
-        cdef bint is_lost, only_dead = (<Request> requests[0]).kind == PROBE
         cdef Request r
         cdef bytes place = None
         while True:
-            self.match_and_finish()
+            self.matching.match_and_finish()
             for r in requests:
                 if not r.is_over:
                     break
@@ -62,75 +66,80 @@ cdef class Progress(Matching):
                 if self.nfollowers:
                     self.followers.put(None)
                 return True
-            if started == 0:
-                started = now_ns()
-                deadline_ns = started + min(max(timeout_ns, <int64_t> 0), INT64_MAX - started)
-            if timeout_ns == 0:
-                with nogil:
-                    outcome = pump(&self.queues)
-                    is_lost = outcome == 0 and report_lost_peers(&self.queues, only_dead)
-                if is_lost:
-                    self.engine.break_down()
-                # A message that is there may be behind others; but a fast sender must not keep a poll for ever.
-                if outcome == 0 or now_ns() - started > LONGEST_RUN_NS:
+            if wait.patience.timeout_ns == 0:
+                if self.poll(wait, (<Request> requests[0]).kind == PROBE) == LATE:
                     return False
                 continue
-            outcome = UNREADY
-            if not has_spun:
-                with nogil:
-                    outcome = spin(&self.queues)
-            has_spun = False
-            if outcome == TROUBLE:
-                self.engine.break_down()
+            with nogil:
+                outcome = spin(&self.matching.queues, &wait.patience)
             rounds += 1
             if outcome == READY and rounds % READY_ROUNDS:
                 continue
-            now = now_ns()
-            if timeout_ns > 0 and now >= deadline_ns:
+            if outcome != TROUBLE:
+                outcome = self.before_sleep(wait, signature_of(requests[0]))
+            if outcome == LATE:
                 return False
-            with nogil:
-                is_lost = report_lost_peers(&self.queues, False)
-            if is_lost:
+            if outcome == TROUBLE:
                 self.engine.break_down()
-            self.awaiting_is_posted = True
-            store_relaxed_u64(&self.engine.c.own.awaiting_since, <uint64_t> started)
-            store_relaxed_u64(&self.engine.c.own.awaiting, signature_of(requests[0]))
             try:
-                place = self.sleep_one_tick(tick_ns if timeout_ns < 0 else min(tick_ns, deadline_ns - now), place)
+                place = self.sleep_one_tick(wait, place)
             except BaseException as error:
                 if not self.engine.is_closed and not is_troubled(self.engine):
                     self.give_up(requests, type(error).__name__)
                 raise
             if self.engine.is_closed or is_troubled(self.engine):
                 self.engine.refuse()
-            store_place(&self.engine.c.own.message_place, <uint64_t> started, place)
-            tick_ns = min(2 * tick_ns, self.queues.group.tick_ns)
+            store_place(&self.engine.c.own.message_place, <uint64_t> wait.began_ns, place)
 
-    cdef bytes sleep_one_tick(self, int64_t tick_ns, bytes place):
+    cdef int poll(self, wait_t *wait, bint only_dead) except -1:
+        """Move what can be moved now. LATE if that is nothing."""
+        cdef int news
+        cdef bint is_lost
+        if wait.began_ns == 0:
+            wait.began_ns = now_ns()
+        with nogil:
+            news = pump(&self.matching.queues)
+            is_lost = news == 0 and report_lost_peers(&self.matching.queues, only_dead)
+        if is_lost:
+            self.engine.break_down()
+        # A message that is there may be behind others; but a fast sender must not keep a poll for ever.
+        return LATE if news == 0 or now_ns() - wait.began_ns > LONGEST_RUN_NS else READY
+
+    # ---- sleeping ----
+
+    cdef int before_sleep(self, wait_t *wait, uint64_t what) noexcept nogil:
+        """UNREADY: sleep now; other ranks see ``what`` this rank awaits. LATE; or TROUBLE, if no message can come."""
+        if is_late(&wait.patience):
+            return LATE
+        if report_lost_peers(&self.matching.queues, False):
+            return TROUBLE
+        if wait.began_ns == 0:
+            wait.began_ns = now_ns()
+        self.awaiting_is_posted = True
+        store_relaxed_u64(&self.engine.c.own.awaiting_since, <uint64_t> wait.began_ns)
+        store_relaxed_u64(&self.engine.c.own.awaiting, what)
+        return UNREADY
+
+    cdef void end_waits(self) noexcept nogil:
+        """This rank awaits nothing any longer. The communicator may be closed."""
+        if self.awaiting_is_posted:
+            self.awaiting_is_posted = False
+            if not self.engine.is_closed:      # a signal handler may have closed it
+                store_relaxed_u64(&self.engine.c.own.awaiting, 0)
+
+    cdef bytes sleep_one_tick(self, wait_t *wait, bytes place):
         """Sleep without the turn until something may have arrived, then run Python's signal handlers. Returns
         ``place``, or if that is None the line of Python that made this call, which is looked up where handlers may run.
 
         One thread sleeps on the semaphore; the others wait for it. Signal handlers run outside of any call, so they may
         even close the communicator.
         """
-        cdef int _i
-        cdef uint64_t changes = self.queues.changes
-        cdef bint leads = not self.has_sleeper
+        cdef bint leads = not self.matching.has_sleeper
         try:
             if leads:
-                self.has_sleeper = True
-                give_turn(&self.engine.message_turn, self.engine.message_turn_queue)
-                with nogil:
-                    sleep_until_news(&self.queues, tick_ns, changes)
-                count_visitor(self.engine, -1)      # until it has the turn again: it may be closed meanwhile
+                self.lead(wait)
             else:
-                wake_self(&self.queues)      # it must now sleep for this thread's requests, too
-                self.nfollowers += 1
-                give_message_turn(self.engine)
-                try:
-                    self.followers.get(timeout=1e-9 * max(0, tick_ns))
-                except Empty:
-                    pass
+                self.follow(wait)
             PyErr_CheckSignals()
             if place is None:
                 place = caller()
@@ -138,13 +147,56 @@ cdef class Progress(Matching):
             try:
                 self.retake_turn()
             finally:
-                if not leads:
-                    self.nfollowers -= 1
+                if leads:
+                    self.matching.has_sleeper = False
+                    self.wake_followers()
                 else:
-                    self.has_sleeper = False
-                    for _i in range(self.nfollowers):
-                        self.followers.put(None)
+                    self.nfollowers -= 1
         return place
+
+    cdef void lead(self, wait_t *wait) noexcept:
+        cdef uint64_t changes = self.matching.queues.changes
+        self.matching.has_sleeper = True
+        give_turn(&self.engine.message_turn, self.engine.message_turn_queue)
+        with nogil:
+            sleep_until_news(&self.matching.queues, &wait.patience, changes)
+        count_visitor(self.engine, -1)      # until it has the turn again: it may be closed meanwhile
+
+    cdef int follow(self, wait_t *wait) except -1:
+        cdef int64_t left_ns = left_until(wait.patience.deadline_ns, wait.patience.timeout_ns)
+        cdef int64_t tick_ns = self.matching.queues.group.tick_ns
+        wake_self(&self.matching.queues)      # the sleeping thread must now sleep for this thread's requests, too
+        self.nfollowers += 1
+        give_message_turn(self.engine)
+        try:
+            self.followers.get(timeout=1e-9 * (tick_ns if left_ns < 0 else min(tick_ns, left_ns)))
+        except Empty:
+            pass
+        return 0
+
+    cdef void wake_followers(self) noexcept:
+        cdef int _thread
+        for _thread in range(self.nfollowers):
+            self.followers.put(None)
+
+    cdef bint sleep_free(self, wait_t *wait) noexcept nogil:
+        """Sleep for one tick without the turn, which is shared; whether there is something to do."""
+        cdef uint64_t changes = self.matching.queues.changes
+        cdef PyThreadState *state
+        cdef bint is_news
+        self.matching.has_sleeper = True
+        self.engine.nsleepers += 1
+        give_shared_turn(&self.engine.message_turn)
+        state = drop_gil()
+        is_news = sleep_until_news(&self.matching.queues, &wait.patience, changes) == READY
+        retake_gil(state)
+        take_shared_turn(&self.engine.message_turn)
+        self.engine.nsleepers -= 1
+        self.matching.has_sleeper = False
+        if self.nfollowers:
+            with gil:
+                self.wake_followers()
+        return is_news
 
     cdef int retake_turn(self) except -1:
         """Take the turn; what signal handlers raise meanwhile is raised afterwards. The communicator may be closed."""
@@ -169,9 +221,9 @@ cdef class Progress(Matching):
         for r in requests:
             if r.is_over:
                 if r.kind == RECV and r.error is None:
-                    self.put_back(r)
+                    self.matching.put_back(r)
                 is_begun = r.kind == SEND and r.a.dtype <= OBJECT_STREAM
-            elif not self.withdraw(r) or is_begun:
+            elif not self.matching.withdraw(r) or is_begun:
                 partly_sent = r
         if partly_sent is None:
             if raised is None:
@@ -183,6 +235,14 @@ cdef class Progress(Matching):
             self.engine.break_down()
         self.engine.abort(f"{raised} in the middle of a message")
         return 0
+
+
+cdef bint is_late(patience_t *patience) noexcept nogil:
+    if patience.timeout_ns < 0:
+        return False
+    if patience.deadline_ns == 0:      # nothing has been awaited yet: messages came one after the other
+        patience.deadline_ns = deadline_of(patience.timeout_ns)
+    return is_past_deadline(patience)
 
 
 cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
@@ -200,7 +260,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
         awaited = q.recv[j].is_busy or q.recv[j].nposted > 0 or q.send[j].is_busy
         if j == g.rank or not (awaited or q.nposted):
             continue
-        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/membership.pyx)
+        has_left = load_acquire_u32(&g.outbox[j].left)      # SYNC left (meets: mark_left in engine/engine.pyx)
         if only_dead if has_left else liveness_state(g.liveness[j]) != DEAD:
             continue
         if has_news(q, j):      # sent before it left
@@ -217,9 +277,7 @@ cdef bint report_lost_peers(pair_queues_t *q, bint only_dead) noexcept nogil:
 
 
 cdef uint64_t signature_of(Request r):
-    """The signature that this rank posts while it waits for the request; other ranks use it in timeout errors."""
-    cdef int kind = KIND_SEND if r.kind == SEND else KIND_RECV if r.kind == RECV else KIND_PROBE
-    return pack_signature(kind, 0, 0, r.peer, <uint64_t> (r.tag + 1))
+    return awaited(KIND_SEND if r.kind == SEND else KIND_RECV if r.kind == RECV else KIND_PROBE, r.peer, r.tag)
 
 
 cdef str description(list requests):

@@ -2,6 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
+from shmring.base.future cimport Future
+from shmring.sync.backoff cimport be_patient, patience_t
 
 cdef enum:
     ANY = -1                     # source or tag
@@ -24,15 +26,38 @@ cdef class Message:
     cdef uint64_t number           # for timelines, equal at both ends (p2p/pair_queue.pxd)
 
 
-cdef class Waiter:
+# One wait, of one call: kept over all that it waits for.
+ctypedef struct wait_t:
+    patience_t patience
+    int64_t began_ns               # 0: it has not been looked up yet
+
+
+cdef inline void begin_wait(wait_t *wait, int64_t timeout_ns) noexcept nogil:
+    be_patient(&wait.patience, timeout_ns)
+    wait.began_ns = 0
+
+
+# The sends, receives and probes of one rank: what `Communicator.messages` is. Timeouts: < 0: no limit.
+cdef class Messages:
+    cpdef send(self, x, int dst, int tag, int64_t timeout_ns)
+    cpdef recv(self, x, int src, int tag, int64_t timeout_ns)
+    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns)
+    cpdef isend(self, x, int dst, int tag)
+    cpdef irecv(self, x, int src, int tag)
+    cpdef probe(self, int src, int tag, int64_t timeout_ns)
+    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns)
+    cpdef recv_object(self, int src, int tag, int64_t timeout_ns)
+    cpdef list stats(self)
+
+    # For its requests. A call enters, and leaves afterwards.
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
-    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=*) except -1
+    cdef bint await_all(self, list requests, wait_t *wait) except -1
 
 
-cdef class Request:
-    cdef Waiter owner
-    cdef int64_t started_ns        # 0: not recorded (engine/trace.pyx)
+cdef class Request(Future):
+    cdef Messages owner
+    cdef int64_t started_ns        # 0: not recorded (engine/recording.pyx)
     cdef int kind
     cdef int peer
     cdef int tag
@@ -45,6 +70,8 @@ cdef class Request:
     cdef list callbacks
     cdef object __weakref__
 
+    cpdef _settle(self, timeout)
+    cpdef _value(self)
     cdef int settle(self, int64_t timeout_ns) except -1
 
 
@@ -57,7 +84,7 @@ cdef class Unexpected:
 
 cdef Message message_of(int source, int tag, uint64_t nbytes, int code)
 cdef Unexpected unexpected_of(Message message)
-cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
+cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
 cdef object misfit(str name, array_t *a, Message message)
 cdef int check_tag(int tag, bint any_is_allowed) except -1
 cdef int check_apart(array_t *x, array_t *out) except -1

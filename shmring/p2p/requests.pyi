@@ -1,6 +1,8 @@
 from collections.abc import Callable, Generator
 from typing import Any
 
+from shmring.base.future import Future
+
 ANY_SOURCE: int
 ANY_TAG: int
 
@@ -18,7 +20,7 @@ class Message:
     @property
     def is_object(self) -> bool: ...
 
-class Request:
+class Request(Future):
     def wait(self, timeout: float | None = None) -> Message | None: ...
     def result(self, timeout: float | None = None) -> Message | None: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...

@@ -1,12 +1,11 @@
 """Messages and requests: their Python objects, and whether a message fits a request."""
 
-import copy
-
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from shmring.base.future cimport Future
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays.array_view cimport array_t
 
@@ -84,8 +83,38 @@ cdef int known_code(int code) noexcept nogil:
     return code if OBJECT_BUFFER <= code < N_CODES else OPAQUE_BYTES
 
 
-cdef class Waiter:
-    """Waits for requests and makes progress on them: the interface of `shmring.p2p.point_to_point.PointToPoint`."""
+cdef class Messages:
+    """The sends, receives and probes of one rank of a communicator, as its methods of the same names.
+
+    The interface only: `shmring.p2p.point_to_point.PointToPoint` is that of one machine.
+    """
+
+    cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef recv(self, x, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef isend(self, x, int dst, int tag):
+        raise NotImplementedError
+
+    cpdef irecv(self, x, int src, int tag):
+        raise NotImplementedError
+
+    cpdef probe(self, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
+        raise NotImplementedError
+
+    cpdef list stats(self):
+        return []
 
     cdef int enter(self) except -1:
         raise NotImplementedError
@@ -93,12 +122,12 @@ cdef class Waiter:
     cdef void leave(self) noexcept:
         pass
 
-    cdef bint await_all(self, list requests, int64_t timeout_ns, bint has_spun=False) except -1:
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
         raise NotImplementedError
 
 
 @cython.final
-cdef class Request:
+cdef class Request(Future):
     """A pending send or receive; returned by `Communicator.isend` and `Communicator.irecv`.
 
     It progresses only while a thread of this process is in a point-to-point call of the same communicator, including
@@ -110,14 +139,16 @@ cdef class Request:
     cdef int settle(self, int64_t timeout_ns) except -1:
         """Wait until it is over, with or without success, for at most ``timeout_ns``."""
         cdef bint came
+        cdef wait_t wait
         if self.is_over:
             return 0
         if self.owner is None:
             raise TypeError("a request is made by Communicator.isend or Communicator.irecv")
+        begin_wait(&wait, timeout_ns)
         try:
             self.owner.enter()
             try:
-                came = self.owner.await_all([self], timeout_ns)
+                came = self.owner.await_all([self], &wait)
             finally:
                 self.owner.leave()
         except (BrokenError, ClosedError) as error:
@@ -130,62 +161,12 @@ cdef class Request:
             raise MessageTimeoutError(f"{self!r}: not done in time; it is still under way")
         return 0
 
-    def wait(self, timeout=None):
-        """Wait until it is done.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds; None for no limit. After a timeout the request is still under way; `wait` may be called again.
-
-        Returns
-        -------
-        Message or None
-            The message received; None for a send.
-
-        Raises
-        ------
-        MessageTimeoutError
-            It is not done yet.
-        MessageTooLongError, TypeError
-            The message does not fit the array. It can still be received.
-        PeerLostError, AbortedError, CollectiveTimeoutError, ClosedError
-            The communicator is broken or closed.
-        """
-        self.settle(timeout_to_ns(timeout))
-        if self.error is not None:
-            raise copy.copy(self.error)
-        return self.message
-
-    def result(self, timeout=None):
-        """The same as `wait`, under the name used by futures.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds; None for no limit.
-
-        Returns
-        -------
-        Message or None
-        """
-        return self.wait(timeout)
-
-    def exception(self, timeout=None):
-        """Wait until it is done and return its exception.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds; None for no limit.
-
-        Returns
-        -------
-        Exception or None
-            What `wait` would raise; None if it succeeded.
-        """
+    cpdef _settle(self, timeout):
         self.settle(timeout_to_ns(timeout))
         return self.error
+
+    cpdef _value(self):
+        return self.message
 
     def done(self):
         """Whether it is over, with or without success. Makes progress first, without waiting."""
@@ -213,27 +194,11 @@ cdef class Request:
         else:
             self.callbacks.append(callback)
 
-    def __reduce__(self):
-        raise TypeError("a request belongs to its process and can be neither copied nor pickled")
-
-    def __await__(self):
-        return _poll_in_event_loop(self).__await__()
-
     def __repr__(self):
         peer = "any rank" if self.peer == ANY else f"rank {self.peer}"
         call = f"isend to {peer}" if self.kind == SEND else f"irecv from {peer}"
         state = "under way" if not self.is_over else "done" if self.error is None else type(self.error).__name__
         return f"<Request: {call}, tag {'any' if self.tag < 0 else self.tag}, {self.a.nbytes} bytes, {state}>"
-
-
-async def _poll_in_event_loop(request):
-    """Poll, at first in every iteration of the event loop, later every millisecond."""
-    import asyncio      # loading it takes longer than the rest of shmring
-    pause_s = 0.0
-    while not request.done():
-        await asyncio.sleep(pause_s)
-        pause_s = min(0.001, 2 * pause_s + 1e-5)
-    return request.wait(0)
 
 
 @cython.final
@@ -253,7 +218,7 @@ cdef Unexpected unexpected_of(Message message):
     return unexpected
 
 
-cdef Request request_of(Waiter owner, int kind, int peer, int tag, array_t *a, object x, object keeper):
+cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a, object x, object keeper):
     cdef Request r = Request.__new__(Request)
     r.owner = owner
     r.kind = kind

@@ -58,15 +58,15 @@ def chosen_in(text: str) -> str:
     return match[1] if match else ""
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """The kernel's list format of sorted numbers."""
+def spans(numbers: Iterable[int], separator: str = ",") -> str:
+    """The kernel's list format of sorted numbers: ``0-2,5``."""
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
             spans[-1] = (spans[-1][0], number)
         else:
             spans.append((number, number))
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+    return separator.join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def size_text(nbytes: int) -> str:

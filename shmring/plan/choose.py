@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from . import data_movement, exchange, hierarchical, reduction, zero_copy
-from .hierarchical_cost import FOLDING, hierarchy_for
+from . import data_movement, exchange, reduction, zero_copy
+from .hierarchical import FOLDING, HIERARCHICAL_BUILDERS, is_hierarchical
 from .hierarchy import Hierarchy
 from .limits import DEFAULT_COSTS, DEFAULT_LIMITS, LINE, Costs, Limits
 from .steps import Plan
@@ -65,16 +65,6 @@ def flat_reduce_limit(size: int, costs: Costs) -> float:
     return costs.latency * costs.bytes_per_second / (size - 3) if size > 3 else float("inf")
 
 
-# The hierarchical algorithms, on private buffers.
-HIERARCHICAL_BUILDERS: dict[str, Builder] = {
-    "all_reduce": hierarchical.all_reduce,
-    "reduce": hierarchical.reduce,
-    "reduce_scatter": hierarchical.reduce_scatter,
-    "all_gather": hierarchical.all_gather,
-    "broadcast": hierarchical.broadcast,
-}
-
-
 def algorithm(
     kind: str,
     size: int,
@@ -121,7 +111,7 @@ def choose(
     hierarchy: Hierarchy | None = None,
     wide: int = 1,
 ) -> Plan:
-    """The plan of one rank for a collective: one of `KINDS`, or ``"barrier"`` with a ``hierarchy``.
+    """The plan of one rank for a collective: one of `KINDS`.
 
     ``nbytes`` is the size of the vector (all_reduce, reduce, scan, exscan, broadcast), or of one block (reduce_scatter,
     all_gather, gather, scatter, all_to_all), or a sequence for blocks of different sizes; ``itemsize``, the bytes of an
@@ -131,17 +121,11 @@ def choose(
     domains of the ranks, if there are several; shared arrays and blocks of different sizes take flat plans all the
     same. ``wide``: bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
-    if kind == "barrier":
-        if hierarchy is None:
-            raise ValueError("a barrier has a plan only for ranks in several domains: hierarchy is None")
-        return hierarchical.barrier(rank, hierarchy)
-    if not shared_arrays and isinstance(nbytes, int):
+    if hierarchy is not None and not shared_arrays and isinstance(nbytes, int):
         whole = nbytes * size if kind in ("reduce_scatter", "all_gather") else nbytes
-        if (domains := hierarchy_for(kind, hierarchy, whole, limits, costs, wide=wide)) is not None:
-            options = {"root": root} if kind in ROOTED else {}
-            if kind in FOLDING:
-                options["wide"] = wide
-            return HIERARCHICAL_BUILDERS[kind](rank, domains, nbytes, limits, costs, **options)
+        if is_hierarchical(kind, hierarchy, whole, limits, costs, wide):
+            options = {"root": root} if kind in ROOTED else {"wide": wide} if kind in FOLDING else {}
+            return HIERARCHICAL_BUILDERS[kind](rank, hierarchy, nbytes, limits, costs, **options)
     name = algorithm(
         kind, size, nbytes, limits, costs, shared_arrays=shared_arrays, in_place=in_place, one_result=one_result
     )

@@ -1,10 +1,11 @@
 """Pipelines in which pieces go from rank to rank, one hop a round.
 
-The bytes go chunk by chunk, a chunk in pieces of *blocks*. A `PieceTask` is the work of one rank on a piece: it stages
-the piece, folds it with pieces from other slots, or forwards it; the next rank continues one round later. A task has a
-*delay*: in round t it processes chunk t - delay, with what other ranks published in round t - 1, and publishes the
-result in round t. So the tasks of all ranks work at once, on different chunks; a rank has one claim, one await, one
-publish and one release a round, and once the pipeline is full it completes one chunk a round, however many hops it has.
+The bytes go chunk by chunk, a chunk in one *piece* of every *block*. A `Task` is the work of one rank on the pieces of
+a block: it stages them, folds them with pieces from other slots, or forwards them; the next rank continues one round
+later. A task has a *delay*: in round t it processes chunk t - delay, with what other ranks published in round t - 1,
+and publishes the result in round t. So the tasks of all ranks work at once, on different chunks; a rank has one claim,
+one await, one publish and one release a round, and once the pipeline is full it completes one chunk a round, however
+many hops it has.
 
 Waits cannot form a cycle: a rank in round t waits for what others do in round t - 1 (await) or before round t - 2
 (claim, from four slots up).
@@ -12,8 +13,7 @@ Waits cannot form a cycle: a rank in round t waits for what others do in round t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,42 +22,35 @@ from .pipeline import await_ranks, even, merged, release_all
 from .steps import IN, OUT, SLOT, Affine, Claim, Copy, Loop, Operand, Plan, Publish, Reduce, Release, Space, Step
 
 
-class Role(IntEnum):
-    """The origin of a piece in a slot: staged from an input, folded, or forwarded from another slot."""
-
-    STAGED = 0
-    FOLDED = 1
-    FORWARDED = 2
-
-
-STAGED, FOLDED, FORWARDED = Role.STAGED, Role.FOLDED, Role.FORWARDED
-
-
-class PieceTask(NamedTuple):
-    """The work of one rank on its piece of a block.
+class Task(NamedTuple):
+    """The work of one rank on the pieces of a block.
 
     Attributes
     ----------
     delay : int
         In round t the task processes chunk t - delay.
     block : int
-    role : Role
-        The result. FOLDED: a fold of ``sources``; otherwise a copy of the single source.
-    sources : tuple of (rank, Role)
-        The pieces to load, from the slots of the previous round; for this rank itself, from its input. The first source
-        of a fold is a prefix if it is FOLDED.
-    to_slot, to_output : bool
-        Whether the result is stored to the slot, and to the output.
-    closes : bool
-        For a fold: whether it completes the result, instead of making a prefix for another rank to continue.
+    sources : tuple of (rank, place)
+        The pieces to load: of another rank the piece in this place of its slot of the previous round, of this rank its
+        input, whatever the place.
+    place : int or None
+        The place in this rank's slot to which the result is stored; None: not stored to the slot.
+    to_output : bool
+        Whether the result is stored to the output.
+    folds : bool
+        Whether the result is the fold of the sources; otherwise it is a copy of the only source.
+    opens, closes : bool
+        For a fold: whether the first source is an operand like the others, not a prefix; whether the result is
+        complete, not a prefix for another rank to continue.
     """
 
     delay: int
     block: int
-    role: Role
-    sources: tuple[tuple[int, Role], ...]
-    to_slot: bool
-    to_output: bool
+    sources: tuple[tuple[int, int], ...]
+    place: int | None = None
+    to_output: bool = False
+    folds: bool = False
+    opens: bool = True
     closes: bool = True
 
 
@@ -106,48 +99,27 @@ def cut_blocks(nbytes: int, ins: list[int], outs: list[int], most: int) -> Cut:
     return Cut(piece, full, full + (left > 0), ins, outs, piece, tail)
 
 
-class HopSchedule(NamedTuple):
-    """The tasks of one rank in a collective, and the layout of pieces in slots.
+class Hops:
+    """The steps of the tasks of one rank, round by round.
 
-    Attributes
+    Parameters
     ----------
-    tasks : sequence of PieceTask
+    rank, size : int
+    tasks : sequence of Task
         The tasks of this rank.
-    place : callable
-        ``place(rank, block, role)``: index of the piece among the places in that rank's slots, the same in all
-        rounds.
-    places : int
-        Number of places in a slot; the same on all ranks.
-    delay : int
+    cut : Cut
+    hops : int
         The longest delay of any task, on any rank, that stores to a slot.
     wide : int
-        Number of places that a prefix takes.
+        Bytes of an element of a prefix, in elements of the operands.
     """
 
-    tasks: Sequence[PieceTask]
-    place: Callable[[int, int, Role], int]
-    places: int
-    delay: int
-    wide: int = 1
-
-
-def hop_plan(
-    kind: str, algorithm: str, rank: int, size: int, schedule: HopSchedule, cut: Cut, in_place: int | None = 0
-) -> Plan:
-    """The plan of one rank."""
-    rounds = cut.chunks + schedule.delay
-    part = _Part(rank, size, schedule, cut, rounds)
-    return Plan(kind, algorithm, rank, size, rounds, schedule.places * cut.piece, part.loops(), in_place)
-
-
-class _Part:
-    """The steps of the tasks of one rank, round by round."""
-
-    def __init__(self, rank: int, size: int, schedule: HopSchedule, cut: Cut, rounds: int) -> None:
-        self.rank, self.size, self.cut, self.rounds = rank, size, cut, rounds
-        self.tasks, self.place, self.wide = schedule.tasks, schedule.place, schedule.wide
+    def __init__(self, rank: int, size: int, tasks: Sequence[Task], cut: Cut, hops: int, wide: int = 1) -> None:
+        self.rank, self.size, self.tasks, self.cut, self.wide = rank, size, tasks, cut, wide
+        self.rounds = cut.chunks + hops
 
     def loops(self) -> tuple[Loop, ...]:
+        """All rounds: those in which the pipeline fills, a loop while it is full, those in which it empties."""
         delays = [task.delay for task in self.tasks]
         if not delays:
             return release_all(self.rounds)
@@ -172,75 +144,71 @@ class _Part:
 
         Rounds before ``released`` are released already.
         """
-        here = Affine(t, step)
         tasks = [task for task in self.tasks if self.nbytes(task, t)]
-        publishes = any(task.to_slot for task in tasks)
+        publishes = any(task.place is not None for task in tasks)
         if publishes:
-            yield Claim(here)
-        local = [task for task in tasks if not self.others(task)]
-        remote = [task for task in tasks if self.others(task)]
-        if publishes:
-            yield from merged(self.copy(task, t, step) for task in local if task.to_slot and not self.widens(task))
-            yield from (self.fold(task, t, step) for task in local if self.widens(task))
-        ranks = sorted({r for task in remote for r in self.others(task)})
+            yield Claim(Affine(t, step))
+        # What needs no other rank comes before the await.
+        yield from merged(s for task in tasks if not self.others(task) for s in self.staged(task, t, step))
+        ranks = sorted({r for task in tasks for r in self.others(task)})
         yield from await_ranks(Affine(t - 1, step), ranks, self.size)
-        for task in remote:
-            if task.role is FOLDED:
-                yield self.fold(task, t, step)
-            elif task.to_slot:
-                yield self.copy(task, t, step)
+        yield from merged(s for task in tasks if self.others(task) for s in self.staged(task, t, step))
         if publishes:
-            yield Publish(here)
-        for task in tasks:
-            if task.to_output and task.role is not FOLDED:
-                yield self.keep(task, t, step)
+            yield Publish(Affine(t, step))
+        yield from (self.output(task, t, step) for task in tasks if task.to_output and not task.folds)
         if released < t < self.rounds:
             yield Release(Affine(t - 1, step))
 
-    def others(self, task: PieceTask) -> list[int]:
+    def others(self, task: Task) -> list[int]:
+        """The other ranks whose slots the task loads."""
         return [r for r, _ in task.sources if r != self.rank]
 
-    def widens(self, task: PieceTask) -> bool:
-        """Whether folding a single operand changes its bytes."""
-        return task.role is FOLDED and self.wide > 1
-
-    def nbytes(self, task: PieceTask, t: int) -> int:
+    def nbytes(self, task: Task, t: int) -> int:
+        """The bytes of its piece in round ``t``."""
         chunk = t - task.delay
         if 0 <= chunk < self.cut.full:
             return self.cut.piece
         return self.cut.tail[task.block][2] if self.cut.full <= chunk < self.cut.chunks else 0
 
-    def copy(self, task: PieceTask, t: int, step: int) -> Copy:
-        """The copy to the slot."""
-        return Copy(self.slot(self.rank, task, task.role, t, step), self.source(task, t, step), self.nbytes(task, t))
+    def staged(self, task: Task, t: int, step: int) -> Iterable[Step]:
+        """What the task does before the publish: the fold, or the copy to the slot."""
+        sources, nbytes = self.sources(task, t, step), self.nbytes(task, t)
+        targets = [] if task.place is None else [self.slot(self.rank, task.place, t, step)]
+        if task.folds:
+            if task.to_output:
+                targets.insert(0, self.buffer(OUT, task, t, step))
+            yield Reduce(targets[0], tuple(targets[1:]), sources, nbytes, task.opens, task.closes, self.wide)
+        elif targets:
+            yield Copy(targets[0], sources[0], nbytes)
 
-    def keep(self, task: PieceTask, t: int, step: int) -> Copy:
+    def output(self, task: Task, t: int, step: int) -> Copy:
         """The copy to the output, after the publish; from this rank's own slot if the piece was copied there."""
-        near = task.to_slot and self.others(task)
-        source = self.slot(self.rank, task, task.role, t, step) if near else self.source(task, t, step)
+        (source,) = self.sources(task, t, step)
+        if task.place is not None and self.others(task):
+            source = self.slot(self.rank, task.place, t, step)
         return Copy(self.buffer(OUT, task, t, step), source, self.nbytes(task, t))
 
-    def fold(self, task: PieceTask, t: int, step: int) -> Reduce:
-        sources = tuple(
-            self.buffer(IN, task, t, step) if r == self.rank else self.slot(r, task, role, t - 1, step)
-            for r, role in task.sources
+    def sources(self, task: Task, t: int, step: int) -> tuple[Operand, ...]:
+        """The places that the task loads."""
+        return tuple(
+            self.buffer(IN, task, t, step) if r == self.rank else self.slot(r, place, t - 1, step)
+            for r, place in task.sources
         )
-        targets = [self.buffer(OUT, task, t, step)] if task.to_output else []
-        if task.to_slot:
-            targets.append(self.slot(self.rank, task, FOLDED, t, step))
-        opens = task.sources[0][1] is not FOLDED
-        return Reduce(targets[0], tuple(targets[1:]), sources, self.nbytes(task, t), opens, task.closes, self.wide)
 
-    def source(self, task: PieceTask, t: int, step: int) -> Operand:
-        ((r, role),) = task.sources
-        return self.buffer(IN, task, t, step) if r == self.rank else self.slot(r, task, role, t - 1, step)
+    def slot(self, r: int, place: int, t: int, step: int) -> Operand:
+        """A place in the slot of rank ``r`` of round ``t``."""
+        return Operand(SLOT, r, Affine(place * self.cut.piece), Affine(t, step))
 
-    def slot(self, r: int, task: PieceTask, role: Role, t: int, step: int) -> Operand:
-        return Operand(SLOT, r, Affine(self.place(r, task.block, role) * self.cut.piece), Affine(t, step))
-
-    def buffer(self, space: Space, task: PieceTask, t: int, step: int) -> Operand:
+    def buffer(self, space: Space, task: Task, t: int, step: int) -> Operand:
+        """The place in the input or output of the piece of round ``t``."""
         chunk = t - task.delay
         if chunk >= self.cut.full:
             return Operand(space, self.rank, Affine(self.cut.tail[task.block][space is OUT]))
         starts = self.cut.outs if space is OUT else self.cut.ins
         return Operand(space, self.rank, Affine(starts[task.block] + chunk * self.cut.stride, step * self.cut.stride))
+
+
+def hop_plan(kind: str, part: Hops, places: int, in_place: int | None = 0) -> Plan:
+    """The plan of one rank, of a collective with so many ``places`` in a slot."""
+    used_nbytes = places * part.cut.piece
+    return Plan(kind, "hierarchical", part.rank, part.size, part.rounds, used_nbytes, part.loops(), in_place)

@@ -173,19 +173,21 @@ def await_ranks(round: Affine, ranks: Sequence[int], size: int) -> list[Step]:
     return [Await(round) if len(ranks) == size - 1 else Await(round, tuple(ranks))] if ranks else []
 
 
-def merged(copies: Iterable[Copy]) -> list[Step]:
-    """The copies, with adjacent ones merged. Only for copies outside loops or of equal stride."""
-    out: list[Copy] = []
-    for copy in copies:
+def merged(steps: Iterable[Step]) -> list[Step]:
+    """The steps, with adjacent copies merged where both places continue. Only outside loops, or of equal stride."""
+    out: list[Step] = []
+    for step in steps:
+        last = out[-1] if out else None
         if (
-            out
-            and _continues(out[-1].dst, copy.dst, out[-1].nbytes)
-            and _continues(out[-1].src, copy.src, out[-1].nbytes)
+            isinstance(last, Copy)
+            and isinstance(step, Copy)
+            and _continues(last.dst, step.dst, last.nbytes)
+            and _continues(last.src, step.src, last.nbytes)
         ):
-            out[-1] = Copy(out[-1].dst, out[-1].src, out[-1].nbytes + copy.nbytes)
+            out[-1] = Copy(last.dst, last.src, last.nbytes + step.nbytes)
         else:
-            out.append(copy)
-    return [*out]
+            out.append(step)
+    return out
 
 
 def _continues(a: Operand, b: Operand, nbytes: int) -> bool:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from itertools import pairwise
 from mmap import PAGESIZE
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from shmring.placement.numa_policy import place_by
 from shmring.shared.movable import Properties, examine, whole_pages
 from shmring.shared.moved_pages import MovedPages
 from shmring.shared.registry import MovedArray, make_private
-from shmring.shared.shared_arrays import SharedArrayCalls, check_outcomes
+from shmring.shared.shared_arrays import check_outcomes, exchange_outcome, make_segments
 from shmring.shared.zero_copy import Sharing
 
 # Smaller arrays stay private: the ranks that agree on a zero-copy call gain nothing from it. With larger pages, they
@@ -170,104 +170,68 @@ _open: weakref.WeakSet[Shared] = weakref.WeakSet()
 _never_freed: list[MovedArray] = []
 
 
-class ShareCalls(SharedArrayCalls):
-    """The call of `shmring.Communicator` that shares existing arrays."""
+def share(comm: Any, arrays: tuple) -> Shared:
+    """See `Communicator.share`."""
+    engine = comm.engine
+    engine.check_usable()
+    moved: list[MovedArray] = []
+    shared = Shared(engine, arrays, moved)
+    try:
+        parts, failure = _parts_of(arrays, comm.size)
+        what = _described(parts)
+        outcomes = exchange_outcome(comm, failure, what)
+        check_outcomes(outcomes, failure)
+        for r, outcome in enumerate(outcomes):
+            if outcome.what != outcomes[0].what:
+                engine.disagree(r, 0, f"rank 0 shares {outcomes[0].what}; rank {r} shares {outcome.what}")
+        moving = [part for part in parts if part.kept is not None]
+        if moving:
+            _move(comm, moving, what, moved)
+    except BaseException as error:
+        shared._undo()
+        if not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
+            comm.abort(f"{type(error).__name__} while sharing an array")
+        raise
+    return shared
 
-    def share(self, *arrays) -> Shared:
-        """Make the memory of existing arrays shared where it lies: same objects, same addresses, same content.
 
-        Collectives on these arrays, on views of them, and on other objects over the same memory then need no staging.
+def _move(comm: Any, parts: list[Part], what: str, moved: list[MovedArray]) -> None:
+    """Move the arrays, which are as many on all ranks, into segments, and append them to ``moved``."""
+    engine = comm.engine
+    extents = [-(-part.nbytes // PAGESIZE) * PAGESIZE + PAGESIZE for part in parts]
+    places = [_FIRST_PAGE + sum(extents[:i]) for i in range(len(parts) + 1)]  # in a segment, as pages
+    shifts = comm.all_gather(np.array([part.shift for part in parts], np.int64))
+    fallback = place_by(engine.config.placement)
+    pages: list[MovedPages] = []
 
-        Parameters
-        ----------
-        *arrays : array_like
-            Writable, C-contiguous, in native byte order: ndarrays, tensors, or any object with the buffer protocol. The
-            number of arrays, their dtypes and their sizes are equal on all ranks.
+    def place(mapping: Mapping, offset: int, nbytes: int) -> None:
+        for part, at, extent in zip(parts, places, extents, strict=False):
+            if not lay_like(mapping, at, extent, part.inner[0]) and fallback is not None:
+                fallback(mapping, at, extent)
 
-        Returns
-        -------
-        Shared
-            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again.
+    def prepare(segment: Segment) -> None:
+        for part, at in zip(parts, places, strict=False):
+            start, end = part.inner
+            assert part.kept is not None
+            at += start - part.address + part.shift
+            pages.append(MovedPages(segment.mapping, at, start, end - start, *part.kept))
 
-        Raises
-        ------
-        ValueError, TypeError
-            On one rank memory is not movable: shared already, mapped from a file, read-only, huge pages of hugetlbfs,
-            or not kept by its object; on that rank with the reason, on the others a `ValueError` that names it.
-            Nothing has changed, and the communicator stays usable.
-        OutOfSharedMemoryError, SegmentError
-            On one rank there is no room, or the kernel refuses; raised on all ranks, and nothing has changed.
-        MismatchError
-            The ranks passed arrays of different number, size or dtype; the communicator is broken.
-        PeerLostError, CollectiveTimeoutError, AbortedError
-            As in `all_reduce`; the communicator is broken, and this rank's arrays are private.
-
-        Notes
-        -----
-        Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
-        call cost little more than one. No thread may write the arrays meanwhile; reading is allowed. Arrays below
-        32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
-        shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
-        """
-        engine = self.engine
-        engine.check_usable()
-        moved: list[MovedArray] = []
-        shared = Shared(engine, arrays, moved)
-        try:
-            parts, failure = _parts_of(arrays, self.size)
-            what = _described(parts)
-            outcomes = self._exchange_outcome(failure, what)
-            check_outcomes(outcomes, failure)
-            for r, outcome in enumerate(outcomes):
-                if outcome.what != outcomes[0].what:
-                    engine.disagree(r, 0, f"rank 0 shares {outcomes[0].what}; rank {r} shares {outcome.what}")
-            moving = [part for part in parts if part.kept is not None]
-            if moving:
-                self._move(moving, what, moved)
-        except BaseException as error:
-            shared._undo()
-            if not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
-                self.abort(f"{type(error).__name__} while sharing an array")
-            raise
-        return shared
-
-    def _move(self, parts: list[Part], what: str, moved: list[MovedArray]) -> None:
-        """Move the arrays, which are as many on all ranks, into segments, and append them to ``moved``."""
-        engine = self.engine
-        extents = [-(-part.nbytes // PAGESIZE) * PAGESIZE + PAGESIZE for part in parts]
-        places = [_FIRST_PAGE + sum(extents[:i]) for i in range(len(parts) + 1)]  # in a segment, as pages
-        shifts = self.all_gather(np.array([part.shift for part in parts], np.int64))
-        fallback = place_by(engine.config.placement)
-        pages: list[MovedPages] = []
-
-        def place(mapping: Mapping, offset: int, nbytes: int) -> None:
-            for part, at, extent in zip(parts, places, extents, strict=False):
-                if not lay_like(mapping, at, extent, part.inner[0]) and fallback is not None:
-                    fallback(mapping, at, extent)
-
-        def prepare(segment: Segment) -> None:
-            for part, at in zip(parts, places, strict=False):
-                start, end = part.inner
-                assert part.kept is not None
-                at += start - part.address + part.shift
-                pages.append(MovedPages(segment.mapping, at, start, end - start, *part.kept))
-
-        sharing = engine.sharing or Sharing(self.size)
-        nbytes = places[-1] - HEADER_NBYTES
-        segments = self._make_segments(sharing, nbytes, what, range(self.size), place, prepare)
-        allocations = [
-            sharing.add_allocation(segments, part.nbytes, (shifts[:, i] + (places[i] - HEADER_NBYTES)).tolist())
-            for i, part in enumerate(parts)
-        ]
-        engine.sharing = sharing
-        failure = None
-        try:
-            for part, allocation, each in zip(parts, allocations, pages, strict=True):
-                moved.append(MovedArray(allocation, self.rank, each, part.address, part.inner, part.owner))
-                each.move()
-        except ShmringError as error:
-            failure = error
-        check_outcomes(self._exchange_outcome(failure, what), failure)
+    sharing = engine.sharing or Sharing(comm.size)
+    nbytes = places[-1] - HEADER_NBYTES
+    segments = make_segments(comm, sharing, nbytes, what, range(comm.size), place, prepare)
+    allocations = [
+        sharing.add_allocation(segments, part.nbytes, (shifts[:, i] + (places[i] - HEADER_NBYTES)).tolist())
+        for i, part in enumerate(parts)
+    ]
+    engine.sharing = sharing
+    failure = None
+    try:
+        for part, allocation, each in zip(parts, allocations, pages, strict=True):
+            moved.append(MovedArray(allocation, comm.rank, each, part.address, part.inner, part.owner))
+            each.move()
+    except ShmringError as error:
+        failure = error
+    check_outcomes(exchange_outcome(comm, failure, what), failure)
 
 
 def _parts_of(arrays: Sequence, size: int) -> tuple[list[Part], Exception | None]:

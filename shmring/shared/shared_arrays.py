@@ -14,11 +14,12 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shmring.arrays.refusals import refuse_masked
+from shmring.base.arguments import checked_rank
 from shmring.errors import BrokenError, OutOfSharedMemoryError, PeerLostError, SegmentError, ShmringError
 from shmring.memory import names
 from shmring.memory.segment import ARRAY, HEADER_NBYTES, Place, Segment, attach, create, segment_name
@@ -56,247 +57,146 @@ _TEXT_NBYTES = 200
 _OUTCOME = struct.Struct(f"=q16sqq{_TEXT_NBYTES}s")
 
 
-class SharedArrayCalls:
-    """The calls of `shmring.Communicator` that make arrays in shared memory, and views of other ranks' arrays."""
+def empty(comm: Any, shape, dtype) -> np.ndarray:
+    """See `Communicator.empty`."""
+    return _array(_allocate(comm, *_described(shape, dtype), None), comm.rank, shape, dtype)
 
-    def empty(self, shape, dtype=float) -> np.ndarray:
-        """Make an array in shared memory on every rank, its own, which collectives access without staging.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-            Equal on all ranks.
-        dtype : dtype, default float
-            Anything that `numpy.dtype` accepts, except Python objects. Equal on all ranks.
+def array(comm: Any, x) -> np.ndarray:
+    """See `Communicator.array`."""
+    refuse_masked(x)
+    content = np.asarray(x)
+    made = empty(comm, content.shape, content.dtype)
+    made[...] = content
+    return made
 
-        Returns
-        -------
-        ndarray
-            This rank's array, C-contiguous, from the start of a page. Its contents are undefined.
 
-        Raises
-        ------
-        TypeError, ValueError
-            A bad argument: nothing was sent. Or the ranks requested different arrays: all of them get the error.
-        OutOfSharedMemoryError, SegmentError
-            One rank could not create or map the memory; all ranks raise this, and the message names the rank. Nothing
-            is left of the attempt.
-        PeerLostError, CollectiveTimeoutError, MismatchError, AbortedError
-            As in `all_reduce`; the communicator is broken.
+def shared_result(comm: Any, shape, dtype, root: int) -> np.ndarray:
+    """See `Communicator.shared_result`."""
+    root = checked_rank(root, comm.size, "root")
+    return _array(_allocate(comm, *_described(shape, dtype), root), comm.rank, shape, dtype)
 
-        Notes
-        -----
-        Collective; takes some hundred microseconds, and longer for large arrays, whose pages are faulted in at once.
-        Uses ``size`` times the array of shared memory, until no rank has a view of any rank's array left. The array is
-        an ordinary ndarray, also for torch (``torch.from_numpy``), and stays valid after the communicator is closed.
-        ``docs/shared-arrays.md`` lists what each collective gains.
-        """
-        return _array(self._allocate(*_described(shape, dtype), None), self.rank, shape, dtype)
 
-    def zeros(self, shape, dtype=float) -> np.ndarray:
-        """Make an array in shared memory on every rank as `empty` does, filled with zeros.
+def shared_view(comm: Any, array, rank: int) -> np.ndarray:
+    """See `Communicator.shared_view`."""
+    rank = checked_rank(rank, comm.size, "rank")
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
+    refuse_masked(array)
+    found = comm.engine.sharing and comm.engine.sharing.registry.locate(array.ctypes.data)
+    if not found:
+        raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
+    allocation, _, offset = found
+    view: np.ndarray = np.ndarray(array.shape, array.dtype, allocation.area(rank), offset, array.strides)
+    view.flags.writeable = array.flags.writeable
+    return view
 
-        Parameters
-        ----------
-        shape, dtype
-            As in `empty`.
 
-        Returns
-        -------
-        ndarray
-            This rank's array.
+# ---- allocation ------------------------------------------------------------------------------------------------------
 
-        Notes
-        -----
-        Collective; raises as `empty`. New memory is zero, so it costs no more than `empty`.
-        """
-        return self.empty(shape, dtype)
 
-    def array(self, x) -> np.ndarray:
-        """Make an array in shared memory on every rank as `empty` does, and copy ``x`` into it.
+def _allocate(comm: Any, nbytes: int, what: str, root: int | None):
+    """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
+    engine = comm.engine
+    engine.check_usable()  # before a segment is made
+    place = place_by(engine.config.placement)
+    makers = range(comm.size)
+    if root is not None:
+        makers, what = range(root, root + 1), f"{what}, one result, root={root}"
+        bounds = [HEADER_NBYTES + bound for bound in even(nbytes, comm.size)]
+        place = in_slices(place, bounds, engine.thresholds.homes)
+    sharing = engine.sharing or Sharing(comm.size)
+    segments = make_segments(comm, sharing, max(nbytes, 1), what, makers, place)
+    allocation = sharing.add_allocation(segments, max(nbytes, 1))
+    engine.sharing = sharing
+    return allocation
 
-        Collective; raises as `empty`.
 
-        Parameters
-        ----------
-        x : array_like
-            Equal shape and element type on all ranks.
+def make_segments(
+    comm: Any,
+    sharing: Sharing,
+    nbytes: int,
+    what: str,
+    makers: range,
+    place: Place | None,
+    prepare: Callable[[Segment], None] | None = None,
+) -> list[Segment]:
+    """Make a segment with ``nbytes`` of data on each of the ranks ``makers``, and map all of them. Collective.
 
-        Returns
-        -------
-        ndarray
-            This rank's array.
+    ``what`` describes it, alike on all ranks. ``prepare`` is called with the own segment when all are mapped; if it
+    raises one of our errors, no rank has any segment.
+    """
+    engine = comm.engine
+    # Only the ranks of this communicator know it: what others allocate at the same time has other names.
+    session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
+    segments: dict[int, Segment] = {}
+    try:
+        own, failure = _make(comm, session, nbytes, place) if comm.rank in makers else (None, None)
+        if own is not None:
+            segments[comm.rank] = own
+        outcomes = exchange_outcome(comm, failure, what, b"" if own is None else own.header.nonce)
+        check_outcomes(outcomes, failure)
+        _check_requests(outcomes)
+        failure = _attach_others(segments, session, {r: outcomes[r].nonce for r in makers}, nbytes)
+        if failure is None and prepare is not None:
+            failure = _outcome_of(prepare, own)
+        check_outcomes(exchange_outcome(comm, failure, what), failure)
+        for segment in segments.values():  # all ranks have attached, so the names are not needed any more
+            with suppress(SegmentError):  # left over until its creator ends; the arrays exist on all ranks
+                segment.unlink()
+        return [segments[r] for r in makers]
+    except BaseException as caught:
+        error = _death_behind(comm, caught)
+        for segment in segments.values():
+            segment.close()
+        if isinstance(error, BrokenError):
+            _clear_names(session, makers, error)
+        elif not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
+            comm.abort(f"{type(error).__name__} while making a shared array")
+        if error is not caught:
+            raise error from None
+        raise
 
-        """
-        refuse_masked(x)
-        content = np.asarray(x)
-        made = self.empty(content.shape, content.dtype)
-        made[...] = content
-        return made
 
-    def shared_result(self, shape, dtype=float, *, root=0) -> np.ndarray:
-        """Make one array in shared memory for all ranks: the ``out`` of reductions whose result they only read.
+def _death_behind(comm: Any, error: BaseException) -> BaseException:
+    """The error of a rank's death, if that caused ``error``: the name of a rank that has just died is stale.
 
-        Parameters
-        ----------
-        shape, dtype
-            As in `empty`.
-        root : int
-            The rank that creates the memory. Each rank's slice of it is on the NUMA node of that rank.
-
-        Returns
-        -------
-        ndarray
-            The same memory on all ranks.
-
-        Notes
-        -----
-        Collective; raises as `empty`. ``comm.all_reduce(x, result)`` then touches (size + 1) * x.nbytes bytes if ``x``
-        is a shared array on all ranks, and ``comm.all_gather(x, result)`` 2 * size * x.nbytes for any ``x``. A result
-        may be read until this rank's next collective that writes it: no rank writes before all ranks are in that call.
-        Only collectives with the same result on all ranks may write it, and `reduce` and `gather`; `all_reduce` in
-        place is refused.
-        """
-        root = self._checked_rank(root, "root")
-        return _array(self._allocate(*_described(shape, dtype), root), self.rank, shape, dtype)
-
-    def shared_view(self, array, rank) -> np.ndarray:
-        """A view of a peer's array, or of the part of it that corresponds to a part of this rank's array.
-
-        Parameters
-        ----------
-        array : ndarray
-            One that `empty`, `zeros`, `array` or `shared_result` of this communicator returned, or any view of it.
-        rank : int
-            The peer.
-
-        Returns
-        -------
-        ndarray
-            Of the same shape, dtype and strides as ``array``, over the memory of that rank. Writable if ``array`` is.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Not such an array, or not a rank.
-
-        Notes
-        -----
-        Not collective, sends nothing, does not block. Accesses through such a view are not synchronised: put a
-        `barrier`, or any collective of both ranks, between the stores of one rank and the loads of another.
-        """
-        rank = self._checked_rank(rank, "rank")
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{type(array).__name__} is not an ndarray; pass np.asarray(x) where that makes no copy")
-        refuse_masked(array)
-        found = self.engine.sharing and self.engine.sharing.registry.locate(array.ctypes.data)
-        if not found:
-            raise ValueError("this array does not lie in a shared array of this communicator; see Communicator.empty")
-        allocation, _, offset = found
-        view: np.ndarray = np.ndarray(array.shape, array.dtype, allocation.area(rank), offset, array.strides)
-        view.flags.writeable = array.flags.writeable
-        return view
-
-    # ---- allocation ----
-
-    def _allocate(self, nbytes: int, what: str, root: int | None):
-        """Make one allocation of ``nbytes`` a segment: one of each rank, or of ``root`` alone. Collective."""
-        engine = self.engine
-        engine.check_usable()  # before a segment is made
-        place = place_by(engine.config.placement)
-        makers = range(self.size)
-        if root is not None:
-            makers, what = range(root, root + 1), f"{what}, one result, root={root}"
-            bounds = [HEADER_NBYTES + bound for bound in even(nbytes, self.size)]
-            place = in_slices(place, bounds, engine.thresholds.homes)
-        sharing = engine.sharing or Sharing(self.size)
-        segments = self._make_segments(sharing, max(nbytes, 1), what, makers, place)
-        allocation = sharing.add_allocation(segments, max(nbytes, 1))
-        engine.sharing = sharing
-        return allocation
-
-    def _make_segments(
-        self,
-        sharing: Sharing,
-        nbytes: int,
-        what: str,
-        makers: range,
-        place: Place | None,
-        prepare: Callable[[Segment], None] | None = None,
-    ) -> list[Segment]:
-        """Make a segment with ``nbytes`` of data on each of the ranks ``makers``, and map all of them. Collective.
-
-        ``what`` describes it, alike on all ranks. ``prepare`` is called with the own segment when all are mapped; if it
-        raises one of our errors, no rank has any segment.
-        """
-        engine = self.engine
-        # Only the ranks of this communicator know it: what others allocate at the same time has other names.
-        session = f"{engine.name}/array{sharing.nallocations + 1}.{engine.nonce}"
-        segments: dict[int, Segment] = {}
+    All ranks have exchanged the failure and all see the death, so either all of them call the barrier or none.
+    """
+    if isinstance(error, SegmentError) and set(comm.engine.gone_ranks()) - set(comm.engine.left_ranks()):
         try:
-            own, failure = self._make(session, nbytes, place) if self.rank in makers else (None, None)
-            if own is not None:
-                segments[self.rank] = own
-            outcomes = self._exchange_outcome(failure, what, b"" if own is None else own.header.nonce)
-            check_outcomes(outcomes, failure)
-            _check_requests(outcomes)
-            failure = _attach_others(segments, session, {r: outcomes[r].nonce for r in makers}, nbytes)
-            if failure is None and prepare is not None:
-                failure = _outcome_of(prepare, own)
-            check_outcomes(self._exchange_outcome(failure, what), failure)
-            for segment in segments.values():  # all ranks have attached, so the names are not needed any more
-                with suppress(SegmentError):  # left over until its creator ends; the arrays exist on all ranks
-                    segment.unlink()
-            return [segments[r] for r in makers]
-        except BaseException as caught:
-            error = self._death_behind(caught)
-            for segment in segments.values():
-                segment.close()
-            if isinstance(error, BrokenError):
-                _clear_names(session, makers, error)
-            elif not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
-                self.abort(f"{type(error).__name__} while making a shared array")
-            if error is not caught:
-                raise error from None
-            raise
+            comm.barrier()
+        except BrokenError as broken:
+            return broken
+    return error
 
-    def _death_behind(self, error: BaseException) -> BaseException:
-        """The error of a rank's death, if that caused ``error``: the name of a rank that has just died is stale.
 
-        All ranks have exchanged the failure and all see the death, so either all of them call the barrier or none.
-        """
-        if isinstance(error, SegmentError) and set(self.engine.gone_ranks()) - set(self.engine.left_ranks()):
-            try:
-                self.barrier()
-            except BrokenError as broken:
-                return broken
-        return error
+def _make(comm: Any, session: str, nbytes: int, place: Place | None) -> tuple[Segment | None, ShmringError | None]:
+    name = segment_name(session, f"r{comm.rank}")
+    try:
+        own = create(
+            name,
+            HEADER_NBYTES + nbytes,
+            kind=ARRAY,
+            rank=comm.rank,
+            size=comm.size,
+            place=place,
+            huge=comm.engine.config.wants_huge_pages(shmem_huge_pages()),
+        )
+    except ShmringError as error:
+        return None, error
+    own.announce()
+    return own, None
 
-    def _make(self, session: str, nbytes: int, place: Place | None) -> tuple[Segment | None, ShmringError | None]:
-        name = segment_name(session, f"r{self.rank}")
-        try:
-            own = create(
-                name,
-                HEADER_NBYTES + nbytes,
-                kind=ARRAY,
-                rank=self.rank,
-                size=self.size,
-                place=place,
-                huge=self.engine.config.wants_huge_pages(shmem_huge_pages()),
-            )
-        except ShmringError as error:
-            return None, error
-        own.announce()
-        return own, None
 
-    def _exchange_outcome(self, failure: Exception | None, what: str, nonce: bytes = b"") -> list[StepOutcome]:
-        """Exchange the outcome of a step on this rank with all ranks."""
-        own = StepOutcome(SUCCEEDED, nonce, 0, 0, what)
-        if isinstance(failure, OutOfSharedMemoryError):
-            own = StepOutcome(NO_MEMORY, nonce, failure.needed, failure.available, str(failure))
-        elif failure is not None:
-            own = StepOutcome(FAILED if isinstance(failure, ShmringError) else REFUSED, nonce, 0, 0, str(failure))
-        return [StepOutcome.unpack(data) for data in self.all_gather(own.pack())]
+def exchange_outcome(comm: Any, failure: Exception | None, what: str, nonce: bytes = b"") -> list[StepOutcome]:
+    """Exchange the outcome of a step on this rank with all ranks."""
+    own = StepOutcome(SUCCEEDED, nonce, 0, 0, what)
+    if isinstance(failure, OutOfSharedMemoryError):
+        own = StepOutcome(NO_MEMORY, nonce, failure.needed, failure.available, str(failure))
+    elif failure is not None:
+        own = StepOutcome(FAILED if isinstance(failure, ShmringError) else REFUSED, nonce, 0, 0, str(failure))
+    return [StepOutcome.unpack(data) for data in comm.all_gather(own.pack())]
 
 
 def _described(shape, dtype) -> tuple[int, str]:

@@ -359,7 +359,7 @@ cdef Program zero_copy_program(Engine e, Program staged, execution_t *j, int kin
     if found is None:
         plan = choose(staged.plan.kind, e.c.group.rank, e.c.group.size, j.nbytes, j.itemsize, root=max(root, 0),
                       limits=e.limits, shared_arrays=True, one_result=path == ONE_RESULT)
-        found = e.remember(key, Program(entered(plan), e.limits))
+        found = e.keep_program(key, Program(entered(plan), e.limits))
     return found
 
 

@@ -3,6 +3,9 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from shmring.sync.group cimport group_t
 
+cdef enum:
+    WRITTEN = 2      # the state of a record that is complete (sync/abort.pyx)
+
 cdef void wake_rank(group_t *g, int rank, uint64_t word) noexcept nogil
 cdef void wake_all(group_t *g) noexcept nogil
 

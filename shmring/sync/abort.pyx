@@ -16,7 +16,6 @@ from shmring.sync.liveness cimport DEAD, liveness_state
 from shmring.sync.wait_graph cimport find_late
 
 cdef enum:
-    WRITTEN = 2
     REPORT_PATIENCE_NS = 1000000000
 
 

@@ -103,7 +103,7 @@ cdef bint check_ranks(group_t *g, int counter, int rank, uint64_t need) noexcept
             continue
         if is_elsewhere(g, j):
             return True
-        # SYNC left (meets: mark_left in engine/membership.pyx). The counters of a rank that has left are final.
+        # SYNC left (meets: mark_left in engine/engine.pyx). The counters of a rank that has left are final.
         if load_acquire_u32(&g.outbox[j].left):
             if (rank == j or rank == EVERYONE) and not has_reached(g, counter, j, need):
                 report_trouble(g, SHMRING_LEFT, j, need, g.outbox[g.rank].current, 0, b"")
@@ -135,7 +135,7 @@ cdef int wait_until(group_t *g, int counter, int rank, uint64_t need, patience_t
     if is_ready(g, counter, rank, need):
         if patience.stage != FRESH:      # since the last call, which returned UNREADY
             count_wait(g, own, patience)
-            patience.stage = FRESH
+            end_wait(patience, NULL)      # no sleep is announced between two calls
         return READY
     sleeper = sleeper_t(word=&own.asleep, what=wait_word(counter, rank, need), wake=&own.wake, next=NULL,
                         spin_ns=g.spin_ns, yields=g.yields, tick_ns=g.tick_ns)

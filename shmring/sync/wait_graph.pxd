@@ -18,10 +18,18 @@ cdef inline int awaited_rank(uint64_t word) noexcept nogil:
     return <int> (word >> 2 & 0xFFFF) - 1
 
 
+cdef inline int awaited_counter(uint64_t word) noexcept nogil:
+    return word >> 1 & 1
+
+
+cdef inline uint64_t awaited_number(uint64_t word) noexcept nogil:
+    return word >> 18
+
+
 cdef inline bint lacks(group_t *g, uint64_t word, int rank) noexcept nogil:
     """Whether the wait of ``word`` needs ``rank``, whose counter is too small."""
     return ((awaited_rank(word) == rank or awaited_rank(word) == EVERYONE)
-            and load_relaxed_u64(counter_of(g, word >> 1 & 1, rank)) < word >> 18)
+            and load_relaxed_u64(counter_of(g, awaited_counter(word), rank)) < awaited_number(word))
 
 
 cdef int find_late(group_t *g, int counter, int rank, uint64_t need, uint8_t *late) noexcept nogil

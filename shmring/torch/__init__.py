@@ -14,18 +14,14 @@ from _shmring_torch import register
 
 # Public name -> its module.
 _MODULES = {
-    "ProcessGroup": "processgroup",
-    "all_gather": "tensor_calls",
-    "all_reduce_": "tensor_calls",
-    "bf16_hook": "hooks",
-    "broadcast_": "tensor_calls",
-    "communicator": "tensor_calls",
-    "monitored_barrier": "barrier",
-    "plan": "tensor_calls",
-    "reduce_scatter": "tensor_calls",
-    "set_communicator": "tensor_calls",
-    "share_gradients": "shared_storage",
-    "share_parameters": "shared_storage",
+    "ProcessGroup": "torch.processgroup",
+    "all_reduce_": "torch.tensor_calls",
+    "bf16_hook": "torch.hooks",
+    "communicator": "launch.named",
+    "monitored_barrier": "torch.barrier",
+    "set_communicator": "launch.named",
+    "share_gradients": "torch.shared_storage",
+    "share_parameters": "torch.shared_storage",
 }
 
 __all__ = ["register", *_MODULES]
@@ -36,5 +32,5 @@ register()
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"shmring.{_MODULES[name]}"), name)
     return value

@@ -89,18 +89,19 @@ class GroupAllocator:
         Collective: all ranks allocate in the same order, as they make their calls.
         """
         nbytes = count * dtype.itemsize
-        if self._comm.size == 1 or nbytes < SMALL_NBYTES:
+        if self._comm.size == 1:
             return torch.empty(count, dtype=dtype)
-        self._nrequests += 1
+        self._nrequests += 1  # whatever its size: the sizes of uneven shards differ by rank
         # What FSDP allocates between the input of a reduce-scatter and the call is the output: no other rank accesses
         # it, and it lives long, as a gradient.
         is_output = self._last == (nbytes * self._comm.size, self._comm.engine.rounds)
-        piece = None if is_output else self._cut(nbytes)
-        if piece is None and not is_output:
+        is_served = nbytes >= SMALL_NBYTES and not is_output
+        piece = self._cut(nbytes) if is_served else None
+        if is_served and piece is None:
             self._missing_nbytes = max(self._missing_nbytes, nbytes)
         if self._nrequests <= FIRST_REQUESTS or self._nrequests % BETWEEN == 0:
             self._extend()
-            if piece is None and not is_output:
+            if is_served and piece is None:
                 piece = self._cut(nbytes)
         self._last = nbytes, self._comm.engine.rounds
         return torch.empty(count, dtype=dtype) if piece is None else torch.frombuffer(piece, dtype=dtype)

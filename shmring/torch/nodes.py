@@ -9,11 +9,10 @@ from datetime import timedelta
 import torch.distributed as dist
 
 import shmring
-from shmring.engine import lifecycle
+from shmring.base import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.deaths import DeathWatch
 from shmring.nodes.discovery import discover_nodes
-from shmring.torch.gloo_wire import GlooWire, connecting
+from shmring.torch.gloo_wire import GlooWire
 
 
 def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> list[list[int]]:
@@ -55,10 +54,7 @@ def join(
     try:
         nranks = sum(map(len, machines))
         wire = GlooWire(session, dist.PrefixStore(session, store), rank, nranks, local.config.timeout)
-        group = NodesCommunicator(local, machines, wire)
-        exchange = _exchange_by(store, rank, nranks, f"{session}/deaths", connecting(timeout_s))
-        group.watch(DeathWatch(session, machines, rank, exchange))
-        return group
+        return NodesCommunicator(local, machines, wire)
     except BaseException:
         local.abort("another node could not be reached")
         local.close()

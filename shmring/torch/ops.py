@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch.library import Library, register_autograd, register_fake
 
+from shmring.launch.named import communicator
 from shmring.torch import tensor_calls
 
-__all__ = ["all_gather", "all_gather_into", "all_reduce", "all_reduce_", "reduce_scatter", "reduce_scatter_into"]
+__all__ = ["all_gather", "all_reduce", "all_reduce_", "reduce_scatter"]
 
 LINEAR = ("sum", "avg", "mean")
 
@@ -99,25 +100,6 @@ def all_gather(x: torch.Tensor, comm: str = "") -> torch.Tensor:
     return _ops.all_gather.default(x, comm)
 
 
-def all_gather_into(x: torch.Tensor, out: torch.Tensor, comm: str = "") -> torch.Tensor:
-    """Collect the tensors of all ranks in ``out``, without gradients. Collective; raises as `all_reduce`.
-
-    Parameters
-    ----------
-    x, comm
-        As in `all_reduce`.
-    out : torch.Tensor of shape (size, *x.shape)
-
-    Returns
-    -------
-    torch.Tensor
-        ``out``.
-
-    """
-    _ops.all_gather_into.default(x, out, comm)
-    return out
-
-
 def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
     """Combine the tensors of all ranks; rank i gets ``x[i]`` of the result, with gradients.
 
@@ -139,33 +121,12 @@ def reduce_scatter(x: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Te
     return _ops.reduce_scatter.default(x, op, comm)
 
 
-def reduce_scatter_into(x: torch.Tensor, out: torch.Tensor, op: str = "sum", comm: str = "") -> torch.Tensor:
-    """Combine the tensors of all ranks; rank i gets ``x[i]`` of the result in ``out``, without gradients.
-
-    Collective; raises as `all_reduce`.
-
-    Parameters
-    ----------
-    x, op, comm
-        As in `reduce_scatter`.
-    out : torch.Tensor of shape S
-
-    Returns
-    -------
-    torch.Tensor
-        ``out``.
-
-    """
-    _ops.reduce_scatter_into.default(x, out, op, comm)
-    return out
-
-
 # ---- what they do ----------------------------------------------------------------------------------------------------
 
 
 def _all_reduce(x, op="sum", comm=""):
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return tensor_calls.communicator(comm).all_reduce(x, out, op=op)
+    return communicator(comm).all_reduce(x, out, op=op)
 
 
 def _all_reduce_(x, op="sum", comm=""):
@@ -173,19 +134,11 @@ def _all_reduce_(x, op="sum", comm=""):
 
 
 def _all_gather(x, comm=""):
-    return tensor_calls.all_gather(x, comm=comm)
-
-
-def _all_gather_into(x, out, comm=""):
-    tensor_calls.all_gather(x, out, comm=comm)
+    return communicator(comm).all_gather(x)
 
 
 def _reduce_scatter(x, op="sum", comm=""):
-    return tensor_calls.reduce_scatter(x, op=op, comm=comm)
-
-
-def _reduce_scatter_into(x, out, op="sum", comm=""):
-    tensor_calls.reduce_scatter(x, out, op, comm=comm)
+    return communicator(comm).reduce_scatter(x, op=op)
 
 
 # ---- shapes, for tracing -----------------------------------------------------------------------------------------
@@ -200,11 +153,11 @@ def _like(x, op="sum", comm=""):
 
 
 def _gathered(x, comm=""):
-    return x.new_empty((tensor_calls.communicator(comm).size, *x.shape))
+    return x.new_empty((communicator(comm).size, *x.shape))
 
 
 def _scattered(x, op="sum", comm=""):
-    size = tensor_calls.communicator(comm).size
+    size = communicator(comm).size
     torch._check(
         x.dim() > 0 and x.shape[0] == size, lambda: f"x has shape {x.shape}; its first dimension must be {size}"
     )
@@ -259,18 +212,11 @@ _OPERATORS = (
         _gathered,
         (_keep_gather, _transposed_all_gather),
     ),
-    ("all_gather_into(Tensor x, Tensor(a!) out, str comm='') -> ()", _all_gather_into, _nothing, None),
     (
         "reduce_scatter(Tensor x, str op='sum', str comm='') -> Tensor",
         _reduce_scatter,
         _scattered,
         (_keep_call, _transposed_reduce_scatter),
-    ),
-    (
-        "reduce_scatter_into(Tensor x, Tensor(a!) out, str op='sum', str comm='') -> ()",
-        _reduce_scatter_into,
-        _nothing,
-        None,
     ),
 )
 

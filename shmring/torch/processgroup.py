@@ -8,13 +8,13 @@ from datetime import timedelta
 import torch
 
 import shmring
-import shmring.torch.functional_messages  # defines an operator
 from shmring.errors import ShmringError
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.allocator import GroupAllocator
 from shmring.torch.barrier import run_monitored_barrier
 from shmring.torch.collectives import Collectives
 from shmring.torch.errors import torch_form
+from shmring.torch.functional_messages import define
 from shmring.torch.messages import MessageProgress, TorchMessages
 from shmring.torch.nodes import join, nodes
 from shmring.torch.work import seconds
@@ -154,6 +154,9 @@ class ProcessGroup(Collectives, TorchMessages):
         """Leave the group once pending calls are done; called by `torch.distributed.destroy_process_group`."""
         self._progress.close(self._timeout_s)
         self._comm.close()
+
+
+_batch_p2p_ops = define(ProcessGroup)
 
 
 def make(options, settings) -> ProcessGroup:

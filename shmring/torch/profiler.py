@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from shmring.engine.profiled import show_calls
+from shmring.engine.recording import show_calls
 
 is_profiled = torch.autograd._profiler_enabled
 

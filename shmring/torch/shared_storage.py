@@ -10,10 +10,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError
+from shmring.launch.named import communicator
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.shared.share import Shared
 from shmring.torch.processgroup import ProcessGroup
-from shmring.torch.tensor_calls import communicator
 
 # No `from __future__ import annotations` here: torch compares a hook's annotations with its classes, not their names.
 

@@ -14,8 +14,9 @@ from torch.compiler import is_compiling
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
 from shmring.communicator import Communicator
+from shmring.launch.named import set_communicator
 from shmring.torch import ops
-from shmring.torch.tensor_calls import all_reduce_, set_communicator
+from shmring.torch.tensor_calls import all_reduce_
 from shmring.torch.tensor_list import movable
 from shmring.vllm.tensor_dict import pack, unpack
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from shmring.engine.abort_errors import diagnose
-from shmring.engine.account import Standing, culprits, standings
-from shmring.engine.inspect import LOOK_NBYTES, OutboxLook, look
+from shmring.engine.abort_errors import error_of
 from shmring.memory.open_files import OpenFile, open_files
 from shmring.memory.spelling import user_prefix
+from shmring.observe.account import Standing, culprits, standings
+from shmring.observe.look import LOOK_NBYTES, OutboxLook, look
 from shmring.watch.processes import Process, process
 
 MOST_RANKS = 16384  # more than a communicator can have
@@ -167,7 +167,7 @@ def _failure(looks: list[OutboxLook | None]) -> str:
     about = first.failure.about
     one = looks[about] if 0 <= about < len(looks) else None
     pid = one.header.pid if one else 0
-    return str(diagnose(first.failure._replace(pid=pid), -1, "")).removeprefix(": ")
+    return str(error_of(first.failure._replace(pid=pid), -1, "")).removeprefix(": ")
 
 
 def _owner(one: OutboxLook | None, pids: list[int], processes: dict[int, Process | None]) -> Process | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from shmring.engine.account import duration, ranks_text
+from shmring.observe.account import duration, ranks_text
 from shmring.watch.report import NANO, edges_text
 
 # A line: parts, each a text and its style. Styles are names, which a renderer maps to colours.

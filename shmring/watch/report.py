@@ -8,9 +8,9 @@ from typing import Any
 
 from shmring.bootstrap.tuning import are_near
 from shmring.channels.inspect import ChannelLook, RingLooks, look_at_rings, with_rates
-from shmring.engine.account import ranks_text
 from shmring.kernel.reduce import WAYS
 from shmring.memory.open_files import open_files
+from shmring.observe.account import ranks_text
 from shmring.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 from shmring.engine.signature import KINDS, explain
-from shmring.engine.trace import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 
-# `record_t` of engine/trace.pxd.
+# `record_t` of engine/recording.pxd.
 RECORD = np.dtype(
     [
         ("start_ns", "u8"),

@@ -106,7 +106,7 @@ def unless_packing(act):
 
     def handler(_, frame):
         while frame is not None:
-            if frame.f_globals["__name__"] == "shmring.objects.pickle5":
+            if frame.f_globals["__name__"] == "shmring.objects.codec":
                 signal.setitimer(signal.ITIMER_REAL, 0.005)
                 return
             frame = frame.f_back

@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from support.drivers import Direct
+from support.oracle import KINDS, Case, attempt
 
 from shmring.errors import AbortedError, BrokenError, CollectiveTimeoutError, PeerLostError, RendezvousError
 
@@ -54,101 +56,23 @@ def barrier(comm):
     comm.barrier()
 
 
-@call(SMALL, LARGE)
-def all_reduce(comm, n):
-    x = ones(comm, n)
-    yield
-    comm.all_reduce(x)
-    assert (x == total(comm)).all()
+def collective(comm, kind, n, **more):
+    """A case of the oracle, with the result checked."""
+    yield from attempt(Direct(comm), Case(kind, n, "int64", place="in" if kind in IN_PLACE else "new", **more))
+
+
+IN_PLACE = ("all_reduce", "scan", "exscan", "broadcast", "reduce")
+for _kind in KINDS:
+    for _size, _n in (("small", SMALL), ("large", LARGE)):
+        _root = {"root": -1} if _kind in ("reduce", "scatter") else {}
+        CALLS[f"{_kind} {_size}"] = partial(collective, kind=_kind, n=_n, **_root)
+        CALLS[f"all_gather_counts {_size}"] = partial(collective, kind="all_gather", n=_n, counts="ascending")
 
 
 @call(LARGE)
 def all_reduce_exchange(comm, n):
     """With results in the contributors' slots: `descent.descend` makes the communicator so."""
-    yield from all_reduce(comm, n)
-
-
-@call(SMALL, LARGE)
-def reduce(comm, n):
-    x, root = ones(comm, n), comm.size - 1
-    yield
-    out = comm.reduce(x, root=root)
-    assert out is None if comm.rank != root else (out == total(comm)).all()
-
-
-@call(SMALL, LARGE)
-def broadcast(comm, n):
-    x = ones(comm, n)
-    yield
-    comm.broadcast(x, root=0)
-    assert (x == 1).all()
-
-
-@call(SMALL, LARGE)
-def all_gather(comm, n):
-    x = ones(comm, n)
-    yield
-    out = comm.all_gather(x)
-    assert (np.arange(1, comm.size + 1) == out.T).all()
-
-
-@call(SMALL, LARGE)
-def reduce_scatter(comm, n):
-    x = ones(comm, comm.size, n)
-    yield
-    out = comm.reduce_scatter(x)
-    assert (out == total(comm)).all()
-
-
-@call(SMALL, LARGE)
-def gather(comm, n):
-    x = ones(comm, n)
-    yield
-    out = comm.gather(x, root=0)
-    assert out is None if comm.rank else (np.arange(1, comm.size + 1) == out.T).all()
-
-
-@call(SMALL, LARGE)
-def scatter(comm, n):
-    root = comm.size - 1
-    x = np.repeat(np.arange(comm.size), n).reshape(comm.size, n) if comm.rank == root else None
-    out = np.empty(n, np.int64)
-    yield
-    comm.scatter(x, out, root=root)
-    assert (out == comm.rank).all()
-
-
-@call(SMALL, LARGE)
-def all_to_all(comm, n):
-    x = ones(comm, comm.size, n)
-    yield
-    out = comm.all_to_all(x)
-    assert (np.arange(1, comm.size + 1) == out.T).all()
-
-
-@call(SMALL, LARGE)
-def scan(comm, n):
-    x = ones(comm, n)
-    yield
-    comm.scan(x)
-    assert (x == (comm.rank + 1) * (comm.rank + 2) // 2).all()
-
-
-@call(SMALL, LARGE)
-def exscan(comm, n):
-    x = ones(comm, n)
-    yield
-    comm.exscan(x)
-    assert (x == (comm.rank * (comm.rank + 1) // 2 if comm.rank else 1)).all()
-
-
-@call(SMALL, LARGE)
-def all_gather_counts(comm, n):
-    counts = [n * r for r in range(comm.size)]
-    x = ones(comm, counts[comm.rank])
-    yield
-    out = comm.all_gather(x, counts=counts)
-    assert (out == np.repeat(np.arange(1, comm.size + 1), counts)).all()
+    yield from collective(comm, "all_reduce", n)
 
 
 @call(SMALL, LARGE)

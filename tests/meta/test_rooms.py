@@ -16,7 +16,7 @@ PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
 # From the bottom up. `base` and the other names in `TOP` are modules of the top folder.
 ROOMS = [
     "_c", "base", "sync", "memory", "placement", "kernel", "arrays", "objects", "ring", "channels", "plan", "engine",
-    "bootstrap", "shared", "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
+    "observe", "bootstrap", "shared", "collective", "p2p", "communicator", "launch", "nodes", "face", "guests",
 ]  # fmt: skip
 TOP = {
     "errors": "base",

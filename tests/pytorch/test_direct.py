@@ -6,15 +6,7 @@ from support.harness import run_ranks
 torch = pytest.importorskip("torch")
 
 import shmring.torch.ops  # noqa: E402
-from shmring.torch import (  # noqa: E402
-    all_gather,
-    all_reduce_,
-    broadcast_,
-    communicator,
-    plan,
-    reduce_scatter,
-    set_communicator,
-)
+from shmring.torch import all_reduce_, communicator, set_communicator  # noqa: E402
 from shmring.watch.timeline import name_of, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -40,12 +32,12 @@ def make_all(comm, count):
         found = {
             "all_reduce_": (all_reduce_(x), sum(inputs)),
             "is x": (x, sum(inputs)),
-            "broadcast_": (broadcast_(inputs[comm.rank].clone(), comm.size - 1), inputs[-1]),
-            "all_gather": (all_gather(inputs[comm.rank]), torch.stack(inputs)),
-            "all_gather into": (all_gather(inputs[comm.rank], out), torch.stack(inputs)),
+            "broadcast": (comm.broadcast(inputs[comm.rank].clone(), root=comm.size - 1), inputs[-1]),
+            "all_gather": (comm.all_gather(inputs[comm.rank]), torch.stack(inputs)),
+            "all_gather into": (comm.all_gather(inputs[comm.rank], out), torch.stack(inputs)),
             "out": (out, torch.stack(inputs)),
-            "reduce_scatter": (reduce_scatter(rows[comm.rank]), sum(rows)[comm.rank]),
-            "reduce_scatter into": (reduce_scatter(rows[comm.rank], share), sum(rows)[comm.rank]),
+            "reduce_scatter": (comm.reduce_scatter(rows[comm.rank]), sum(rows)[comm.rank]),
+            "reduce_scatter into": (comm.reduce_scatter(rows[comm.rank], share), sum(rows)[comm.rank]),
             "share": (share, sum(rows)[comm.rank]),
         }
         wrong += [(name, what) for what, (is_, should) in found.items() if not torch.equal(is_, should)]
@@ -62,12 +54,12 @@ def profile_and_trace(comm, directory):
     """Names and facts of the calls in a profile and in a timeline of the same calls."""
     set_communicator(comm)
     x, large = torch.ones(10), torch.ones(1 << 18)
-    planned = plan("all_reduce", large)
+    planned = comm.plan("all_reduce", large)
     all_reduce_(x)  # not profiled
     with torch.profiler.profile(record_shapes=True) as profile, comm.trace(directory) as timeline:
         all_reduce_(x)
         planned()
-        all_gather(x)
+        comm.all_gather(x)
         comm.broadcast(large, root=1)
         shmring.torch.ops.all_reduce(x)
         comm.barrier()
@@ -137,14 +129,14 @@ def test_the_communicator_is_the_default_one_a_named_one_or_the_one_given():
 
 def repeat_plans(comm):
     x = torch.zeros(5)
-    call = plan("all_reduce", x, comm=comm)
+    call = comm.plan("all_reduce", x)
     seen = []
     for step in range(3):
         x.fill_(comm.rank + step)
         assert call() is x
         seen.append(x[0].item())
     with pytest.raises(ValueError, match="C-contiguous"):
-        plan("all_reduce", torch.zeros(6)[::2], comm=comm)
+        comm.plan("all_reduce", torch.zeros(6)[::2])
     x.fill_(comm.rank)
     assert call.start().result() is x
     return [*seen, x[-1].item()]

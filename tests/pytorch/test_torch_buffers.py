@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import shmring.torch.allocator
-from shmring.torch.allocator import ALIGNMENT, FIRST_REQUESTS, Pool
+from shmring.torch.allocator import ALIGNMENT, BETWEEN, FIRST_REQUESTS, SMALL_NBYTES, Pool
 
 MANY = 5000  # elements: past the eager messages, of whatever type
 
@@ -133,6 +133,21 @@ def ask_without_room(rank):
 
 def test_where_one_rank_has_no_room_all_get_ordinary_memory():
     run_group(2, ask_without_room)
+
+
+def ask_unevenly(rank):
+    """Shards around the size from which a pool serves them: larger on rank 0 alone."""
+    small = SMALL_NBYTES // 4 - 1
+    for step in range(FIRST_REQUESTS + BETWEEN + 3):
+        x = asked(small + 1 - rank).fill_(rank + step)
+        total = torch.tensor([float(step)])
+        dist.all_reduce(total)
+        assert total == 2 * step
+        assert x[-1] == rank + step
+
+
+def test_ranks_whose_shards_differ_in_size_make_their_pools_in_the_same_calls():
+    run_group(2, ask_unevenly)
 
 
 def ask_alone(rank):

@@ -87,32 +87,6 @@ def test_all_ranks_of_a_machine_killed_are_an_exception_on_the_other():
         assert [machine.names() for machine in machines] == [[], []]
 
 
-def idle(rank, victims):
-    comm = dist.group.WORLD.comm
-    dist.barrier()
-    harness.report("idle")
-    while not comm.is_broken:
-        time.sleep(0.001)
-    with pytest.raises(shmring.PeerLostError) as caught:
-        dist.barrier()
-    assert caught.value.rank in victims
-
-
-def kill_idle_ranks(gang, victims):
-    gang.wait_for("idle")
-    for victim in victims:
-        gang.kill(victim)
-    return gang.outcomes()
-
-
-@pytest.mark.parametrize("victims", [[1], [0, 1], [2, 3]], ids=str)
-def test_a_killed_rank_or_machine_is_known_to_the_other_without_a_call(victims):
-    with two_machines("256m") as machines:
-        outcomes = kill_idle_ranks(start(machines, idle, victims), victims)
-        assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
-        assert [machine.names() for machine in machines] == [[], []]
-
-
 def unplugged(rank):
     x = torch.ones(10)
     dist.all_reduce(x)
@@ -134,27 +108,6 @@ def test_a_cable_that_is_pulled_is_a_timeout_that_names_ranks_of_the_other_side(
         assert [machine.names() for machine in machines] == [[], []]
 
 
-def unplugged_without_a_timeout(rank):
-    x = torch.ones(10)
-    dist.all_reduce(x)
-    dist.group.WORLD.set_timeout(timedelta(days=1))
-    harness.report("ready")
-    with pytest.raises(shmring.PeerLostError) as caught:
-        for _ in range(1_000_000_000):
-            dist.all_reduce(x)
-    assert caught.value.rank // RANKS_EACH != rank // RANKS_EACH
-
-
-@pytest.mark.long
-def test_a_cable_that_is_pulled_is_noticed_without_a_timeout():
-    """After half a minute, by the kernel's probes."""
-    with two_machines("256m") as machines:
-        gang = start(machines, unplugged_without_a_timeout)
-        gang.wait_for("ready")
-        machines[0].run("ip", "link", "set", CABLE, "down")
-        gang.results()
-
-
 def comes_late(rank):
     x = torch.full((1000,), rank + 1.0)
     dist.all_reduce(x)
@@ -173,16 +126,3 @@ def test_a_node_that_comes_late_is_awaited():
         pids = [machine.pid for machine in machines]
         harness.start_processes(N, on_machines_one_late, pids, comes_late).results()
         assert [machine.names() for machine in machines] == [[], []]
-
-
-def test_a_machine_with_addresses_that_do_not_lead_there():
-    """Those of another device, of a network that the other machine has, too, and of its name."""
-    with two_machines("256m") as machines:
-        for machine in machines:
-            machine.run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there")
-            machine.run("ip", "address", "add", "10.9.9.1/24", "dev", "here")
-            machine.run("ip", "address", "add", "fd00::1/64", "dev", "here", "nodad")
-            for device in ("here", "there"):
-                machine.run("ip", "link", "set", device, "up")
-        outcomes = kill_idle_ranks(start(machines, idle, [2]), [2])
-        assert all(outcome.ok or outcome.rank == 2 for outcome in outcomes), outcomes

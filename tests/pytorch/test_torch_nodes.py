@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.harness import report
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
 from support.torch_groups import run_group, start_group
@@ -201,27 +200,6 @@ def test_a_death_on_another_node_ends_a_wait(receives):
     assert outcomes[1].signal == 9
     assert outcomes[0].ok, outcomes[0]
     assert outcomes[2].ok, outcomes[2]
-
-
-def notices_without_a_call(rank, victims):
-    comm = dist.group.WORLD.comm
-    dist.barrier()
-    report("idle")
-    while not comm.is_broken:
-        time.sleep(0.001)
-    with pytest.raises(shmring.PeerLostError) as caught:
-        dist.barrier()
-    assert caught.value.rank in victims
-
-
-@pytest.mark.parametrize("victims", [[0], [3], [0, 1], [2, 3]], ids=str)
-def test_a_killed_rank_or_node_is_known_to_ranks_that_make_no_call(victims):
-    gang = start_group(4, notices_without_a_call, victims, labels="aabb")
-    gang.wait_for("idle")
-    for victim in victims:
-        gang.kill(victim)
-    outcomes = gang.outcomes()
-    assert all(outcome.ok or outcome.rank in victims for outcome in outcomes), outcomes
 
 
 def late(rank, tardy):

@@ -201,6 +201,19 @@ def test_functional_messages_one_by_one_together_and_compiled(n):
     run_group(n, functional_messages)
 
 
+def messages_of_gloo(rank):
+    """Torch's own function serves the groups of other backends in a process that has a group of shmring."""
+    gloo = dist.new_group(backend="gloo")
+    ops, other = torch.ops._c10d_functional, 1 - rank
+    x, y = torch.full((3,), float(rank)), torch.empty(3)
+    found = ops.batch_p2p_ops(["isend", "irecv"], [other, other], [0, 0], [x, y], gloo.group_name)
+    return [ops.wait_tensor(one) for one in found][1].tolist()
+
+
+def test_functional_messages_of_other_backends_are_left_to_torch():
+    assert run_group(2, messages_of_gloo) == [[1.0] * 3, [0.0] * 3]
+
+
 def all_to_all_operator(rank):
     """The operator that DTensor calls to shard another dimension, where the mesh's device is not named cpu."""
     n, whole = dist.get_world_size(), torch.arange(36.0).view(6, 6)

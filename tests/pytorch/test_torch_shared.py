@@ -159,12 +159,12 @@ def parameters(rank):
         calls = [
             lambda: shmring.torch.all_reduce_(weight),
             lambda: shmring.torch.all_reduce_(weight.view(-1)[10:-10]),
-            shmring.torch.plan("all_reduce", weight),
+            comm.plan("all_reduce", weight),
             lambda: torch.ops.shmring.all_reduce_(weight, "sum", ""),
             lambda: torch.ops.shmring.all_reduce(weight, "sum", ""),
             lambda: dist.all_reduce(weight),
             lambda: dist.all_reduce(weight, async_op=True).wait(),
-            lambda: shmring.torch.all_gather(weight),
+            lambda: comm.all_gather(weight),
         ]
         counts = []
         for call in calls:

@@ -33,9 +33,9 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [path for path in (str(TESTS), str(TESTS / "stress")) if path not in sys.path]
 
-from mixed import carry_out, draw, pool_of, settings  # noqa: E402
+from mixed import carry_out, draw, settings  # noqa: E402
 from support import harness  # noqa: E402  sets the environment of numerical libraries before NumPy loads
-from support.inputs import NUMPY_DTYPES  # noqa: E402
+from support.inputs import NUMPY_DTYPES, pool_of  # noqa: E402
 
 import shmring  # noqa: E402
 from shmring import leftovers, sweep  # noqa: E402

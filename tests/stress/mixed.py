@@ -4,7 +4,8 @@ A *run* is one communicator with settings of its own and some hundreds of *opera
 operation follows from (seed, run, index), so every rank draws the same one without communication, and any one can be
 drawn alone.
 
-A new kind of operation is a class of three functions, marked ``@kind``:
+Collectives are cases of `support.oracle`, which compares their results. Any other kind of operation is a class of three
+functions, marked ``@kind``:
 
     draw(dice)            its arguments, the same on all ranks: a `Case`
     run(comm, case)       carries it out; returns what this rank got, arrays or None, as a list
@@ -16,17 +17,19 @@ from __future__ import annotations
 import random
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
-from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support import oracle
+from support.drivers import Direct
+from support.inputs import LAYOUTS, NUMPY_DTYPES, cut, lay_out, same_bits
+from support.oracle import differences, reduce_model
 
 from shmring.dtypes import OPS, is_defined
 
-KINDS: dict[str, type] = {}
-POOL = 65_537  # elements of a dtype that inputs are cut from; prime, so that nothing repeats in step with a slot
+KINDS: dict[str, object] = {}
 
 
 def kind(operation):
@@ -60,10 +63,7 @@ class Case(SimpleNamespace):
 
     def content(self, rank, *shape, salt=0):
         """Input of a rank: the same numbers for the same (case, rank, salt) in every process."""
-        pool = pool_of(self.dtype)
-        count = int(np.prod(shape))
-        start = random.Random(f"{self.seed}/{self.run}/{self.index}/{rank}/{salt}").randrange(POOL)
-        return np.resize(np.concatenate([pool[start:], pool[:start]]), count).reshape(shape)
+        return cut(self.dtype, shape, self.seed, self.run, self.index, rank, salt)
 
     def inputs(self, *shape, salt=0):
         """The inputs of all ranks."""
@@ -71,27 +71,7 @@ class Case(SimpleNamespace):
 
     def lay_out(self, x):
         """A copy of ``x`` in the memory layout that was drawn."""
-        if self.layout == "strided":
-            room = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype) if x.ndim else np.zeros((), x.dtype)
-            view = room[..., ::2] if x.ndim else room
-        elif self.layout == "reversed":
-            view = np.empty_like(x)[::-1] if x.ndim else np.empty_like(x)
-        elif self.layout == "unaligned":
-            view = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
-        else:
-            view = np.empty_like(x, order="F" if self.layout == "fortran" else "C")
-        view[...] = x
-        return view
-
-
-_pools: dict[str, np.ndarray] = {}
-
-
-def pool_of(dtype):
-    """Values to cut inputs from."""
-    if dtype not in _pools:
-        _pools[dtype] = values(NUMPY_DTYPES[dtype], POOL, list(NUMPY_DTYPES).index(dtype))
-    return _pools[dtype]
+        return lay_out(x, self.layout)
 
 
 class Dice:
@@ -116,7 +96,7 @@ class Dice:
 
     def layout(self):
         """How arrays lie in memory; most of them plainly."""
-        return self.choose("plain", "plain", "plain", "plain", "strided", "fortran", "reversed", "unaligned")
+        return self.choose("plain", "plain", "plain", "plain", *LAYOUTS)
 
     def dtype(self, op=None):
         """A dtype (that has ``op``)."""
@@ -197,359 +177,60 @@ def carry_out(comm, case):
             assert same_bits(np.asarray(a), np.asarray(b)), f"result {i}: {differences(np.asarray(a), np.asarray(b))}"
 
 
-def differences(a, b):
-    """Where two arrays differ, in a line."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return f"{a.dtype}{a.shape} instead of {b.dtype}{b.shape}"
-    a, b = a.ravel(), b.ravel()
-    unlike = np.flatnonzero([x.tobytes() != y.tobytes() for x, y in zip(a, b, strict=True)])
-    first = unlike[0]
-    return f"{len(unlike)} of {a.size} elements differ, from {first} to {unlike[-1]}: {a[first]} instead of {b[first]}"
+# ---- collectives -----------------------------------------------------------------------------------------------------
 
 
-# ---- reductions ------------------------------------------------------------------------------------------------------
+class Collective:
+    """A case of the oracle, of one kind, with or without counts."""
 
+    def __init__(self, name, has_counts):
+        self.name, self.has_counts = name, has_counts
 
-def draw_reduction(dice, blocks=1, **more):
-    """What reductions have in common."""
-    op = dice.choose(*OPS)
-    dtype = dice.dtype(op)
-    count = dice.count(dtype, blocks)
-    return dice.case(op=op, dtype=dtype, count=count, place=dice.choose("in", "out"), layout=dice.layout(), **more)
-
-
-@kind
-class AllReduce:
-    """In place, or into another array, the source untouched."""
-
-    draw = staticmethod(draw_reduction)
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.count))
-        out = None if case.place == "in" else case.lay_out(np.empty_like(x))
-        result = comm.all_reduce(x, out, op=case.op)
-        assert result is (x if out is None else out)
-        return [result, x]
-
-    @staticmethod
-    def model(case, rank):
-        xs = case.inputs(case.count)
-        whole = reduce_model(xs, case.op)
-        return [whole, whole if case.place == "in" else xs[rank]]
-
-
-@kind
-class Reduce:
-    """The root gets it, the others keep what they had."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_reduction(dice, root=dice.root())
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.count))
-        out = case.lay_out(np.empty_like(x)) if case.place == "out" else None
-        return [comm.reduce(x, out, root=case.root, op=case.op), x]
-
-    @staticmethod
-    def model(case, rank):
-        xs = case.inputs(case.count)
-        if rank != case.root:
-            return [None, xs[rank]]
-        whole = reduce_model(xs, case.op)
-        return [whole, whole if case.place == "in" else xs[rank]]
-
-
-@kind
-class ReduceScatter:
-    """In place means into the own block."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_reduction(dice, dice.size)
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.size, case.count))
-        out = x[comm.rank] if case.place == "in" else case.lay_out(np.empty(case.count, x.dtype))
-        return [comm.reduce_scatter(x, out, op=case.op)]
-
-    @staticmethod
-    def model(case, rank):
-        return [reduce_model([x[rank] for x in case.inputs(case.size, case.count)], case.op)]
-
-
-@kind
-class Scan:
-    """Prefixes, with or without the own operand."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_reduction(dice, inclusive=dice.choose(True, False))
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.count))
-        out = None if case.place == "in" else case.lay_out(case.content(comm.rank, case.count, salt=1))
-        return [(comm.scan if case.inclusive else comm.exscan)(x, out, op=case.op)]
-
-    @staticmethod
-    def model(case, rank):
-        xs = case.inputs(case.count)[: rank + case.inclusive]
-        if not xs:  # the first rank of an exclusive scan: left as it was
-            return [case.content(rank, case.count, salt=int(case.place == "out"))]
-        return [reduce_model(xs, case.op)]
-
-
-# ---- movement --------------------------------------------------------------------------------------------------------
-
-
-def draw_movement(dice, blocks=1, **more):
-    """What movements have in common."""
-    dtype = dice.dtype()
-    count = dice.count(dtype, blocks)
-    return dice.case(dtype=dtype, count=count, place=dice.choose("in", "out", "new"), layout=dice.layout(), **more)
-
-
-@kind
-class Broadcast:
-    """Roots differ from one to the next, and a root does not wait."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_movement(dice, root=dice.root())
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.count))
-        return [comm.broadcast(x, root=case.root)]
-
-    @staticmethod
-    def model(case, rank):
-        return [case.content(case.root, case.count)]
-
-
-@kind
-class AllGather:
-    """In place means that the own block stands in the output already."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_movement(dice, dice.size)
-
-    @staticmethod
-    def run(comm, case):
-        x = case.content(comm.rank, case.count)
-        out = None if case.place == "new" else case.lay_out(np.zeros((case.size, case.count), x.dtype))
-        if case.place == "in" and case.layout == "plain":
-            out[comm.rank] = x
-            x = out[comm.rank]
+    def draw(self, dice):
+        """A call at, or beside, a size at which something changes."""
+        has = oracle.KINDS[self.name]
+        op = dice.choose(*OPS) if has.takes_op else "sum"
+        dtype = dice.dtype(op if has.takes_op else None)
+        places = ["in", "out"] if self.name != "broadcast" else ["in"]
+        drawn = {"dtype": dtype, "op": op, "place": dice.choose(*places, *["new"] * has.makes_out)}
+        drawn |= {"layout": dice.layout(), "salt": dice.random.randrange(1 << 30)}
+        drawn["root"] = dice.root() if has.has_root else 0
+        if self.has_counts:
+            drawn |= self.rows(dice, drawn)
         else:
-            x = case.lay_out(x)
-        return [comm.all_gather(x, out)]
+            drawn["count"] = dice.count(dtype, dice.size if has.blocks_in or has.blocks_out else 1)
+        case = oracle.Case(self.name, **drawn)
+        if case.place == "in" and not case.is_plain and not case.may_share_rows():
+            case = replace(case, place="out")
+        return dice.case(call=case)
 
-    @staticmethod
-    def model(case, rank):
-        return [np.stack(case.inputs(case.count))]
+    def rows(self, dice, drawn):
+        """Rows of 0 to 3 dimensions for every rank; of all_to_all, for every pair."""
+        row = dice.choose((), (), (3,), (2, 5), (1,))
+        most = min(dice.nbytes(), 1 << 17) // NUMPY_DTYPES[drawn["dtype"]].itemsize // int(np.prod(row))
+        most //= dice.choose(1, dice.size)
+        counts = dice.counts(most)
+        if self.name == "all_to_all":
+            lines = [dice.counts(max(counts) // dice.size + 1) for _ in range(dice.size)]
+            if drawn["place"] == "in":  # as many from one rank as to it
+                lines = [[lines[min(i, j)][max(i, j)] for j in range(dice.size)] for i in range(dice.size)]
+            counts = tuple(map(tuple, lines))
+        return {"row": row, "counts": counts}
 
+    def run(self, comm, case):
+        """Make the call and compare all that it wrote, or must not."""
+        oracle.check(Direct(comm), case.call)
+        return []
 
-@kind
-class Gather:
-    """The root alone gets something."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_movement(dice, dice.size, root=dice.root())
-
-    @staticmethod
-    def run(comm, case):
-        x = case.content(comm.rank, case.count)
-        out = None
-        if comm.rank == case.root and case.place != "new":
-            out = case.lay_out(np.zeros((case.size, case.count), x.dtype))
-        if out is not None and case.place == "in" and case.layout == "plain":
-            out[comm.rank] = x
-            x = out[comm.rank]
-        else:
-            x = case.lay_out(x)
-        return [comm.gather(x, out, root=case.root)]
-
-    @staticmethod
-    def model(case, rank):
-        return [np.stack(case.inputs(case.count)) if rank == case.root else None]
+    def model(self, case, rank):
+        """Nothing: `oracle.check` has compared."""
+        return []
 
 
-@kind
-class Scatter:
-    """The root alone gives something."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_movement(dice, dice.size, root=dice.root())
-
-    @staticmethod
-    def run(comm, case):
-        if comm.rank != case.root:
-            return [comm.scatter(None, case.lay_out(np.zeros(case.count, pool_of(case.dtype).dtype)), root=case.root)]
-        x = case.lay_out(case.content(comm.rank, case.size, case.count))
-        out = {"in": x[comm.rank], "out": case.lay_out(np.zeros(case.count, x.dtype)), "new": None}[case.place]
-        return [comm.scatter(x, out, root=case.root)]
-
-    @staticmethod
-    def model(case, rank):
-        return [case.content(case.root, case.size, case.count)[rank]]
-
-
-@kind
-class AllToAll:
-    """In place, blocks change places."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_movement(dice, dice.size)
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, case.size, case.count))
-        out = {"in": x, "out": case.lay_out(np.zeros_like(x)), "new": None}[case.place]
-        return [comm.all_to_all(x, out)]
-
-    @staticmethod
-    def model(case, rank):
-        return [np.stack([x[rank] for x in case.inputs(case.size, case.count)])]
-
-
-# ---- blocks that differ ----------------------------------------------------------------------------------------------
-
-
-def draw_counts(dice, **more):
-    """Rows of 0 to 3 dimensions for every rank."""
-    dtype = more.pop("dtype", None) or dice.dtype()
-    row = dice.choose((), (), (3,), (2, 5), (1,))
-    most = min(dice.nbytes(), 1 << 17) // NUMPY_DTYPES[dtype].itemsize // int(np.prod(row)) // dice.choose(1, dice.size)
-    return dice.case(dtype=dtype, row=row, counts=dice.counts(most), place=dice.choose("in", "out", "new"),
-                     layout=dice.layout(), **more)
-
-
-def own_rows(case, rank):
-    """Where the rows of a rank lie among those of all."""
-    begin = sum(case.counts[:rank])
-    return slice(begin, begin + case.counts[rank])
-
-
-@kind
-class AllGatherCounts:
-    """Everyone gets the rows of all; or the root alone."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_counts(dice, root=dice.choose(None, None, dice.root()))
-
-    @staticmethod
-    def run(comm, case):
-        x = case.content(comm.rank, case.counts[comm.rank], *case.row)
-        out = None
-        if case.place != "new" and case.root in (None, comm.rank):
-            out = case.lay_out(np.zeros((sum(case.counts), *case.row), x.dtype))
-        if out is not None and case.place == "in" and case.layout == "plain":
-            out[own_rows(case, comm.rank)] = x
-            x = out[own_rows(case, comm.rank)]
-        else:
-            x = case.lay_out(x)
-        if case.root is None:
-            return [comm.all_gather(x, out, counts=case.counts)]
-        return [comm.gather(x, out, root=case.root, counts=case.counts)]
-
-    @staticmethod
-    def model(case, rank):
-        if case.root not in (None, rank):
-            return [None]
-        return [np.concatenate([case.content(r, n, *case.row) for r, n in enumerate(case.counts)])]
-
-
-@kind
-class ScatterCounts:
-    """The root deals out rows."""
-
-    @staticmethod
-    def draw(dice):
-        return draw_counts(dice, root=dice.root())
-
-    @staticmethod
-    def run(comm, case):
-        own = np.zeros((case.counts[comm.rank], *case.row), pool_of(case.dtype).dtype)
-        if comm.rank != case.root:
-            return [comm.scatter(None, case.lay_out(own), root=case.root, counts=case.counts)]
-        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
-        out = {"in": x[own_rows(case, comm.rank)], "out": case.lay_out(own), "new": None}[case.place]
-        if case.place == "in" and case.layout != "plain":
-            out = None  # a view of what is not contiguous stands for no block of its copy
-        return [comm.scatter(x, out, root=case.root, counts=case.counts)]
-
-    @staticmethod
-    def model(case, rank):
-        return [case.content(case.root, sum(case.counts), *case.row)[own_rows(case, rank)]]
-
-
-@kind
-class ReduceScatterCounts:
-    """Everyone gets the sum of its rows."""
-
-    @staticmethod
-    def draw(dice):
-        op = dice.choose(*OPS)
-        return draw_counts(dice, op=op, dtype=dice.dtype(op))
-
-    @staticmethod
-    def run(comm, case):
-        x = case.lay_out(case.content(comm.rank, sum(case.counts), *case.row))
-        own = x[own_rows(case, comm.rank)]
-        out = {"in": own, "out": case.lay_out(np.zeros_like(own)), "new": None}[case.place]
-        if case.place == "in" and case.layout != "plain":
-            out = None
-        return [comm.reduce_scatter(x, out, op=case.op, counts=case.counts)]
-
-    @staticmethod
-    def model(case, rank):
-        return [reduce_model(case.inputs(sum(case.counts), *case.row), case.op)[own_rows(case, rank)]]
-
-
-@kind
-class AllToAllCounts:
-    """Each pair has its own number of rows; the receiver knows it or not."""
-
-    @staticmethod
-    def draw(dice):
-        case = draw_counts(dice, knows=dice.choose(True, False))
-        most = max(case.counts)
-        case.matrix = tuple(dice.counts(most // case.size + 1) for _ in range(case.size))
-        if case.place == "in":
-            case.matrix = tuple(
-                tuple(case.matrix[min(i, j)][max(i, j)] for j in range(case.size)) for i in range(case.size)
-            )
-        return case
-
-    @staticmethod
-    def run(comm, case):
-        sent, got = case.matrix[comm.rank], tuple(line[comm.rank] for line in case.matrix)
-        x = case.lay_out(case.content(comm.rank, sum(sent), *case.row))
-        out = None
-        if case.place == "in":
-            out = x
-        elif case.place == "out":
-            out = case.lay_out(np.zeros((sum(got), *case.row), x.dtype))
-        knows = case.knows or case.place == "in"
-        return [comm.all_to_all(x, out, counts=sent, out_counts=got if knows else None)]
-
-    @staticmethod
-    def model(case, rank):
-        blocks = []
-        for r, line in enumerate(case.matrix):
-            begin = sum(line[:rank])
-            blocks.append(case.content(r, sum(line), *case.row)[begin : begin + line[rank]])
-        return [np.concatenate(blocks)]
+for _name, _has in oracle.KINDS.items():
+    KINDS[_name] = Collective(_name, False)
+    if _has.takes_counts:
+        KINDS[f"{_name} counts"] = Collective(_name, True)
 
 
 @kind
@@ -594,18 +275,10 @@ class Burst:
 
     @staticmethod
     def model(case, rank):
-        wanted = []
-        for i in range(case.times):
-            xs = case.inputs(case.count, salt=i)
-            if case.way == "broadcast":
-                wanted.append(xs[case.root])
-            elif case.way == "gather":
-                wanted.append(np.stack(xs) if rank == case.root else None)
-            elif case.way == "reduce":
-                wanted.append(reduce_model(xs, "bxor") if rank == case.root else None)
-            else:
-                wanted.append(reduce_model(xs[: rank + 1] if case.way == "scan" else xs, "bxor"))
-        return wanted
+        return [
+            oracle.result(case.way, case.inputs(case.count, salt=i), rank, root=case.root, op="bxor")
+            for i in range(case.times)
+        ]
 
 
 # ---- point to point --------------------------------------------------------------------------------------------------
@@ -617,9 +290,9 @@ class Shift:
 
     @staticmethod
     def draw(dice):
-        case = draw_movement(dice, by=dice.random.randrange(dice.size))
-        case.tag = dice.choose(0, 1, 2**31 - 1)
-        return case
+        dtype = dice.dtype()
+        return dice.case(dtype=dtype, count=dice.count(dtype), layout=dice.layout(),
+                         by=dice.random.randrange(dice.size), tag=dice.choose(0, 1, 2**31 - 1))
 
     @staticmethod
     def run(comm, case):
@@ -698,9 +371,10 @@ class Asynchronous:
     def model(case, rank):
         wanted = []
         for i, count in enumerate(case.counts):
+            kind = ("all_reduce", "all_gather", "broadcast")[i % 3]
+            counts = [count] * case.size
             xs = case.inputs(count, salt=i)
-            whole = (reduce_model(xs, "bxor"), np.concatenate(xs), xs[case.root])[i % 3]
-            wanted.append(whole)
+            wanted.append(oracle.result(kind, xs, rank, root=case.root, op="bxor", counts=counts))
         return [*wanted[:: case.order], reduce_model(case.inputs(3, salt=99), "min")]
 
 
@@ -776,6 +450,14 @@ class Many:
         return [reduce_model(list(xs), case.op) for xs in zip(*ranks, strict=True)]
 
 
+def draw_reduction(dice, blocks=1, **more):
+    """What reductions have in common."""
+    op = dice.choose(*OPS)
+    dtype = dice.dtype(op)
+    count = dice.count(dtype, blocks)
+    return dice.case(op=op, dtype=dtype, count=count, place=dice.choose("in", "out"), layout=dice.layout(), **more)
+
+
 @kind
 class Planned:
     """One plan, several times, with other contents each time; only some of the ranks use it."""
@@ -786,7 +468,7 @@ class Planned:
 
     @staticmethod
     def run(comm, case):
-        x = np.zeros(case.count, pool_of(case.dtype).dtype)
+        x = np.zeros(case.count, NUMPY_DTYPES[case.dtype])
         out = np.zeros_like(x)
         plan = comm.plan("all_reduce", x, out, op=case.op)
         got = []
@@ -820,7 +502,7 @@ class Shared:
     @staticmethod
     def run(comm, case):
         shape = (comm.size, case.count) if case.way == "gather" else (case.count,)
-        dtype = pool_of(case.dtype).dtype
+        dtype = NUMPY_DTYPES[case.dtype]
         n, begin = int(np.prod(shape)), case.begins[comm.rank]
         whole = [np.empty(n + 7, dtype) if case.moved else comm.empty((n + 7,), dtype) for _ in range(2)]
         with comm.share(*whole) if case.moved else nullcontext():
@@ -846,10 +528,8 @@ class Shared:
 
     @staticmethod
     def model(case, rank):
-        xs = case.inputs(case.count)
-        if case.way == "gather":
-            return np.stack(xs)
-        return xs[case.root] if case.way == "broadcast" else reduce_model(xs, case.op)
+        kind = {"gather": "all_gather", "broadcast": "broadcast"}.get(case.way, "all_reduce")
+        return oracle.result(kind, case.inputs(case.count), rank, root=case.root, op=case.op)
 
 
 @kind
@@ -907,11 +587,6 @@ class Folded:
                          layout=dice.layout())
 
     @staticmethod
-    def fold(xs):
-        """What it must give."""
-        return reduce(np.subtract, xs)
-
-    @staticmethod
     def run(comm, case):
         blocks = (case.size,) if case.way == "reduce_scatter" else ()
         x = case.lay_out(case.content(comm.rank, *blocks, case.count))
@@ -920,9 +595,6 @@ class Folded:
 
     @staticmethod
     def model(case, rank):
-        if case.way == "reduce_scatter":
-            return [Folded.fold([x[rank] for x in case.inputs(case.size, case.count)])]
-        xs = case.inputs(case.count)
-        if case.way == "scan":
-            xs = xs[: rank + 1]
-        return [None] if case.way == "reduce" and rank != case.root else [Folded.fold(xs)]
+        blocks = (case.size,) if case.way == "reduce_scatter" else ()
+        xs = case.inputs(*blocks, case.count)
+        return [oracle.result(case.way, xs, rank, root=case.root, op=lambda xs: reduce(np.subtract, xs))]

@@ -34,21 +34,25 @@ typedef struct job {
     char text[1024];
 } job;
 
-static int run_plan(job *j) {
-    shmring_plan *plan;
+static shmring_call call_of(const job *j, int kind) {
     shmring_call call;
-    int code, released;
     memset(&call, 0, sizeof(call));
     call.struct_size = sizeof(call);
-    call.kind = j->root < 0 ? SHMRING_KIND_ALL_REDUCE : SHMRING_KIND_REDUCE;
-    call.kind = j->key ? (int)j->key : call.kind;
+    call.kind = kind;
     call.dtype = j->dtype;
     call.op = j->op;
     call.root = j->root;
-    call.x = j->x;
+    call.x = kind == SHMRING_KIND_BROADCAST ? j->out : j->x;
     call.out = j->out;
     call.count = j->count;
     call.timeout_ns = j->timeout_ns;
+    return call;
+}
+
+static int run_plan(job *j) {
+    shmring_plan *plan;
+    shmring_call call = call_of(j, j->key ? (int)j->key : j->root < 0 ? SHMRING_KIND_ALL_REDUCE : SHMRING_KIND_REDUCE);
+    int code, released;
     code = j->api->plan_make(j->comm, &call, &plan);
     if (code) return code;
     for (int64_t i = 0; i < j->times && !code; ++i) code = j->api->plan_run(plan);
@@ -56,22 +60,24 @@ static int run_plan(job *j) {
     return code ? code : released;
 }
 
+/* By the functions of the header, which are those that C programs call. */
 static int collective(job *j) {
-    const shmring_api *api = j->api;
+    const shmring_api *a = j->api;
+    shmring_comm *c = j->comm;
+    int64_t n = j->count, limit = j->timeout_ns;
+    int dtype = j->dtype, op = j->op, root = j->root;
     switch (j->what) {
-    case SHMRING_KIND_BARRIER: return api->barrier(j->comm, j->timeout_ns);
-    case SHMRING_KIND_ALL_REDUCE: return api->all_reduce(j->comm, j->x, j->out, j->count, j->dtype, j->op, j->timeout_ns);
-    case SHMRING_KIND_REDUCE:
-        return api->reduce(j->comm, j->x, j->out, j->count, j->dtype, j->op, j->root, j->timeout_ns);
-    case SHMRING_KIND_BROADCAST: return api->broadcast(j->comm, j->out, j->count, j->dtype, j->root, j->timeout_ns);
-    case SHMRING_KIND_ALL_GATHER: return api->all_gather(j->comm, j->x, j->out, j->count, j->dtype, j->timeout_ns);
-    case SHMRING_KIND_REDUCE_SCATTER:
-        return api->reduce_scatter(j->comm, j->x, j->out, j->count, j->dtype, j->op, j->timeout_ns);
-    case SHMRING_KIND_GATHER: return api->gather(j->comm, j->x, j->out, j->count, j->dtype, j->root, j->timeout_ns);
-    case SHMRING_KIND_SCATTER: return api->scatter(j->comm, j->x, j->out, j->count, j->dtype, j->root, j->timeout_ns);
-    case SHMRING_KIND_ALL_TO_ALL: return api->all_to_all(j->comm, j->x, j->out, j->count, j->dtype, j->timeout_ns);
-    case SHMRING_KIND_SCAN: return api->scan(j->comm, j->x, j->out, j->count, j->dtype, j->op, j->timeout_ns);
-    default: return api->exscan(j->comm, j->x, j->out, j->count, j->dtype, j->op, j->timeout_ns);
+    case SHMRING_KIND_BARRIER: return shmring_barrier(a, c, limit);
+    case SHMRING_KIND_ALL_REDUCE: return shmring_all_reduce(a, c, j->x, j->out, n, dtype, op, limit);
+    case SHMRING_KIND_REDUCE: return shmring_reduce(a, c, j->x, j->out, n, dtype, op, root, limit);
+    case SHMRING_KIND_BROADCAST: return shmring_broadcast(a, c, j->out, n, dtype, root, limit);
+    case SHMRING_KIND_ALL_GATHER: return shmring_all_gather(a, c, j->x, j->out, n, dtype, limit);
+    case SHMRING_KIND_REDUCE_SCATTER: return shmring_reduce_scatter(a, c, j->x, j->out, n, dtype, op, limit);
+    case SHMRING_KIND_GATHER: return shmring_gather(a, c, j->x, j->out, n, dtype, root, limit);
+    case SHMRING_KIND_SCATTER: return shmring_scatter(a, c, j->x, j->out, n, dtype, root, limit);
+    case SHMRING_KIND_ALL_TO_ALL: return shmring_all_to_all(a, c, j->x, j->out, n, dtype, limit);
+    case SHMRING_KIND_SCAN: return shmring_scan(a, c, j->x, j->out, n, dtype, op, limit);
+    default: return shmring_exscan(a, c, j->x, j->out, n, dtype, op, limit);
     }
 }
 

@@ -1,7 +1,7 @@
 """The C table from Cython, for tests: as a user's module has it."""
 
 from shmring.capi cimport (SHMRING_ANY_TAG, SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_SUM, shmring_api,
-                           shmring_comm, shmring_import, shmring_message)
+                           shmring_comm, shmring_import, shmring_message, shmring_all_reduce)
 
 cdef const shmring_api *api = shmring_import()
 
@@ -19,7 +19,7 @@ def all_reduce_and_shift(comm, double[::1] x, double[::1] out):
                                 SHMRING_FLOAT64, (rank + size - 1) % size, SHMRING_ANY_TAG, SHMRING_DEFAULT_TIMEOUT,
                                 &message)
             if code == 0:
-                code = api.all_reduce(handle, &x[0], &x[0], x.shape[0], SHMRING_FLOAT64, SHMRING_SUM,
+                code = shmring_all_reduce(api, handle, &x[0], &x[0], x.shape[0], SHMRING_FLOAT64, SHMRING_SUM,
                                       SHMRING_DEFAULT_TIMEOUT)
     error = None if code == 0 else (code, api.last_error().text.decode())
     api.comm_release(handle)

@@ -6,9 +6,9 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t
 from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
-                           shmring_call, shmring_comm, shmring_import, shmring_plan)
-from shmring.collective.base cimport CollectiveBase
+                           shmring_call, shmring_comm, shmring_import, shmring_plan, shmring_all_reduce)
 from shmring.collective.schedule cimport fill_eager
+from shmring.communicator cimport Communicator
 from shmring.engine.eager cimport eager_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
@@ -29,7 +29,7 @@ cdef class Loops:
     cdef Engine engine
     cdef double x
 
-    def __cinit__(self, CollectiveBase comm not None):
+    def __cinit__(self, Communicator comm not None):
         cdef shmring_call call
         memset(&call, 0, sizeof(call))
         call.struct_size = sizeof(call)
@@ -48,7 +48,7 @@ cdef class Loops:
         cdef int64_t failures = 0
         with nogil:
             for _ in range(times):
-                failures += api.all_reduce(self.handle, &self.x, &self.x, 1, SHMRING_FLOAT64, SHMRING_SUM,
+                failures += shmring_all_reduce(api, self.handle, &self.x, &self.x, 1, SHMRING_FLOAT64, SHMRING_SUM,
                                            SHMRING_DEFAULT_TIMEOUT) != 0
         return failures
 
@@ -70,6 +70,6 @@ cdef class Loops:
                        find_kernel(SHMRING_SUM, SHMRING_FLOAT64), &request)
             failures = not self.engine.enter_free()
             for _ in range(times if failures == 0 else 0):
-                failures += self.engine.exchange_free(&request, -1) != 0
+                failures += self.engine.run_free(&request, None, NULL, -1) != 0
             self.engine.leave_free()
         return failures

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from shmring.engine.account import standings
-from shmring.engine.inspect import LOOK_NBYTES, look
+from shmring.observe.account import standings
+from shmring.observe.look import LOOK_NBYTES, look
 
 
 def waiting_ranks(comm):

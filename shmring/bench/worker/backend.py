@@ -24,8 +24,9 @@ class Backend:
     calls_in_statement = 1
 
     def __init__(self, task: dict, barrier, rank: int) -> None:
-        self.rank, self.size = rank, task["size"]
+        self.rank, self.size, self.barrier = rank, task["size"], barrier
         self.names: dict[str, Any] = {}
+        self.trips: list[int] = []  # nanoseconds, of statements that time each round trip
 
     def empty(self, count: int, dtype: np.dtype) -> np.ndarray:
         """Memory as users of this library allocate it."""
@@ -33,14 +34,21 @@ class Backend:
 
     def statement(self, problem) -> str:
         """The statement of this rank; stores its arrays in ``names``."""
-        if problem.op not in self.calls:
-            raise Unsupported(f"has no {problem.op}")
         self.names.update(x=problem.x, y=problem.y, partner=problem.partner)
         if problem.op == "ping_pong" and problem.partner is None:
             return "pass"
-        call = self.calls[problem.op]
-        odd_one_out = self.rank % 2 if problem.op == "ping_pong" else bool(self.rank)
-        return call if isinstance(call, str) else call[odd_one_out]
+        return self._of_rank(self.calls, problem)
+
+    def checked(self, problem, statement: str) -> str:
+        """The statement that stores its result in the arrays, to be compared; the timed one, if that does."""
+        return statement
 
     def close(self) -> None:
         """Shut down; no call is in progress."""
+
+    def _of_rank(self, calls: Mapping[str, str | tuple[str, str]], problem) -> str:
+        if problem.op not in calls:
+            raise Unsupported(f"has no {problem.op}")
+        call = calls[problem.op]
+        is_second = self.rank % 2 if problem.op == "ping_pong" else bool(self.rank)
+        return call if isinstance(call, str) else call[is_second]

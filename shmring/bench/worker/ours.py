@@ -14,16 +14,20 @@ from .backend import Unsupported
 if TYPE_CHECKING:  # an older shmring, which another interpreter may have, has no such module
     from shmring.shared.share import Shared
 
-CALLS: dict[str, str | tuple[str, str]] = {
-    "all_reduce": "comm.all_reduce(x)",
-    "reduce": "comm.reduce(x)",
-    "broadcast": "comm.broadcast(x)",
-    "all_gather": "comm.all_gather(x, y)",
-    "gather": ("comm.gather(x, y)", "comm.gather(x)"),
-    "reduce_scatter": "comm.reduce_scatter(x, y)",
-    "scatter": ("comm.scatter(x, y)", "comm.scatter(None, y)"),
-    "all_to_all": "comm.all_to_all(x, y)",
-    "barrier": "comm.barrier()",
+# The arguments of each collective, on rank 0 and on the others.
+ARGUMENTS = {
+    "all_reduce": ("x", "x"),
+    "reduce": ("x", "x"),
+    "broadcast": ("x", "x"),
+    "all_gather": ("x, y", "x, y"),
+    "gather": ("x, y", "x"),
+    "reduce_scatter": ("x, y", "x, y"),
+    "scatter": ("x, y", "None, y"),
+    "all_to_all": ("x, y", "x, y"),
+    "barrier": ("", ""),
+}
+CALLS: dict[str, tuple[str, str]] = {
+    **{op: (f"comm.{op}({first})", f"comm.{op}({other})") for op, (first, other) in ARGUMENTS.items()},
     "ping_pong": ("comm.send(x, partner); comm.recv(y, partner)", "comm.recv(y, partner); comm.send(x, partner)"),
 }
 BY_RANK = {"reduce_scatter": "x", "scatter": "x", "all_gather": "y", "gather": "y", "all_to_all": "xy"}
@@ -67,8 +71,8 @@ class Backend(Base):
                 self.names[name] = self.names[name].view(ml_dtypes.bfloat16)
         if self._kind != "plan":
             return statement
-        arguments = statement.partition("(")[2].rstrip(")")
-        self.names["plan"] = eval(f"comm.plan({op!r}, {arguments})".replace(", )", ")"), self.names)
+        arguments = ARGUMENTS[op][bool(self.rank)].split(", ")
+        self.names["plan"] = self.comm.plan(op, *(self.names.get(name) for name in arguments if name))
         return "plan()"
 
     def close(self) -> None:

@@ -23,8 +23,17 @@ SHAPES = {
     "all_to_all": (WHOLE, WHOLE),
     "ping_pong": (WHOLE, WHOLE),
     "barrier": (NONE, NONE),
+    # Of channels, between two ranks: the first sends.
+    "message": (WHOLE, WHOLE),
+    "array": (WHOLE, WHOLE),
+    "records": (WHOLE, WHOLE),
+    "round_trip": (WHOLE, WHOLE),
+    "think": (WHOLE, WHOLE),
+    "idle": (WHOLE, WHOLE),
+    "death": (WHOLE, WHOLE),
     "copy": (WHOLE, WHOLE),  # for the ceiling only
 }
+ONE_WAY = ("message", "array", "records")
 SPLIT = {op for op, shapes in SHAPES.items() if SHARE in shapes} | {"all_to_all"}
 
 
@@ -88,13 +97,15 @@ class Problem:
             op == "barrier"
             or (op in ("reduce", "gather") and self.rank)
             or (op == "ping_pong" and self.partner is None)
+            or (op in ONE_WAY and not self.rank)
+            or op in ("round_trip", "think", "idle", "death")
         ):
             return None
         if op in ("all_reduce", "reduce"):
             return self._vector(base.sum(axis=0)), self.x
         if op == "broadcast":
             return self._vector(base[0]), self.x
-        if op in ("all_gather", "gather"):
+        if op in ("all_gather", "gather", *ONE_WAY):
             return self._vector(base[0]), self.y
         if op == "scatter":
             return self._vector(base[0])[self._share()], self.y

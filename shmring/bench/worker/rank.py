@@ -66,7 +66,7 @@ class RankServer:
         except Unsupported as reason:
             return {"unsupported": str(reason)}
         self.problem = problem
-        self._add("once", statement)
+        self._add("once", backend.checked(problem, statement))
         wrong = [seed for seed in range(CHECKS) if not self._is_right(problem, seed)]
         problem.settle()
         if rewrite and problem.rewrites:
@@ -80,12 +80,16 @@ class RankServer:
         return {**facts, "right": not wrong}
 
     def slice(self, what: str, warmup: int, times: int) -> dict:
-        """Time ``times`` calls in a row. All ranks start together twice: for the warm-up, and when the clock starts."""
-        timer = self.timers[what]
+        """Time ``times`` calls in a row. All ranks start together twice: for the warm-up, and when the clock starts.
+
+        If calls time round trips themselves, each of these is in the answer.
+        """
+        timer, trips = self.timers[what], self.backend.trips
         self.barrier.wait()
         timer.timeit(warmup)
+        trips.clear()
         self.barrier.wait()
-        return {"ns": timer.timeit(times)}
+        return {"ns": timer.timeit(times), "trips": trips}
 
     def check(self) -> dict:
         """Check the results again after the timed calls."""
@@ -93,6 +97,11 @@ class RankServer:
         right = self._is_right(self.problem, CHECKS)
         self.problem.settle()
         return {"right": right}
+
+    def once(self, what: str, **arguments: float) -> dict:
+        """A measurement that the library's adapter makes by itself."""
+        self.barrier.wait()
+        return getattr(self.backend, what)(**arguments)
 
     def round_trip(self, times: int) -> dict:
         """Nanoseconds of a round trip of one word; for ranks of the ceiling only."""

@@ -1,4 +1,4 @@
-"""Communicators by name: the default one, and those of exported graphs."""
+"""Communicators as compiled graphs refer to them: by number, or by name in exported ones."""
 
 from __future__ import annotations
 
@@ -6,53 +6,10 @@ import weakref
 
 from shmring.communicator import Communicator
 from shmring.jax.functions.registry import Registered
-from shmring.launch.init import init
+from shmring.launch.named import by_name, communicator
 
-_names: dict[str, Registered] = {}  # "" is the default communicator
+_named: dict[str, Registered] = {}  # keeps the entries of the communicators that have names
 _registered: weakref.WeakValueDictionary[int, Registered] = weakref.WeakValueDictionary()  # by id of the communicator
-
-
-def communicator(name: str = "") -> Communicator:
-    """Return the communicator of that name; by default the one that functions without ``comm`` use.
-
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    Communicator
-
-    Raises
-    ------
-    KeyError
-        No communicator has that name.
-    Exception
-        Any error of `shmring.init`, if the default one is made.
-
-    Notes
-    -----
-    The default one is made at its first use by `shmring.init`, from the environment variables of the launcher, unless
-    `set_communicator` has set another; then the call is collective.
-    """
-    return registered(name).comm
-
-
-def set_communicator(comm: Communicator, name: str = "") -> None:
-    """Name a communicator, for functions and for exported graphs; ``""`` makes it the default.
-
-    Parameters
-    ----------
-    comm : Communicator
-        Kept alive until its name is given to another one. Not closed by this module.
-    name : str
-        Stored in exported graphs, so it must be the same on all ranks and in all processes that execute them.
-
-    Notes
-    -----
-    Not collective. Functions that were compiled before keep the communicator that they were compiled with.
-    """
-    _names[name] = registered(comm)
 
 
 def registered(comm: Communicator | Registered | str | None) -> Registered:
@@ -64,17 +21,16 @@ def registered(comm: Communicator | Registered | str | None) -> Registered:
     name = comm or ""
     if not isinstance(name, str):
         raise TypeError(f"comm={comm!r}: must be a shmring.Communicator, its name, or None for the default one")
-    if name not in _names:
-        if name:
-            raise KeyError(f"no communicator is named {name!r}: call shmring.jax.set_communicator(comm, {name!r})")
-        set_communicator(init())
-    return _names[name]
+    entry = _named.get(name)
+    if entry is None or entry.comm is not by_name[name]:
+        entry = _named[name] = registered(communicator(name))
+    return entry
 
 
 def name_of(entry: Registered) -> str:
     """What an exported graph calls a communicator: its name, which all processes that execute the graph must know."""
-    for name, named in _names.items():
-        if named is entry:
+    for name, comm in by_name.items():
+        if comm is entry.comm:
             return name
     raise ValueError(
         f"{entry!r} has no name, by which another process could find it: call "

@@ -10,42 +10,38 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset
 
-from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_ERR_ABORTED, SHMRING_ERR_BAD_ARGUMENT, SHMRING_ERR_CLOSED,
-                           SHMRING_ERR_MESSAGE_TIMEOUT, SHMRING_ERR_MESSAGE_TOO_LONG, SHMRING_ERR_MISMATCH,
-                           SHMRING_ERR_OUT_OF_MEMORY, SHMRING_ERR_PEER_LOST, SHMRING_ERR_TIMEOUT,
-                           SHMRING_KIND_ALL_GATHER, SHMRING_KIND_ALL_REDUCE, SHMRING_KIND_ALL_TO_ALL,
-                           SHMRING_KIND_BARRIER, SHMRING_KIND_EXSCAN, SHMRING_KIND_GATHER,
-                           SHMRING_KIND_REDUCE_SCATTER, SHMRING_KIND_SCAN, SHMRING_KIND_SCATTER, SHMRING_OPAQUE,
-                           SHMRING_UINT8, shmring_api, shmring_comm, shmring_error, shmring_import, shmring_message)
+from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_KIND_BROADCAST, SHMRING_KIND_EXSCAN, SHMRING_OPAQUE,
+                           SHMRING_UINT8, shmring_api, shmring_call, shmring_comm, shmring_error, shmring_import,
+                           shmring_message)
 from shmring.jax.functions.registry cimport acquire, release
 from shmring.jax.functions.xla_ffi cimport (
     XLA_FFI_Buffer, XLA_FFI_CallFrame, XLA_FFI_DataType_S64, XLA_FFI_DataType_TOKEN, XLA_FFI_DataType_U8,
-    XLA_FFI_Error, XLA_FFI_Error_Code_ABORTED, XLA_FFI_Error_Code_DEADLINE_EXCEEDED,
-    XLA_FFI_Error_Code_FAILED_PRECONDITION, XLA_FFI_Error_Code_INTERNAL, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, XLA_FFI_Error_Code_UNAVAILABLE, NDTYPES, dtypes, xla_ffi_describe,
-    xla_ffi_error)
+    XLA_FFI_Error, XLA_FFI_Error_Code_FAILED_PRECONDITION, XLA_FFI_Error_Code_INVALID_ARGUMENT, NDTYPES, dtypes,
+    xla_ffi_describe, xla_ffi_error)
 
 cdef const shmring_api *api = shmring_import()
 
 cdef extern from *:
     """
+    #include "jax/functions/xla_ffi_abi.h"
     #include "shmring/capi.h"
 
     /* Kinds of calls that no plan is made of; the others are those of `enum shmring_collective`. */
     enum { SEND = 101, RECV, SENDRECV, PERMUTE, NKINDS };
 
-    /* What a kind has: an operand and a result, one block of it for each rank; a status; an operation. */
-    enum { X = 1, OUT = 2, X_BLOCKS = 4, OUT_BLOCKS = 8, STATUS = 16, REDUCES = 32, KNOWN = 64 };
+    /* What a kind has: an operand and a result, one block of it for each rank; a status; an operation; a
+     * result on the root alone. */
+    enum { X = 1, OUT = 2, X_BLOCKS = 4, OUT_BLOCKS = 8, STATUS = 16, REDUCES = 32, AT_ROOT = 64, KNOWN = 128 };
     static const int shmring_features[NKINDS] = {
         [SHMRING_KIND_BARRIER] = KNOWN,
         [SHMRING_KIND_ALL_REDUCE] = X | OUT | REDUCES,
-        [SHMRING_KIND_REDUCE] = X | OUT | REDUCES,
+        [SHMRING_KIND_REDUCE] = X | OUT | REDUCES | AT_ROOT,
         [SHMRING_KIND_SCAN] = X | OUT | REDUCES,
         [SHMRING_KIND_EXSCAN] = X | OUT | REDUCES,
         [SHMRING_KIND_REDUCE_SCATTER] = X | OUT | X_BLOCKS | REDUCES,
         [SHMRING_KIND_BROADCAST] = X | OUT,
         [SHMRING_KIND_ALL_GATHER] = X | OUT | OUT_BLOCKS,
-        [SHMRING_KIND_GATHER] = X | OUT | OUT_BLOCKS,
+        [SHMRING_KIND_GATHER] = X | OUT | OUT_BLOCKS | AT_ROOT,
         [SHMRING_KIND_SCATTER] = X | OUT | X_BLOCKS,
         [SHMRING_KIND_ALL_TO_ALL] = X | OUT | X_BLOCKS | OUT_BLOCKS,
         [SEND] = X,
@@ -53,10 +49,24 @@ cdef extern from *:
         [SENDRECV] = X | OUT | STATUS,
         [PERMUTE] = X | OUT,
     };
+
+    static const int shmring_xla_codes[] = {
+        [SHMRING_ERR_BAD_ARGUMENT] = XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        [SHMRING_ERR_CLOSED] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
+        [SHMRING_ERR_PEER_LOST] = XLA_FFI_Error_Code_UNAVAILABLE,
+        [SHMRING_ERR_TIMEOUT] = XLA_FFI_Error_Code_DEADLINE_EXCEEDED,
+        [SHMRING_ERR_MISMATCH] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
+        [SHMRING_ERR_ABORTED] = XLA_FFI_Error_Code_ABORTED,
+        [SHMRING_ERR_OUT_OF_MEMORY] = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+        [SHMRING_ERR_INTERNAL] = XLA_FFI_Error_Code_INTERNAL,
+        [SHMRING_ERR_MESSAGE_TIMEOUT] = XLA_FFI_Error_Code_DEADLINE_EXCEEDED,
+        [SHMRING_ERR_MESSAGE_TOO_LONG] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
+    };
     """
     enum: SEND, PERMUTE, NKINDS
-    enum: X, OUT, X_BLOCKS, OUT_BLOCKS, STATUS, REDUCES
+    enum: X, OUT, X_BLOCKS, OUT_BLOCKS, STATUS, REDUCES, AT_ROOT
     const int *features "shmring_features"
+    const int *xla_codes "shmring_xla_codes"
 
 cdef enum:
     NNUMBERS = 10           # the fields of call_t from `comm` to `nname`
@@ -230,55 +240,29 @@ cdef XLA_FFI_Error *look_up(XLA_FFI_CallFrame *frame, call_t *c) noexcept with g
 # ---- the calls -------------------------------------------------------------------------------------------------------
 
 cdef XLA_FFI_Error *perform(XLA_FFI_CallFrame *frame, call_t *c, shmring_comm *comm) noexcept nogil:
-    cdef int code
     if c.kind == PERMUTE:
         route(c, api.comm_rank(comm))
     if c.kind >= SEND:
         return exchange(frame, c, comm)
-    code = combine(c, comm) if features[c.kind] & REDUCES else move(c, comm)
-    return fail(frame) if code else NULL
+    return fail(frame) if collect(c, comm) else NULL
 
 
-cdef int combine(call_t *c, shmring_comm *comm) noexcept nogil:
-    cdef array_t *x = &c.x
-    cdef array_t *out = &c.out
-    cdef int op = <int> c.op, root = <int> c.root
-    cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
-    if c.kind == SHMRING_KIND_ALL_REDUCE:
-        return api.all_reduce(comm, x.data, out.data, x.count, x.dtype, op, limit)
-    if c.kind == SHMRING_KIND_REDUCE_SCATTER:
-        return api.reduce_scatter(comm, x.data, out.data, out.count, x.dtype, op, limit)
-    if c.kind == SHMRING_KIND_SCAN:
-        return api.scan(comm, x.data, out.data, x.count, x.dtype, op, limit)
-    if c.kind == SHMRING_KIND_EXSCAN:
-        if api.comm_rank(comm) == 0:
-            clear(out)
-        return api.exscan(comm, x.data, out.data, x.count, x.dtype, op, limit)
-    if api.comm_rank(comm) != root:
-        clear(out)
-    return api.reduce(comm, x.data, out.data, x.count, x.dtype, op, root, limit)
-
-
-cdef int move(call_t *c, shmring_comm *comm) noexcept nogil:
-    cdef array_t *x = &c.x
-    cdef array_t *out = &c.out
-    cdef int root = <int> c.root
-    cdef int64_t limit = SHMRING_DEFAULT_TIMEOUT
-    if c.kind == SHMRING_KIND_BARRIER:
-        return api.barrier(comm, limit)
-    if c.kind == SHMRING_KIND_ALL_GATHER:
-        return api.all_gather(comm, x.data, out.data, x.count, x.dtype, limit)
-    if c.kind == SHMRING_KIND_ALL_TO_ALL:
-        return api.all_to_all(comm, x.data, out.data, x.count // c.nranks, x.dtype, limit)
-    if c.kind == SHMRING_KIND_SCATTER:
-        return api.scatter(comm, x.data, out.data, out.count, x.dtype, root, limit)
-    if c.kind == SHMRING_KIND_GATHER:
-        if api.comm_rank(comm) != root:
-            clear(out)
-        return api.gather(comm, x.data, out.data, x.count, x.dtype, root, limit)
-    if api.comm_rank(comm) == root:
-        memcpy(out.data, x.data, x.count * x.itemsize)
-    return api.broadcast(comm, out.data, out.count, out.dtype, root, limit)
+cdef int collect(call_t *c, shmring_comm *comm) noexcept nogil:
+    """A collective; where this rank gets no result, it is zeros."""
+    cdef shmring_call call
+    cdef int rank = api.comm_rank(comm), kind = <int> c.kind
+    memset(&call, 0, sizeof(call))
+    call.struct_size = sizeof(call)
+    call.kind, call.dtype, call.op, call.root = kind, c.x.dtype, <int> c.op, <int> c.root
+    call.x, call.out, call.timeout_ns = c.x.data, c.out.data, SHMRING_DEFAULT_TIMEOUT
+    call.count = c.x.count // c.nranks if features[kind] & X_BLOCKS else c.x.count
+    if kind == SHMRING_KIND_BROADCAST:
+        if rank == call.root:
+            memcpy(c.out.data, c.x.data, c.x.count * c.x.itemsize)
+        call.x = c.out.data
+    elif (features[kind] & AT_ROOT and rank != call.root) or (kind == SHMRING_KIND_EXSCAN and rank == 0):
+        clear(&c.out)
+    return api.collective(comm, &call)
 
 
 cdef inline void clear(array_t *a) noexcept nogil:
@@ -341,25 +325,5 @@ cdef XLA_FFI_Error *fail(XLA_FFI_CallFrame *frame) noexcept nogil:
     """The last error of this thread, with the name of the exception that the method would raise."""
     cdef char text[1280]
     cdef const shmring_error *last = api.last_error()
-    cdef int code = XLA_FFI_Error_Code_INTERNAL
-    cdef const char *name = b""
-    if last.code == SHMRING_ERR_BAD_ARGUMENT:
-        code, name = XLA_FFI_Error_Code_INVALID_ARGUMENT, b"ValueError: "
-    elif last.code == SHMRING_ERR_CLOSED:
-        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"ClosedError: "
-    elif last.code == SHMRING_ERR_PEER_LOST:
-        code, name = XLA_FFI_Error_Code_UNAVAILABLE, b"PeerLostError: "
-    elif last.code == SHMRING_ERR_TIMEOUT:
-        code, name = XLA_FFI_Error_Code_DEADLINE_EXCEEDED, b"CollectiveTimeoutError: "
-    elif last.code == SHMRING_ERR_MESSAGE_TIMEOUT:
-        code, name = XLA_FFI_Error_Code_DEADLINE_EXCEEDED, b"MessageTimeoutError: "
-    elif last.code == SHMRING_ERR_MISMATCH:
-        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"MismatchError: "
-    elif last.code == SHMRING_ERR_ABORTED:
-        code, name = XLA_FFI_Error_Code_ABORTED, b"AbortedError: "
-    elif last.code == SHMRING_ERR_MESSAGE_TOO_LONG:
-        code, name = XLA_FFI_Error_Code_FAILED_PRECONDITION, b"MessageTooLongError: "
-    elif last.code == SHMRING_ERR_OUT_OF_MEMORY:
-        code, name = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, b"MemoryError: "
-    snprintf(text, sizeof(text), b"%s%s", name, last.text)
-    return xla_ffi_error(frame, code, text)
+    snprintf(text, sizeof(text), b"%s: %s", last.name, last.text)
+    return xla_ffi_error(frame, xla_codes[last.code], text)

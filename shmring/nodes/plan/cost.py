@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from shmring.nodes.plan.build import PIECE_NBYTES
 from shmring.nodes.plan.layout import Layout, cut
 
 
@@ -26,8 +25,7 @@ class Network(NamedTuple):
 
 class Cost(NamedTuple):
     """``rounds``: messages one after the other. ``total``: bytes between nodes, of all. ``busiest``: bytes that the
-    busiest node receives or sends, and where the algorithm is pipelined what the first piece adds on its way.
-    ``added``: bytes that one rank adds."""
+    busiest node receives or sends. ``added``: bytes that one rank adds."""
 
     rounds: int
     total: int
@@ -45,8 +43,7 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 @lru_cache(maxsize=1024)
 def choose(kind: str, layout: Layout, nbytes: int, merged: bool, network: Network = TYPICAL) -> str:
     """The algorithm for a reduction of vectors of ``nbytes``."""
-    algorithms = ("gather", "direct") if merged else ("gather", "direct", "chain")
-    return min(algorithms, key=lambda one: network.seconds(cost(kind, layout, nbytes, one, merged)))
+    return min(("gather", "direct"), key=lambda one: network.seconds(cost(kind, layout, nbytes, one, merged)))
 
 
 def cost(kind: str, layout: Layout, nbytes: int, algorithm: str, merged: bool = False) -> Cost:
@@ -56,8 +53,6 @@ def cost(kind: str, layout: Layout, nbytes: int, algorithm: str, merged: bool = 
     """
     n = len(layout)
     rows = [1 if merged else len(ranks) for ranks in layout.nodes]
-    if algorithm == "chain":
-        return _cost_of_chain(kind, layout, nbytes)
     if algorithm == "gather" and kind != "reduce":
         busiest = max(sum(rows) - min(rows), (n - 1) * max(rows)) * nbytes
         return Cost(1, (n - 1) * sum(rows) * nbytes, busiest, sum(rows) * nbytes)
@@ -76,21 +71,3 @@ def cost(kind: str, layout: Layout, nbytes: int, algorithm: str, merged: bool = 
     into = [one + nbytes - part for one, part in zip(into, parts, strict=True)]
     out = [one + (n - 1) * part for one, part in zip(out, parts, strict=True)]
     return Cost(2, sum(into), max(into + out), added)
-
-
-def _cost_of_chain(kind: str, layout: Layout, nbytes: int) -> Cost:
-    n, links = len(layout), len(layout.runs) - 1
-    visits = max(sum(node == one for node, _ in layout.runs) for one in range(n))
-    piece = min(PIECE_NBYTES * layout.nleaders, nbytes)
-    added = max(map(len, layout.nodes)) * nbytes // layout.nleaders
-    ends_at = layout.runs[-1][0]
-    if kind == "all_reduce":
-        through = max(visits, 1) * nbytes + (nbytes if n > 2 else 0)
-        return Cost(links + n - 1, (links + n - 1) * nbytes, through + (links + n - 2) * piece, added)
-    if kind == "reduce":
-        more = 0 if ends_at == 0 else 1
-        busiest = visits * nbytes + (links + more - 1) * piece
-        return Cost(links + more, (links + more) * nbytes, busiest, added)
-    home = sum(len(ranks) for node, ranks in enumerate(layout.nodes) if node != ends_at)
-    total = links * nbytes + nbytes * home // layout.size
-    return Cost(n * links + n - 1, total, visits * nbytes + links * n * min(piece, nbytes // n), added)

@@ -1,15 +1,14 @@
 """Plans of the collectives that reduce over several nodes.
 
-Three algorithms, chosen by `shmring.nodes.plan.choose`:
+Two algorithms, chosen by `shmring.nodes.plan.choose`:
 
 - *gather*: one rank of each node gets the vectors of all ranks and reduces them. One message between nodes.
 - *direct*: each node reduces one part of the vector, which all others send to it. Two messages one after the other;
   pipelined in pieces.
-- *chain*: a partial result goes from node to node, which adds its ranks, and the result returns; pipelined in pieces.
 
 By default operands are added in the order of all ranks, so the result has the bits of one machine: what is sent is the
-vectors of single ranks (gather, direct) or a sum of all ranks before (chain). With ``merged`` each node first adds its
-own ranks, and the nodes exchange one vector each.
+vectors of single ranks. With ``merged`` each node first adds its own ranks, and the nodes exchange one vector each.
+A scan is a chain: a sum of all ranks before goes from node to node.
 """
 
 from __future__ import annotations
@@ -46,12 +45,9 @@ def all_reduce(layout: Layout, rank: int, count: int, itemsize: int, algorithm: 
     own = out.split(rails)[b.local]
     rows = _rail_rows(b, Span(X, 0, count), rails, merged)
     b.is_after = True
-    if algorithm == "chain":
-        _chain(b, rows, own, range(len(layout)))
-    else:
-        parts = cut(own.count, len(layout))
-        if _has_rail(b):
-            _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], own.split(parts), returns=True)
+    parts = cut(own.count, len(layout))
+    if _has_rail(b):
+        _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], own.split(parts), returns=True)
     b.local_call("all_gather", own, out, counts=rails)
     return b.plan(algorithm)
 
@@ -71,14 +67,11 @@ def reduce(
     own = out if rank == root and b.is_alone else b.temp("own", rails[b.local] if is_home else 0)
     rows = _rail_rows(b, Span(X, 0, count), rails, merged)
     b.is_after = True
-    if algorithm == "chain":
-        _chain(b, rows, own, [home])
-    else:
-        parts = [0] * len(layout)
-        parts[home] = rails[b.local]
-        if _has_rail(b):
-            targets = [own if node == home else own.part(0, 0) for node in range(len(layout))]
-            _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], targets, returns=False)
+    parts = [0] * len(layout)
+    parts[home] = rails[b.local]
+    if _has_rail(b):
+        targets = [own if node == home else own.part(0, 0) for node in range(len(layout))]
+        _fold_direct(b, Rows(b, merged), [row.split(parts) for row in rows], targets, returns=False)
     if is_home:
         b.local_call("gather", own, out if rank == root else None, root=first, counts=rails)
     return b.plan(algorithm)
@@ -106,21 +99,15 @@ def reduce_scatter(
     is_own = rails[b.node] == ours  # each rank of the node adds what it is to get
     is_one = all(rail[0] == count for rail, count in zip(rails, counts, strict=True))  # one rail has everything
     mine = own if is_own else b.temp("mine", rails[b.node][b.local])
-    if algorithm == "chain":
-        for node, part in enumerate(x.split(counts)):
-            rows = _rail_rows(b, part, rails[node], merged)
-            b.is_after = True
-            _chain(b, rows, mine, [node], stream=node * (len(layout.runs) + 1))
+    if is_one:
+        rows = _rail_rows(b, x, [x.count] + [0] * (len(ours) - 1), merged)
+        by_row = [row.split([row.count and count for count in counts]) for row in rows]
     else:
-        if is_one:
-            rows = _rail_rows(b, x, [x.count] + [0] * (len(ours) - 1), merged)
-            by_row = [row.split([row.count and count for count in counts]) for row in rows]
-        else:
-            columns = [_rail_rows(b, part, rails[node], merged) for node, part in enumerate(x.split(counts))]
-            by_row = [list(row) for row in zip(*columns, strict=True)]
-        if _has_rail(b):
-            targets = [mine if node == b.node else mine.part(0, 0) for node in range(len(layout))]
-            _fold_direct(b, Rows(b, merged), by_row, targets, returns=False)
+        columns = [_rail_rows(b, part, rails[node], merged) for node, part in enumerate(x.split(counts))]
+        by_row = [list(row) for row in zip(*columns, strict=True)]
+    if _has_rail(b):
+        targets = [mine if node == b.node else mine.part(0, 0) for node in range(len(layout))]
+        _fold_direct(b, Rows(b, merged), by_row, targets, returns=False)
     b.is_after = True
     if not is_own:
         whole = mine if is_one and b.local == 0 else b.temp("node", sum(ours))
@@ -133,7 +120,7 @@ def reduce_scatter(
 
 
 def scan(layout: Layout, rank: int, count: int, itemsize: int, exclusive: bool) -> Plan:
-    """OUT is the sum of X on the ranks to this one, or if ``exclusive`` on those before; the chain, without return."""
+    """OUT is the sum of X on the ranks to this one, or if ``exclusive`` on those before."""
     b = Builder(layout, rank, itemsize)
     rails = b.rails(count)
     own = rails[b.local]
@@ -299,50 +286,3 @@ def _send_pieces(b: Builder, ours: list[list[Span]]) -> list[int]:
         for node, i, pieces in with_piece:
             b.send(pieces[k], node, i)
     return counts
-
-
-def _chain(b: Builder, rows: list[Span], out: Span, targets: Sequence[int], stream: int = 0) -> None:
-    """The chain: on the target nodes ``out`` is this rail's slice of the result; ``rows`` are the node's slices."""
-    if not _has_rail(b) or not rows[0].count:
-        return
-    runs = b.layout.runs
-    back = [runs[-1][0]]  # the nodes that the result visits, from that where it is complete
-    back += [node for node in reversed(range(len(b.layout))) if node in targets and node != back[0]]
-    visits = [i for i, (node, _) in enumerate(runs) if node == b.node]
-    result = out if b.node in targets else b.temp("result", rows[0].count)
-    results, columns = (list(result.pieces(b.piece_count)), [list(row.pieces(b.piece_count)) for row in rows])
-    prefixes = {i: list(b.temp("prefix", rows[0].count, is_partial=True).pieces(b.piece_count)) for i in visits}
-    for k in range(len(results)):
-        for i in visits:
-            if i:
-                b.recv(prefixes[i][k], runs[i - 1][0], stream + i)
-    at = back.index(b.node) if b.node in back else 0
-    # Pieces that this node forwards before it waits for the first one to return: never fewer than the node from which
-    # that comes, which waits for them.
-    distances = {node: len(runs) - 1 - i for i, (node, _) in enumerate(runs)}
-    lag = 2 * max(distances[node] for node in back[: at + 1])
-    for k in range(len(results) + lag):
-        if k < len(results):
-            _forward(b, k, visits, prefixes, columns, results[k], stream)
-            if at:
-                b.recv(results[k], back[at - 1], stream + len(runs))
-            elif b.node == back[0] and len(back) > 1:
-                b.send(results[k], back[1], stream + len(runs))
-        if at and k >= lag:
-            b.wait(back[at - 1], stream + len(runs))
-            if at + 1 < len(back):
-                b.send(results[k - lag], back[at + 1], stream + len(runs))
-
-
-def _forward(b: Builder, k: int, visits: list[int], prefixes, columns, result: Span, stream: int) -> None:
-    """Add this node's ranks to piece ``k``, at each visit of the chain."""
-    runs = b.layout.runs
-    for i in visits:
-        prefix, sources = prefixes[i][k], tuple(columns[local][k] for local in runs[i][1])
-        if i:
-            b.wait(runs[i - 1][0], stream + i)
-        if i + 1 < len(runs):
-            b.add(Fold(prefix, sources, prefix if i else None))
-            b.send(prefix, runs[i + 1][0], stream + i + 1)
-        else:
-            b.add(Fold(result, sources, prefix if i else None, b.layout.size))

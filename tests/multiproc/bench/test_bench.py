@@ -64,9 +64,9 @@ def test_the_report_is_a_page_of_tables(tmp_path):
     text = file.read_text()
     assert text.startswith("### ")
     if "\nFar, " not in text:
-        assert "| | 8 B | 4 KiB |" in text
+        assert "| call | 8 B | 4 KiB |" in text
     else:  # a table for each placement, as the processors were moved meanwhile
-        heads = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| | ")]
+        heads = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| call | ")]
         assert {size.removesuffix(" |") for head in heads for size in head} >= {"8 B", "4 KiB"}
     for name in ("broadcast", "broadcast, share", "barrier"):
         assert f"| {name} | " in text
@@ -203,7 +203,7 @@ def rogue(how):
 
 
 def settings(**changes):
-    defaults = {"ops": ["all_reduce"], "sizes": [64], "dtype": "float32", "seconds": 1.0, "cycles": 3, "slice_s": 0.001,
+    defaults = {"rows": [("all_reduce", 64)], "dtype": "float32", "seconds": 1.0, "cycles": 3, "slice_s": 0.001,
                 "rewrite": False, "patience": 60.0 * PATIENCE}  # fmt: skip
     return Settings(**{**defaults, **changes})
 
@@ -240,7 +240,8 @@ def test_a_competitor_that_misbehaves_has_a_reason_instead_of_a_time_and_does_no
 
 def test_a_backend_that_fails_repeatedly_is_left_out():
     rows = []
-    run([rogue("raises")], RankLayout(2, None, 2), settings(sizes=[8] * 5), rows.append, lambda what, done: None)
+    repeated = settings(rows=[("all_reduce", 8)] * 5)
+    run([rogue("raises")], RankLayout(2, None, 2), repeated, rows.append, lambda what, done: None)
     reasons = [row.results["raises"].problem for row in rows]
     assert reasons[:3] == ["RuntimeError: out of order"] * 3
     assert all(reason.startswith("dropped after 3 failures") for reason in reasons[3:])
@@ -280,3 +281,34 @@ def marked(mark):
             except OSError:
                 continue
     return found
+
+
+CHANNELS = ["--channels", "--cycles", "2", "--slice", "1", "--peers", "mp-queue,mp-pipe"]
+
+
+def test_channels_are_compared_with_the_standard_library():
+    """Every call of them, its results verified; the death of a sender is an error of a channel and of a pipe alone."""
+    report = bench(*CHANNELS)
+    assert [row["op"] for row in report["rows"]] == [
+        op for op, (_, sizes) in metrics.CHANNEL_OPS.items() for _ in sizes
+    ]
+    for row in report["rows"]:
+        timed = {name for name, result in row["results"].items() if result.get("verified")}
+        everyone = {"shmring-channel", "shmring-queue", "mp-queue", "mp-pipe"}
+        assert timed == ({"shmring-channel", "mp-pipe"} if row["op"] == "death" else everyone), row
+        if row["op"] in ("round_trip", "think"):
+            percentiles = row["results"]["shmring-channel"]["percentiles_us"]
+            assert 0 < percentiles["p50"] <= percentiles["p99"] <= percentiles["max"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (["--channels", "-n", "3"], "between two processes"),
+        (["--channels", "--op", "all_reduce"], "no call 'all_reduce' of channels"),
+        (["--op", "round_trip"], "no call 'round_trip' without --channels"),
+    ],
+)
+def test_calls_of_channels_and_of_ranks_are_kept_apart(wrong, reason, capsys):
+    assert status_of_command("bench", *wrong) == 2
+    assert reason in capsys.readouterr().err

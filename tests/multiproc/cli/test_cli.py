@@ -298,3 +298,22 @@ def test_the_overview_lists_every_command_and_the_version(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == f"shmring {shmring.__version__}\n"
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    """An internal `ValueError` or `ImportError` is neither an argument nor a setting."""
+    from shmring.cli import info
+
+    for error in (ValueError("internal"), ImportError("internal")):
+
+        def fail(args, error=error):
+            raise error
+
+        monkeypatch.setattr(info, "main", fail)
+        with pytest.raises(type(error), match="internal"):
+            main(["info"])
+
+
+def test_a_setting_that_a_command_does_not_read_does_not_stop_it():
+    done = shmring_command("top", "--once", env={**os.environ, "SHMRING_NSLOTS": "many"})
+    assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 from support.command import status_of_command
 from support.harness import PATIENCE
 
-from shmring.cli import _network, _training
+from shmring.cli import _training
 
 WATCHDOG_S = 300 * PATIENCE
 
@@ -64,10 +64,10 @@ def test_senseless_options_are_refused_before_anything_starts(options, capsys):
 
 def test_a_process_that_drops_a_share_is_distinguished_from_one_that_rounds_differently():
     settings = _training.Settings(nepochs=3, seed=0)
-    whole = _training.train(0, 1, settings, combine=lambda message: None)
+    whole = _training.train(settings, 1, range(1), _training.add_in_order)
     allowed = _training.tolerance(whole.parameters, len(whole.losses))
-    shares = _training.train_by_shares(5, settings)
-    assert np.abs(shares - whole.parameters).max() <= allowed
-    first_share_only = _training.train(0, 5, settings, combine=lambda message: None)
+    shares = _training.train(settings, 5, range(5), _training.add_in_order)
+    assert np.abs(shares.parameters - whole.parameters).max() <= allowed
+    first_share_only = _training.train(settings, 5, range(1), _training.add_in_order)
     assert np.abs(first_share_only.parameters - whole.parameters).max() > 100 * allowed
-    assert len(whole.parameters) == _network.NPARAMETERS
+    assert len(whole.parameters) == _training.NPARAMETERS

@@ -19,59 +19,6 @@ from shmring import Work
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
 
 
-def every_collective(comm, count):
-    """(name, how to call it): each makes its inputs anew, so that two calls can be compared."""
-    size, rank = comm.size, comm.rank
-
-    def vector():
-        return np.arange(count, dtype=np.float64) * (rank + 1)
-
-    def blocks():
-        return np.arange(size * count, dtype=np.int64).reshape(size, count) + 1000 * rank
-
-    root = size - 1
-    return {
-        "all_reduce": lambda **kw: comm.all_reduce(vector(), **kw),
-        "all_reduce out": lambda **kw: comm.all_reduce(vector(), vector(), op="max", **kw),
-        "all_reduce strided": lambda **kw: comm.all_reduce(np.repeat(vector(), 2)[::2], **kw),
-        "all_reduce callable": lambda **kw: comm.all_reduce(vector(), op=lambda a, b: 2 * a - b, **kw),
-        "reduce": lambda **kw: comm.reduce(vector(), root=root, **kw),
-        "reduce_scatter": lambda **kw: comm.reduce_scatter(blocks(), **kw),
-        "scan": lambda **kw: comm.scan(vector(), **kw),
-        "exscan": lambda **kw: comm.exscan(vector(), **kw),
-        "broadcast": lambda **kw: comm.broadcast(vector(), root=root, **kw),
-        "all_gather": lambda **kw: comm.all_gather(vector(), **kw),
-        "gather": lambda **kw: comm.gather(vector(), root=root, **kw),
-        "scatter": lambda **kw: comm.scatter(blocks() if rank == root else None, blocks()[0], root=root, **kw),
-        "all_to_all": lambda **kw: comm.all_to_all(blocks(), **kw),
-        "barrier": lambda **kw: comm.barrier(**kw),
-        "all_reduce_many": lambda **kw: comm.all_reduce_many([vector(), vector() + 1], **kw),
-        "broadcast_many": lambda **kw: comm.broadcast_many([vector(), blocks()], root=root, **kw),
-    }
-
-
-def equal(a, b):
-    if isinstance(a, list):
-        return all(equal(x, y) for x, y in zip(a, b, strict=True))
-    return (a is None and b is None) or (a.dtype == b.dtype and a.tobytes() == b.tobytes())
-
-
-def compare_async_with_sync(comm):
-    for count in (3, 600, 70_000):
-        calls = every_collective(comm, count)
-        works = {name: call(async_op=True) for name, call in calls.items()}
-        for name, call in calls.items():
-            assert isinstance(works[name], Work)
-            assert equal(works[name].wait(), call()), (name, count)
-            assert works[name].done()
-            assert works[name].exception() is None
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_every_collective_gives_the_same_asynchronously(n):
-    run_ranks(n, compare_async_with_sync)
-
-
 def work_keeps_its_arrays(comm):
     work = comm.all_reduce(np.full(200_000, comm.rank + 1.0), async_op=True)
     gc.collect()

@@ -11,6 +11,7 @@ import pytest
 from support.emulation import EMULATED, SANITIZED
 from support.harness import RANKS, report, run_ranks, start_ranks
 
+from shmring.collective import groups
 from shmring.errors import (
     ClosedError,
     OutOfSharedMemoryError,
@@ -446,14 +447,14 @@ def wait_for_a_group_while_its_parent_breaks(comm):
         report("broken")
         time.sleep(1000)
 
-    look = comm._check_awaited
+    look = groups._check_awaited
 
-    def look_late(missing):
+    def look_late(comm, missing):
         while not comm.is_broken:
             time.sleep(0.001)
-        look(missing)
+        look(comm, missing)
 
-    comm._check_awaited = look_late
+    groups._check_awaited = look_late
     with pytest.raises(PeerLostError, match="rank 0 ") as caught:
         comm.subgroup([2, 1, 0])
     assert caught.value.rank == 0       # the parent's number, though the group has another for it

@@ -12,55 +12,48 @@ from shmring.errors import ClosedError, MismatchError
 REPEATS = 20      # more than there are slots
 
 
-def plan_every_collective(comm, count):
+def again_and_again(comm):
+    """What has no array, or lists of arrays; and the names of all plans."""
     size, rank = comm.size, comm.rank
+    x, blocks = np.zeros(300), np.zeros((size, 300))
     root = size - 1
-    x, out = np.zeros(count), np.zeros(count)
-    blocks, out_blocks = np.zeros((size, count)), np.zeros((size, count))
-
-    def fill(i):
-        x[:] = np.arange(count) + i * (rank + 1)
-        blocks[:] = np.arange(size * count).reshape(size, count) - i * (rank + 1)
-
-    cases = {
-        "all_reduce": ((x, out), {"op": "max"}),
-        "reduce": ((x, out), {"root": root}),
-        "reduce_scatter": ((blocks, out), {}),
-        "scan": ((x, out), {}),
-        "exscan": ((x, out), {"op": "min"}),
+    arguments = {
+        "all_reduce": ((x,), {"op": "max"}),
+        "reduce": ((x,), {"root": root}),
+        "reduce_scatter": ((blocks,), {}),
+        "scan": ((x,), {}),
+        "exscan": ((x,), {"op": "min"}),
         "broadcast": ((x,), {"root": root}),
-        "all_gather": ((x, out_blocks), {}),
-        "gather": ((x, out_blocks), {"root": root}),
-        "scatter": ((blocks if rank == root else None, out), {"root": root}),
-        "all_to_all": ((blocks, out_blocks), {}),
+        "all_gather": ((x,), {"counts": [300] * size}),
+        "gather": ((x,), {"root": root}),
+        "scatter": ((blocks if rank == root else None, x), {"root": root}),
+        "all_to_all": ((blocks,), {}),
         "barrier": ((), {}),
-        "all_reduce_many": (([x, out, blocks],), {"op": "max"}),
-        "broadcast_many": (([x, out, blocks],), {"root": root}),
+        "all_reduce_many": (([x, blocks],), {"op": "max"}),
+        "broadcast_many": (([x, blocks],), {"root": root}),
     }
-    plans = {name: comm.plan(name, *args, **kwargs) for name, (args, kwargs) in cases.items()}
-    for i in range(REPEATS):
-        for name, (args, kwargs) in cases.items():
-            out[:] = out_blocks[:] = -1
-            fill(i)
-            expected = getattr(comm, name)(*args, **kwargs)
-            expected_state = [a.tobytes() for a in (x, out, blocks, out_blocks)]
-            out[:] = out_blocks[:] = -1
-            fill(i)
-            result = plans[name].start().wait() if i % 3 == 2 else plans[name]()
-            assert type(result) is type(expected)
-            assert result is expected or isinstance(result, list)
-            assert [a.tobytes() for a in (x, out, blocks, out_blocks)] == expected_state, (name, i)
+    plans = {name: comm.plan(name, *args, **kwargs) for name, (args, kwargs) in arguments.items()}
     for name, plan in plans.items():
         assert name in plan.describe().splitlines()[0]
         assert plan.name.startswith(f"{name}(")
-        assert f"<shmring.Prepared {name}(" in repr(plan)
+        assert f" {name}(" in repr(plan)
+    assert "counts of digest" in plans["all_gather"].name
+    for i in range(REPEATS):
+        assert plans["barrier"]() is None
+        x[:], blocks[:] = rank + i, rank * i
+        plans["all_reduce_many"]()
+        assert (x == root + i).all()
+        assert (blocks == root * i).all()
+        x[:], blocks[:] = rank + i, rank * i
+        found = plans["broadcast_many"].start().wait()
+        assert [type(found), len(found)] == [list, 2]
+        assert (x == root + i).all()
+        assert (blocks == root * i).all()
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("count", [0, 1, 500, 30_000])
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_plan_of_every_collective_does_what_its_method_does(n, count):
-    run_ranks(n, plan_every_collective, count)
+@pytest.mark.parametrize("n", [1, 3])
+def test_plans_have_the_names_of_their_calls_and_are_used_again_and_again(n):
+    run_ranks(n, again_and_again)
 
 
 def mix_plans_and_calls(comm):

@@ -12,103 +12,21 @@ import numpy as np
 import pytest
 from support.harness import run_processes, run_ranks
 from support.inputs import same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
+from support.rank_threads import run_rank_threads, threads_as_ranks
 
 import shmring
-from shmring.errors import BrokenError, CollectiveTimeoutError, RendezvousError
+from shmring.errors import BrokenError, CollectiveTimeoutError
 from shmring.shared import zero_copy
 
 NEVER = 1 << 62
 LARGE = 24 << 20  # elements: copying them takes longer than a rank waits for it here
 
 
-def threads_as_ranks(size, fn, *args):
-    """``fn(comm, *args)`` in so many threads; what each returned, or raised."""
-    session, results = f"threads{secrets.token_hex(8)}", [None] * size
-
-    def be_rank(rank):
-        try:
-            with shmring.init(rank=rank, size=size, session=session) as comm:
-                results[rank] = fn(comm, *args)
-        except BaseException as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=be_rank, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-def without_errors(_, size, fn, *args):
-    results = threads_as_ranks(size, fn, *args)
-    errors = [result for result in results if isinstance(result, BaseException)]
-    if errors:
-        raise min(errors, key=lambda error: isinstance(error, (BrokenError, RendezvousError)))
-    return results
-
-
-def in_process(size, fn, *args):
-    """The same in a process of its own; raises what a rank raised that failed by itself."""
-    return run_processes(1, without_errors, size, fn, *args)[0]
-
-
 def nzero_copy(comm):
     # Not by stats(), which looks for huge pages in all mappings of the process: seconds under the thread sanitizer.
     sharing = comm.engine.sharing
     return 0 if sharing is None else sharing.nzero_copy
-
-
-def every_collective(comm, dtype, op, count, key):
-    """What each collective gives on private arrays, in place and out of place."""
-    size, rank = comm.size, comm.rank
-    root = key % size
-    x, blocks = values(dtype, count, rank, key), values(dtype, (size, count), rank, key, 1)
-    rooted = np.empty_like(blocks) if rank == root else None
-    strided, swapped = np.repeat(x, 2)[::2], blocks.copy()
-    return [
-        comm.all_reduce(x.copy(), op=op),
-        comm.all_reduce(x, np.empty_like(x), op=op),
-        comm.all_reduce(strided, op=op),
-        comm.reduce(x.copy(), root=root, op=op),
-        comm.reduce_scatter(blocks, np.empty_like(x), op=op),
-        comm.broadcast(x.copy(), root=root),
-        comm.all_gather(x),
-        comm.gather(x, rooted, root=root),
-        comm.scatter(blocks if rank == root else None, np.empty_like(x), root=root),
-        comm.all_to_all(blocks, np.empty_like(blocks)),
-        comm.all_to_all(swapped, swapped),
-        comm.scan(x.copy(), op=op),
-        x,  # as it was
-        blocks,
-    ]
-
-
-def staged_and_not(comm, cases):
-    sharing = comm.engine.sharing
-    sharing.rooted_nbytes = 0
-    eager_nbytes = comm.stats()["eager_nbytes"]
-    for key, (dtype, op, count) in enumerate(cases):
-        before = nzero_copy(comm)
-        sharing.private_nbytes = NEVER
-        expected = every_collective(comm, dtype, op, count, key)
-        assert nzero_copy(comm) == before
-        sharing.private_nbytes = 1
-        found = every_collective(comm, dtype, op, count, key)
-        large = np.dtype(dtype).itemsize * count > eager_nbytes
-        assert nzero_copy(comm) - before == 10 * large  # of 12: an all_to_all in place and scans are staged
-        for number, (a, b) in enumerate(zip(expected, found, strict=True)):
-            assert (a is None and b is None) or same_bits(a, b), (number, dtype, op, count)
-    return nzero_copy(comm)
-
-
-@pytest.mark.parametrize("n", [2, 5])
-def test_every_collective_gives_the_bits_of_staged_calls(n):
-    cases = [
-        (np.float32, "sum", 1025), (np.float16, "avg", 4099), (np.int64, "max", 3001), (np.uint8, "bxor", 9001),
-    ]  # fmt: skip
-    assert min(in_process(n, staged_and_not, cases)) >= 30
 
 
 def large_and_small(comm):
@@ -133,7 +51,7 @@ def large_and_small(comm):
 
 def test_from_32_kib_on_also_in_groups_and_in_the_background():
     text = "all_reduce of 1048576 bytes among 4 ranks: zero_copy"
-    assert in_process(4, large_and_small) == [(1, text)] * 4
+    assert run_rank_threads(4, large_and_small) == [(1, text)] * 4
 
 
 def with_shared_arrays(comm):
@@ -156,7 +74,7 @@ def with_shared_arrays(comm):
 
 
 def test_private_arrays_beside_those_in_segments():
-    assert in_process(3, with_shared_arrays) == [4] * 3
+    assert run_rank_threads(3, with_shared_arrays) == [4] * 3
 
 
 def one_array_for_all(comm, out):
@@ -167,7 +85,7 @@ def one_array_for_all(comm, out):
 
 
 def test_ranks_may_pass_one_output_which_all_of_them_read():
-    assert in_process(3, one_array_for_all, np.zeros(1 << 17)) == [(6.0, 6.0)] * 3
+    assert run_rank_threads(3, one_array_for_all, np.zeros(1 << 17)) == [(6.0, 6.0)] * 3
 
 
 def as_processes(comm):
@@ -223,7 +141,7 @@ def gather_with_little_patience(comm):
 
 
 def test_once_a_timeout_is_raised_no_rank_writes_to_the_array_any_more():
-    assert in_process(2, gather_with_little_patience) == [True, True]
+    assert run_rank_threads(2, gather_with_little_patience) == [True, True]
 
 
 def come_late(comm, call):
@@ -242,7 +160,7 @@ def come_late(comm, call):
 
 @pytest.mark.parametrize("call", ["all_reduce", "broadcast"])
 def test_a_rank_that_comes_after_the_failure_accesses_nothing(call):
-    assert in_process(2, come_late, call) == [True, True]
+    assert run_rank_threads(2, come_late, call) == [True, True]
 
 
 def without_memory(comm):

@@ -16,8 +16,8 @@ import warnings
 import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
-from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.inputs import same_bits, values
+from support.oracle import reduce_model
 
 from shmring.errors import MismatchError, OutOfSharedMemoryError, SegmentError
 from shmring.shared.share import LEAST_NBYTES, Shared
@@ -61,115 +61,6 @@ def is_shared(x):
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
-
-
-class Sharer:
-    """Places arrays in private memory with neighbours, at a different offset on each rank, and shares them."""
-
-    def __init__(self, comm):
-        self.comm, self.made = comm, []
-
-    def put(self, x):
-        shift = (self.comm.rank * 1040 + len(self.made) * 16) % PAGE
-        memory = np.full(x.nbytes + 2 * PAGE + 64, 0xA5, np.uint8)
-        at = -memory.ctypes.data % PAGE + shift
-        at -= PAGE if at >= PAGE else 0
-        piece = memory[at : at + x.nbytes].view(x.dtype).reshape(x.shape)
-        piece[...] = x
-        address = piece.ctypes.data
-        self.made.append((memory, at, x.nbytes, self.comm.share(piece)))
-        if self.comm.engine.sharing:  # let small broadcasts, gathers and scatters go without staging, too
-            self.comm.engine.sharing.rooted_nbytes = 0
-        assert piece.ctypes.data == address
-        assert same_bits(piece, x)
-        return piece
-
-    def close(self):
-        for memory, at, nbytes, shared in self.made:
-            before = memory.copy()
-            shared.close()
-            assert same_bits(memory, before)
-            assert (memory[:at] == 0xA5).all()
-            assert (memory[at + nbytes :] == 0xA5).all()
-
-
-def every_collective(comm, dtype, op, count, key):
-    """All of them on arrays of which every one is shared by itself; how many took the zero-copy way."""
-    sharer, size, rank, root = Sharer(comm), comm.size, comm.rank, key % comm.size
-    put = sharer.put
-    xs = [values(dtype, count, r, key) for r in range(size)]
-    blocks = [values(dtype, (size, count), r, key, 1) for r in range(size)]
-    whole, gathered = reduce_model(xs, op), np.stack(xs)
-    before = nzero_copy(comm)
-
-    x = put(xs[rank])
-    assert same_bits(comm.all_reduce(x, op=op), whole)
-    x, out = put(xs[rank]), put(np.zeros_like(whole))
-    assert same_bits(comm.all_reduce(x, out, op=op), whole)
-    assert same_bits(x, xs[rank])
-    comm.reduce(x, out if rank == root else None, root=root, op=op)
-    assert same_bits(x, xs[rank])
-    comm.reduce(x, root=root, op=op)
-    assert same_bits(x, whole if rank == root else xs[rank])
-
-    x = put(blocks[rank])
-    comm.reduce_scatter(x, x[rank], op=op)
-    assert same_bits(x[rank], reduce_model([b[rank] for b in blocks], op))
-    assert all(same_bits(x[r], blocks[rank][r]) for r in range(size) if r != rank)
-
-    x = put(xs[rank])
-    comm.broadcast(x, root=root)
-    assert same_bits(x, xs[root])
-
-    x, out = put(xs[rank]), put(np.zeros_like(gathered))
-    comm.all_gather(x, out)
-    assert same_bits(out, gathered)
-    out = put(np.zeros_like(gathered))
-    out[rank] = xs[rank]
-    comm.all_gather(out[rank], out)
-    assert same_bits(out, gathered)
-    out[...] = 0
-    comm.gather(x, out if rank == root else None, root=root)
-    assert same_bits(out, gathered if rank == root else np.zeros_like(gathered))
-
-    x, out = put(blocks[rank]), put(np.zeros_like(whole))
-    comm.scatter(x if rank == root else None, out, root=root)
-    assert same_bits(out, blocks[root][rank])
-    out = put(np.zeros_like(x))
-    comm.all_to_all(x, out)
-    assert same_bits(out, np.stack([b[rank] for b in blocks]))
-    comm.scan(x, op=op)
-    assert same_bits(x, reduce_model(blocks[: rank + 1], op))
-
-    done = nzero_copy(comm) - before
-    sharer.close()
-    assert comm.stats()["shared_nbytes"] == 0
-    return done
-
-
-def at_sizes(comm):
-    # Bytes: below the least, with few whole pages, and many.
-    for key, count in enumerate((0, 5, LEAST_NBYTES // 4 - 1, LEAST_NBYTES // 4, LARGE)):
-        done = every_collective(comm, np.float32, ("sum", "max", "prod", "avg")[key % 4], count, key)
-        assert done == (11 if count * 4 >= LEAST_NBYTES else done)
-    assert done == 11
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("n", GROUPS)
-def test_collectives_give_the_bits_of_private_arrays_at_every_offset_in_a_page(n):
-    run_ranks(n, at_sizes)
-
-
-def every_dtype(comm):
-    for key, (name, dtype) in enumerate(NUMPY_DTYPES.items()):
-        assert every_collective(comm, dtype, "bxor" if dtype.kind in "iub" else "sum", 40_001, key), name
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", [2, 3])
-def test_arrays_of_every_dtype_are_shared(n):
-    run_ranks(n, every_dtype)
 
 
 def views(comm):

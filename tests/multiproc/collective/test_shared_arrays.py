@@ -13,7 +13,7 @@ import pytest
 from support.emulation import needs_address_limit
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 from support.waits import until_ended
 
 from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
@@ -22,8 +22,6 @@ from shmring.memory.sweep import leftovers
 from shmring.plan.limits import LINE
 
 GROUPS = [n for n in RANKS if n > 1]
-# Elements of 4 bytes: at the ends of an eager (4096 bytes; 2340 with 7 ranks), of lines, and some hundred KiB.
-COUNTS = (0, 1, 584, 586, 1024, 1025, 4099, 100_003)
 
 
 def nmapped(comm):
@@ -33,173 +31,6 @@ def nmapped(comm):
 def map_rooted(comm):
     """Let small broadcasts, gathers and scatters go without staging too; equal on all ranks."""
     comm.engine.sharing.rooted_nbytes = 0
-
-
-class Room:
-    """Shared memory to put arrays into: one allocation, handed out piece by piece."""
-
-    def __init__(self, comm, nbytes):
-        self.memory = comm.empty(nbytes, np.uint8)
-        map_rooted(comm)
-        self.used = 0
-
-    def put(self, x, shift=0):
-        """A copy of ``x`` in shared memory, ``shift`` elements further on than it would have to be."""
-        at = (self.used + 15) // 16 * 16 + shift * x.itemsize
-        self.used = at + x.nbytes
-        assert self.used <= len(self.memory)
-        piece = self.memory[at : at + x.nbytes].view(x.dtype).reshape(x.shape)
-        piece[...] = x
-        return piece
-
-    def clear(self):
-        self.used = 0
-
-
-def every_collective(comm, put, dtype, op, count, key):
-    """All of them, in place and out of place, on arrays that ``put`` makes; returns how many have a mapped plan."""
-    size, rank = comm.size, comm.rank
-    root = key % size
-    xs = [values(dtype, count, r, key) for r in range(size)]
-    blocks = [values(dtype, (size, count), r, key, 1) for r in range(size)]
-    whole, gathered = reduce_model(xs, op), np.stack(xs)
-    share = reduce_model([b[rank] for b in blocks], op)
-    swapped = np.stack([b[rank] for b in blocks])
-
-    def fresh(like):
-        return put(np.zeros_like(like))
-
-    x = put(xs[rank])
-    assert comm.all_reduce(x, op=op) is x
-    assert same_bits(x, whole)
-    x, out = put(xs[rank]), fresh(whole)
-    assert comm.all_reduce(x, out, op=op) is out
-    assert same_bits(out, whole)
-    assert same_bits(x, xs[rank])
-
-    x = put(xs[rank])
-    comm.reduce(x, root=root, op=op)
-    assert same_bits(x, whole if rank == root else xs[rank])
-    x, out = put(xs[rank]), fresh(whole)
-    comm.reduce(x, out if rank == root else None, root=root, op=op)
-    assert same_bits(x, xs[rank])
-    assert same_bits(out, whole if rank == root else np.zeros_like(whole))
-
-    x, out = put(blocks[rank]), fresh(share)
-    comm.reduce_scatter(x, out, op=op)
-    assert same_bits(out, share)
-    assert same_bits(x, blocks[rank])
-    comm.reduce_scatter(x, x[rank], op=op)
-    assert same_bits(x[rank], share)
-
-    x = put(xs[rank])
-    comm.broadcast(x, root=root)
-    assert same_bits(x, xs[root])
-
-    x, out = put(xs[rank]), fresh(gathered)
-    comm.all_gather(x, out)
-    assert same_bits(out, gathered)
-    out = fresh(gathered)
-    out[rank] = xs[rank]
-    comm.all_gather(out[rank], out)
-    assert same_bits(out, gathered)
-
-    x, out = put(xs[rank]), fresh(gathered)
-    comm.gather(x, out if rank == root else None, root=root)
-    assert same_bits(out, gathered if rank == root else np.zeros_like(gathered))
-    out = fresh(gathered)
-    out[rank] = xs[rank]
-    comm.gather(out[rank], out if rank == root else None, root=root)
-    assert same_bits(out[rank], xs[rank])
-    assert rank != root or same_bits(out, gathered)
-
-    x, out = put(blocks[rank]), fresh(xs[0])
-    comm.scatter(x if rank == root else None, out, root=root)
-    assert same_bits(out, blocks[root][rank])
-    comm.scatter(x if rank == root else None, x[rank], root=root)
-    assert same_bits(x[rank], blocks[root][rank])
-
-    x, out = put(blocks[rank]), fresh(swapped)
-    comm.all_to_all(x, out)
-    assert same_bits(out, swapped)
-    comm.all_to_all(x, x)
-    assert same_bits(x, swapped)
-
-    x = put(xs[rank])
-    comm.scan(x, op=op)
-    assert same_bits(x, reduce_model(xs[: rank + 1], op))
-    x = put(xs[rank])
-    comm.exscan(x, op=op)
-    assert same_bits(x, reduce_model(xs[:rank], op) if rank else xs[0])
-
-    limit = comm.stats()["eager_nbytes"]
-    return 9 * (whole.nbytes > limit) + 5 * (whole.nbytes * size > limit) if size > 1 else 0
-
-
-def room_for(comm, count, itemsize=4):
-    return (20 + 9 * comm.size) * (count * itemsize + 64)
-
-
-def at_every_size(comm, shifts):
-    room = Room(comm, room_for(comm, max(COUNTS)))
-    for key, count in enumerate(COUNTS):
-        before = nmapped(comm)
-        room.clear()
-        op = ("sum", "max", "prod", "avg")[key % 4]
-        expected = every_collective(
-            comm, lambda x, shift=(comm.rank * shifts + key) % 7: room.put(x, shift), np.float32, op, count, key
-        )
-        assert nmapped(comm) - before == expected
-        comm.barrier()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", RANKS)
-def test_every_collective_on_shared_arrays_gives_the_bits_of_private_ones_at_every_size(n):
-    run_ranks(n, at_every_size, 0)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", GROUPS)
-def test_the_pieces_of_different_ranks_may_lie_at_different_offsets(n):
-    run_ranks(n, at_every_size, 3)
-
-
-def every_dtype(comm):
-    room = Room(comm, room_for(comm, 3001, 16))
-    for key, (name, dtype) in enumerate(NUMPY_DTYPES.items()):
-        room.clear()
-        op = "bxor" if dtype.kind in "iub" else "sum"
-        before = nmapped(comm)
-        assert every_collective(comm, room.put, dtype, op, 3001, key), name
-        assert nmapped(comm) > before
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", [2, 3])
-def test_every_dtype_is_reduced_in_shared_arrays(n):
-    run_ranks(n, every_dtype)
-
-
-def mixed(comm):
-    room = Room(comm, room_for(comm, 5003))
-    counts = []
-    for key in range(3):    # each rank is twice among those with shared arrays
-        room.clear()
-
-        def put(x, key=key):
-            return room.put(x) if (comm.rank + key) % 3 else x.copy()
-
-        every_collective(comm, put, np.float32, "sum", 5003, key)
-        counts.append(nmapped(comm))
-    return counts
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", GROUPS)
-def test_some_ranks_may_use_private_arrays_and_all_take_the_same_way(n):
-    counts = run_ranks(n, mixed)
-    assert counts == [counts[0]] * n
 
 
 def only_what_is_reached(comm):
@@ -719,14 +550,14 @@ def attach_when_one_has_sent_its_outcome_and_died(comm):
 
         sharedarrays._attach_others = attach_late
     if comm.rank == 2:
-        accounts = comm._exchange_outcome
+        exchange = sharedarrays.exchange_outcome
 
-        def account(failure, what, nonce=b""):
+        def exchange_and_report(comm, failure, what, nonce=b""):
             if not nonce:
                 report("exchanging")
-            return accounts(failure, what, nonce)
+            return exchange(comm, failure, what, nonce)
 
-        comm._exchange_outcome = account
+        sharedarrays.exchange_outcome = exchange_and_report
     with pytest.raises(PeerLostError) as caught:
         comm.empty(5)
     assert caught.value.rank == 2

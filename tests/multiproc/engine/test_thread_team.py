@@ -1,4 +1,4 @@
-"""Teams of threads: the same bits as one thread, the same errors, and nothing left behind.
+"""Teams of threads: calls that are split among them, the same errors, and nothing left behind.
 
 There are more ranks and threads than processors on purpose: the results must not depend on the scheduling.
 """
@@ -13,10 +13,10 @@ import warnings
 
 import numpy as np
 import pytest
+from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import PATIENCE, report, run_processes, run_ranks, start_processes, start_ranks
-from support.inputs import NUMPY_DTYPES, same_bits, values
-from support.numpy_model import reduce_model
+from support.oracle import Case
 from support.waits import until_waiting
 
 import shmring
@@ -32,7 +32,6 @@ from shmring.errors import (
 )
 from shmring.memory import segment
 
-GRID = [(2, 2), (2, 4), (3, 3), (4, 2), (4, 4)]
 LARGE = 1 << 18      # float32s: a MiB
 
 
@@ -62,104 +61,13 @@ def until_helpers(count):
 # ---- the same bits ---------------------------------------------------------------------------------------------------
 
 
-def every_collective(comm, dtype, count, op):
-    """The results of all large calls, in and out of place; reductions by ``op`` or, if it is None, none."""
-    p, rank = comm.size, comm.rank
-    x, rows = values(dtype, count, rank), values(dtype, (p, count), rank)
-    root = p - 1
-    results = [
-        comm.broadcast(x.copy(), root=root),
-        comm.all_gather(x),
-        comm.gather(x, root=root),
-        comm.scatter(rows if rank == root else None, np.empty(count, dtype), root=root),
-        comm.all_to_all(rows),
-        comm.all_to_all(rows.copy(), rows.copy()),
-    ]
-    own = rows.copy()
-    results.append(comm.all_gather(own[rank], own))
-    if op is not None:
-        results += [
-            comm.all_reduce(x.copy(), op=op),
-            comm.all_reduce(x, np.empty_like(x), op=op),
-            comm.reduce(x, root=root, op=op),
-            comm.reduce_scatter(rows, op=op),
-            comm.scan(x, op=op),
-            comm.exscan(x.copy(), np.zeros_like(x), op=op),
-        ]
-    return [r for r in results if r is not None]
-
-
-def compare_with_one_thread(comm, dtypes, count, ops):
-    alone = comm.dup(threads=1)
-    assert (comm.stats()["threads"] > 1, alone.stats()["threads"]) == (True, 1)
-    before = comm.stats()["split_calls"]
-    for name in dtypes:
-        dtype = NUMPY_DTYPES[name]
-        for op in ops:
-            for mine, wanted in zip(every_collective(comm, dtype, count, op),
-                                    every_collective(alone, dtype, count, op), strict=True):
-                assert same_bits(np.asarray(mine), np.asarray(wanted)), (name, op)
-    assert comm.stats()["split_calls"] > before
-    assert alone.stats()["split_calls"] == 0
-    alone.close()
-    return comm.stats()["threads"]
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("n", "threads"), GRID)
-def test_every_large_collective_has_the_bits_of_one_thread(n, threads):
-    outcomes = run_ranks(n, compare_with_one_thread, ["float32", "bfloat16"], 50_021, ["sum"], init=of(threads))
-    assert outcomes == [threads] * n
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("name", NUMPY_DTYPES)
-def test_every_dtype_has_the_bits_of_one_thread(name):
-    ops = ["lor", "max"] if name == "bool" else ["prod"] if name.startswith("complex") else ["max", "sum"]
-    run_ranks(3, compare_with_one_thread, [name], 20_003, ops, init=of(2))
-
-
-def reduce_sizes(comm, counts):
-    for count in counts:
-        inputs = [values(np.float16, count, r) for r in range(comm.size)]
-        got = comm.all_reduce(inputs[comm.rank].copy())
-        assert same_bits(got, reduce_model(inputs, "sum")), count
-    return comm.stats()["split_calls"]
-
-
 def test_sizes_around_lines_slots_and_shares_come_out_whole():
     # Slots of a page: many rounds; and so few lines a thread that some calls are not split at all.
     threads = 3
     edges = [32 * threads, 2048, 2048 * threads, 4096 * threads, 40_000]
     counts = sorted({max(1, at + off) for at in edges for off in (-33, -1, 0, 1, 31)})
-    outcomes = run_ranks(2, reduce_sizes, counts, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
-    assert outcomes[0] == outcomes[1] > 0
-
-
-def mix(comm, seed):
-    rng = np.random.default_rng(seed)      # the same on all ranks
-    for _ in range(150):
-        count, root = int(rng.choice([3, 600, 5000, 40_000, 120_001])), int(rng.integers(comm.size))
-        x = values(np.float32, count, comm.rank)
-        inputs = [values(np.float32, count, r) for r in range(comm.size)]
-        way = int(rng.integers(4))
-        if way == 0:
-            assert same_bits(comm.all_reduce(x), reduce_model(inputs, "sum"))
-        elif way == 1:
-            assert same_bits(comm.broadcast(x, root=root), inputs[root])
-        elif way == 2:
-            assert same_bits(comm.all_gather(x), np.stack(inputs))
-        else:
-            comm.barrier()
-    return comm.stats()["split_calls"]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("n", "threads"), [(2, 3), (4, 2)])
-def test_split_calls_small_ones_and_unsplit_ones_follow_one_another(n, threads, seed):
-    outcomes = run_ranks(n, mix, seed, init=of(threads, split_nbytes=100_000))
-    assert len(set(outcomes)) == 1
-    assert outcomes[0] > 0
+    cases = [Case("all_reduce", count, "float16", place="in") for count in counts]
+    run_ranks(2, run_cases, "Direct", cases, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
 
 
 def uneven(comm):

@@ -12,6 +12,7 @@ from support.inputs import same_bits, values
 from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
+from shmring.observe.look import LOOK_NBYTES, look
 
 SLOTS = {"slot_nbytes": 65536}
 
@@ -239,6 +240,31 @@ def sleep_for_messages(comm, path):
 
 def test_threads_of_the_table_and_of_python_sleep_for_messages(library):
     run_ranks(2, sleep_for_messages, library)
+
+
+def sleep_twice(comm, path):
+    table = Table(path)
+    handle = table.open(comm)
+    x = np.zeros(1)
+    if comm.rank == 1:
+        comm.recv(x, 0, 1)
+        comm.barrier()
+        table.call(RECV, handle, out=x, count=1, dtype=DTYPE_CODES["float64"], peer=0, tag=2)
+    else:
+        until_waiting(comm, 1)
+        comm.send(x, 1, 1)
+        began_ns = time.monotonic_ns()
+        comm.barrier()
+        while not (found := look(bytes(memoryview(comm.engine.segments[1].mapping)[:LOOK_NBYTES]))).message:
+            time.sleep(0.001)
+        assert found.message_peer == 0
+        assert found.message_since >= began_ns      # and not when the wait before began
+        comm.send(x, 1, 2)
+    table.release(handle)
+
+
+def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(library):
+    run_ranks(2, sleep_twice, library)
 
 
 def open_while_threads_wait(comm, path):

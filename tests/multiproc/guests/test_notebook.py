@@ -37,7 +37,6 @@ def test_the_tour_runs_and_shows_results_a_plot_and_a_timeline(tmp_path):
     shown = [{kind: "".join(text) for kind, text in output["data"].items()} for output in outputs if "data" in output]
     assert all(f"rank {rank} of 3 is done" in printed for rank in range(3))  # printed by the ranks
     assert sum(data.get("text/plain", "").count("array([6., 6., 6., 6.])") for data in shown) == 3
-    assert any("image/png" in data for data in shown)
-    assert any("rank 2" in data.get("image/svg+xml", "") for data in shown)
+    assert sum("image/png" in data for data in shown) == 2  # what the ranks computed, and their timeline
     assert "rank 1 was last in " in printed
     assert "caught: from rank 1" in printed

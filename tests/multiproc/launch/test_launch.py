@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -702,6 +703,29 @@ def test_children_that_this_process_had_before_are_left_alone():
         older.kill()
 
 
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="the kernel lists no children of threads")
+def test_children_that_another_thread_starts_meanwhile_are_left_alone(tmp_path):
+    def start():
+        wait_for((tmp_path / "here").exists, "no rank has started")
+        ended.append(subprocess.Popen(["sh", "-c", "exit 3"]))
+        running.append(subprocess.Popen(["sleep", "1000"]))
+        (tmp_path / "go").touch()
+        over.wait()
+
+    ended, running, over = [], [], threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        embedding = pool.submit(start)
+        try:
+            assert run(shell('touch "$1/here"; until [ -e "$1/go" ]; do sleep 0.01; done; sleep 0.2', tmp_path), 2) == 0
+            assert running[0].poll() is None
+            assert ended[0].wait() == 3
+        finally:
+            over.set()
+            embedding.result()
+            running[0].kill()
+            running[0].wait()
+
+
 def test_a_command_that_is_not_there_is_an_oserror_and_leaves_nothing():
     with pytest.raises(FileNotFoundError) as caught:
         run(["/no/such/program"], 2)
@@ -763,15 +787,15 @@ SLOW_RUNNER = """
     import os, signal, sys, threading, time
     from shmring.launch import run
 
-    class Gang(run._Gang):
-        def _reap(self):  # the signal comes while the main thread does not wait, and another thread could take it
+    class Commands(run._Commands):
+        def _reap(self, ranks):  # the signal comes while the main thread does not wait; another thread could take it
             if not os.path.exists(sys.argv[1]):
                 open(sys.argv[1], "w").close()
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(0.1)
-            super()._reap()
+            super()._reap(ranks)
 
-    run._Gang = Gang
+    run._Commands = Commands
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
     sys.exit(run.run(["/bin/sh", "-c", "[ $RANK = 0 ] && exit 0; exec sleep 1000"], 2))
 """

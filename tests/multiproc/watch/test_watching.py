@@ -18,8 +18,8 @@ from support.harness import PATIENCE, eventually, report, run_ranks, shared_name
 from support.namespaces import STRANGER, needs_pids, needs_stranger
 
 import shmring
-from shmring.engine.account import account
 from shmring.memory.names import SHM_DIRECTORY
+from shmring.observe.account import account
 from shmring.watch.find import look_at_jobs
 from shmring.watch.page import page, text
 from shmring.watch.report import Watcher

@@ -1,4 +1,4 @@
-"""The result of every collective in plain NumPy, and the check of plans against it."""
+"""Collectives of bytes with the fold of the simulator, and the check of plans against the oracle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from shmring.plan.limits import DEFAULT_LIMITS, Limits
 from shmring.plan.steps import Plan
+from support.oracle import KINDS, result
 from support.plans.simulate import Bytes, Memory, RankBuffers, Schedule, Simulator, fold, lowest
 
 
@@ -33,37 +34,23 @@ class CollectiveCall:
 
     def in_nbytes(self, rank: int) -> int:
         """The size of the input on a rank."""
-        match self.kind:
-            case "all_reduce" | "reduce" | "scan" | "exscan":
-                return int(self.nbytes)  # type: ignore[arg-type]
-            case "broadcast":
-                return int(self.nbytes) if rank == self.root else 0  # type: ignore[arg-type]
-            case "all_to_all":
-                return int(self.blocks()[rank].sum())
-            case "reduce_scatter":
-                return int(self.blocks()[:, 0].sum())
-            case "all_gather" | "gather":
-                return int(self.blocks()[rank, 0])
-            case "scatter":
-                return int(self.blocks()[:, 0].sum()) if rank == self.root else 0
-        raise ValueError(self.kind)
+        if self.kind in ("broadcast", "scatter") and rank != self.root:
+            return 0
+        return self._nbytes(KINDS[self.kind].blocks_in, rank, 1)
 
     def out_nbytes(self, rank: int) -> int:
         """The size of the output on a rank."""
-        match self.kind:
-            case "all_reduce" | "scan" | "exscan" | "broadcast":
-                return int(self.nbytes)  # type: ignore[arg-type]
-            case "reduce":
-                return int(self.nbytes) if rank == self.root else 0  # type: ignore[arg-type]
-            case "reduce_scatter" | "scatter":
-                return int(self.blocks()[rank, 0])
-            case "all_to_all":
-                return int(self.blocks()[:, rank].sum())
-            case "all_gather":
-                return int(self.blocks()[:, 0].sum())
-            case "gather":
-                return int(self.blocks()[:, 0].sum()) if rank == self.root else 0
-        raise ValueError(self.kind)
+        if self.kind in ("reduce", "gather") and rank != self.root:
+            return 0
+        return self._nbytes(KINDS[self.kind].blocks_out, rank, 0)
+
+    def _nbytes(self, has_blocks: bool, rank: int, axis: int) -> int:
+        if not KINDS[self.kind].takes_counts:
+            return int(self.nbytes)  # type: ignore[arg-type]
+        if self.kind == "all_to_all":
+            return int(self.blocks().sum(axis)[rank])
+        counts = self.blocks()[:, 0]
+        return int(counts.sum() if has_blocks else counts[rank])
 
     def folded(self, operands: Sequence[Bytes]) -> Bytes:
         """The fold of all of them, in rank order."""
@@ -71,33 +58,13 @@ class CollectiveCall:
 
     def results(self, inputs: Sequence[Bytes]) -> list[Bytes | None]:
         """The output of every rank; None where the output is not touched."""
-        ranks = range(self.size)
-        match self.kind:
-            case "all_reduce":
-                return [self.folded(inputs)] * self.size
-            case "reduce":
-                return [self.folded(inputs) if r == self.root else None for r in ranks]
-            case "scan":
-                return [self.folded(inputs[: r + 1]) for r in ranks]
-            case "exscan":
-                return [self.folded(inputs[:r]) if r else None for r in ranks]
-            case "reduce_scatter":
-                ends = np.cumsum(self.blocks()[:, 0])[:-1]
-                shares = [np.split(x, ends) for x in inputs]
-                return [self.folded([share[r] for share in shares]) for r in ranks]
-            case "broadcast":
-                return [inputs[self.root] if r != self.root else None for r in ranks]
-            case "all_gather":
-                return [np.concatenate(inputs)] * self.size
-            case "gather":
-                return [np.concatenate(inputs) if r == self.root else None for r in ranks]
-            case "scatter":
-                ends = np.cumsum(self.blocks()[:, 0])[:-1]
-                return list(np.split(inputs[self.root], ends))
-            case "all_to_all":
-                rows = [np.split(x, np.cumsum(n)[:-1]) for x, n in zip(inputs, self.blocks(), strict=True)]
-                return [np.concatenate([row[r] for row in rows]) for r in ranks]
-        raise ValueError(self.kind)
+        counts = self.blocks() if self.kind == "all_to_all" else self.blocks()[:, 0]
+        found = [
+            result(self.kind, inputs, rank, root=self.root, op=self.folded, counts=counts) for rank in range(self.size)
+        ]
+        if self.kind == "broadcast":
+            found[self.root] = None
+        return found
 
 
 def verify(
@@ -140,10 +107,10 @@ def prepare(
             buffers.append(RankBuffers(in_memory, 0, out_memory, 0))
     inputs = [b.in_memory.data[b.in_at :][: call.in_nbytes(r)].copy() for r, b in enumerate(buffers)]
     expected = []
-    for own, result in zip(buffers, call.results(inputs), strict=True):
+    for own, wanted in zip(buffers, call.results(inputs), strict=True):
         out = own.out_memory.data.copy()
-        if result is not None:
-            out[own.out_at :][: len(result)] = result
+        if wanted is not None:
+            out[own.out_at :][: len(wanted)] = wanted
         # In place the two are one memory; out of place the input must stay as it is.
         expected.append((out if own.in_memory is own.out_memory else own.in_memory.data.copy(), out))
     return plans, buffers, expected

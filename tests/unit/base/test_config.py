@@ -1,14 +1,14 @@
 """Settings: defaults, environment, arguments; what is refused, and how."""
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmring.config import Config, configure
+from shmring.config import SETTINGS, Config, configure
 
-FIELDS = {field.name: type(field.default) for field in fields(Config)}
+FIELDS = {name: type(default) for name, default in SETTINGS.items()}
 INTEGERS = [name for name, kind in FIELDS.items() if kind is int]
 
 # Every setting with the values it may have.
@@ -61,6 +61,10 @@ BAD = {
 }  # fmt: skip
 
 
+def value_of(config, name):
+    return getattr(config if hasattr(config, name) else config.internals, name)
+
+
 def test_every_setting_is_tested_here():
     assert set(GOOD) == set(FIELDS)
     assert set(BAD) == set(FIELDS) - {"allow_pickle"}
@@ -76,17 +80,17 @@ def test_arguments_and_environment_set_the_same(chosen):
     environ = {f"SHMRING_{name.upper()}": str(value) for name, value in chosen.items()}
     by_environment, by_argument = configure(environ), configure({}, **chosen)
     assert by_environment == by_argument
-    assert all(getattr(by_argument, name) == value for name, value in chosen.items())
-    assert all(getattr(by_argument, name) == getattr(Config(), name) for name in set(FIELDS) - set(chosen))
-    assert {name: type(value) for name in FIELDS if (value := getattr(by_environment, name)) is not None} == {
-        name: kind for name, kind in FIELDS.items() if getattr(by_environment, name) is not None
+    assert all(value_of(by_argument, name) == value for name, value in chosen.items())
+    assert all(value_of(by_argument, name) == value_of(Config(), name) for name in set(FIELDS) - set(chosen))
+    assert {name: type(value) for name in FIELDS if (value := value_of(by_environment, name)) is not None} == {
+        name: kind for name, kind in FIELDS.items() if value_of(by_environment, name) is not None
     }
 
 
 @given(st.fixed_dictionaries(GOOD), st.fixed_dictionaries(GOOD))
 def test_arguments_win_over_the_environment(outside, inside):
     environ = {f"SHMRING_{name.upper()}": str(value) for name, value in outside.items()}
-    assert configure(environ, **inside) == Config(**inside)
+    assert configure(environ, **inside) == Config().changed(**inside)
 
 
 @given(st.data(), st.sampled_from(sorted(BAD)))
@@ -157,7 +161,7 @@ def test_a_config_cannot_be_changed_in_place():
 
 @given(st.integers(1, 4096), st.integers(-1, 4096))
 def test_an_eager_message_always_fits_its_slot(size, eager_nbytes):
-    limit = Config(eager_nbytes=eager_nbytes).eager_limit(size)
+    limit = Config().changed(eager_nbytes=eager_nbytes).eager_limit(size)
     assert 0 <= limit <= 4096
     assert limit == eager_nbytes or eager_nbytes == -1
 
@@ -211,7 +215,7 @@ def test_pair_queues_of_a_rank_together_stay_small_and_each_holds_eight_long_pie
     assert 256 << 10 <= limit <= 2 << 20
     assert limit & (limit - 1) == 0
     assert limit == 256 << 10 or limit * (size - 1) <= 4 << 20
-    assert Config(pair_queue_nbytes=4096).pair_queue_limit(size) == 4096
+    assert Config().changed(pair_queue_nbytes=4096).pair_queue_limit(size) == 4096
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ import pytest
 
 from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout
-from shmring.bench.markdown import as_markdown
 from shmring.bench.report import Standing, as_json
 from shmring.bench.runner import Result, Row, Settings
-from shmring.bench.table import Table
+from shmring.bench.tables import Table, as_markdown
 from shmring.bench.worker.probe import title_of_mpi
 from shmring.cli.bench import _layout, _pythons
 from shmring.placement.cpus import allowed_processors
@@ -177,7 +176,8 @@ def test_a_line_has_everybodys_median_the_ceiling_and_the_ratio():
 
 def test_a_block_has_all_figures_of_each():
     lines = Table(FIELD, is_long=True).lines(a_row())
-    assert any("quick" in line and "42.0" in line and "3 cycles" in line for line in lines)
+    assert lines[2].split() == ["size", "median", "q1", "q3", "min", "algbw", "busbw", "cycles", "rewriting"]
+    assert "1 MiB quick 42.0 41.0 43.0 40.0 25 25 3" in [" ".join(line.split()) for line in lines]
     assert any("takes 0.50 of the time of quick" in line for line in lines)
 
 
@@ -191,12 +191,12 @@ def test_a_row_whose_processors_were_moved_is_split_on_request():
     near, far = (line.split() for line in Table(field, is_split=True).lines(row)[3:])
     assert (near[2], near[4], near[-3]) == ("0.100", "20.0", "0.50")
     assert (far[2], far[4], far[-3]) == ("0.400", "50.0", "1.25")
-    assert len(Table(field, is_long=True, is_split=True).lines(row)) == 2 * len(Table(field, True).lines(row)) - 2
+    assert len(Table(field, is_long=True, is_split=True).lines(row)) == 2 * len(Table(field, True).lines(row)) - 3
 
 
 def test_json_keeps_every_time_of_every_cycle():
     layout = RankLayout(2, None, 2)
-    settings = Settings(["all_reduce"], [1 << 20], "float32", 1.0, None, 0.01, False, 30.0)
+    settings = Settings([("all_reduce", 1 << 20)], "float32", 1.0, None, 0.01, False, 30.0)
     report = json.loads(json.dumps(as_json([a_row()], FIELD, {}, layout, settings)))
     (row,) = report["rows"]
     assert row["round_trip_ns"] == [110.0, 112.0, 500.0]
@@ -218,7 +218,7 @@ MACHINE = replace(
 
 def markdown(rows, size=2, competitors=FIELD):
     layout = RankLayout(size, None if size > 2 else ((0,), (1,)), 2)
-    settings = Settings(["all_reduce"], [1 << 20], "float32", 1.0, None, 0.01, True, 30.0)
+    settings = Settings([("all_reduce", 1 << 20)], "float32", 1.0, None, 0.01, True, 30.0)
     return as_markdown(rows, competitors, layout, settings, MACHINE).splitlines()
 
 
@@ -238,7 +238,7 @@ def test_the_tables_for_a_machine_have_the_form_of_the_page():
     assert lines[-6:] == [
         "Round trips of 0.10 us:",
         "",
-        "| | 8 B | 1 MiB |",
+        "| call | 8 B | 1 MiB |",
         "| --- | --- | --- |",
         "| all_reduce | 21.0, 39.0 s, **0.54** | 21.0, 42.0 q, **0.50** |",
         "| barrier | 0.20 |  |",

@@ -2,11 +2,16 @@
 
 import pytest
 
-from shmring.bootstrap.threads import MOST_BY_DEFAULT, Means, processors_each, team_size
+from shmring.bootstrap.threads import MOST_BY_DEFAULT, processors_each, team_size
+from shmring.bootstrap.tuning import RankInfo
+
+
+def rank(mask, threads=-1, quota=float("inf")):
+    return RankInfo(quota, (), frozenset(mask), threads)
 
 
 def ranks(*masks, threads=-1, quota=float("inf")):
-    return [Means(threads, frozenset(mask), quota) for mask in masks]
+    return [rank(mask, threads, quota) for mask in masks]
 
 
 def test_processors_in_several_masks_are_divided():
@@ -41,11 +46,11 @@ def test_half_of_what_the_rank_with_the_fewest_processors_has_from_four_processo
 
 def test_what_is_asked_for_counts_and_the_least_of_it():
     assert team_size(ranks(range(2), range(2), threads=4), 32) == 4
-    both = [Means(6, frozenset(range(2))), Means(3, frozenset(range(2)))]
+    both = [rank(range(2), 6), rank(range(2), 3)]
     assert team_size(both, 32) == 3
-    assert team_size([Means(8, frozenset(range(64))), Means(-1, frozenset(range(64)))], 32) == 8
-    assert team_size([Means(8, frozenset(range(8))), Means(-1, frozenset(range(8)))], 32) == 2
-    assert team_size([Means(1, frozenset(range(64))), Means(-1, frozenset(range(64)))], 32) == 1
+    assert team_size([rank(range(64), 8), rank(range(64), -1)], 32) == 8
+    assert team_size([rank(range(8), 8), rank(range(8), -1)], 32) == 2
+    assert team_size([rank(range(64), 1), rank(range(64), -1)], 32) == 1
 
 
 def test_there_is_a_most():

@@ -89,8 +89,8 @@ def test_an_account_arrives_as_it_was_sent(quota, processors):
 
 
 def test_processors_past_the_mask_are_left_out():
-    account = RankInfo(1.0, (0.0,) * len(COMPARED), frozenset({1, 4096, 10**6}))
-    assert RankInfo.unpack(account.pack()).processors == {1}
+    account = RankInfo(1.0, (0.0,) * len(COMPARED), frozenset({1, 4096, 8191, 10**6}))
+    assert RankInfo.unpack(account.pack()).processors == {1, 4096, 8191}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

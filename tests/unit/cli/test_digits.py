@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from shmring.cli import _digits
+from shmring.cli import _training
 
 SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 
@@ -27,7 +27,7 @@ def test_the_digits_are_attributed():
 
 
 def test_every_image_is_either_trained_on_or_tested_on():
-    digits = _digits.load()
+    digits = _training.load_digits()
     assert digits.train_images.shape == (1437, 64)
     assert digits.test_images.shape == (360, 64)
     assert digits.train_images.dtype == np.float32

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import compiled
-from support.numpy_model import reduce_model
+from support.oracle import reduce_model
 
 from shmring.dtypes import DTYPES, OPS, is_defined
 from shmring.kernel import reduce

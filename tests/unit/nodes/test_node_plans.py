@@ -47,7 +47,7 @@ def simulate(layout, plan_of, xs, outs):
     return simulation
 
 
-VARIANTS = [("gather", False), ("direct", False), ("chain", False), ("gather", True), ("direct", True)]
+VARIANTS = [("gather", False), ("direct", False), ("gather", True), ("direct", True)]
 
 
 @pytest.mark.parametrize("itemsize", ITEMSIZES)

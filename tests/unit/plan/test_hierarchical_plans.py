@@ -2,47 +2,29 @@
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.plans.reference import CollectiveCall, verify
-from support.plans.simulate import (
-    Memory,
-    RankBuffers,
-    Simulator,
-    at_random,
-    delaying,
-    highest,
-    in_turn,
-    lowest,
-    rushing,
-)
+from support.plans.simulate import at_random, delaying, highest, in_turn, lowest, rushing
 
 from shmring.plan import hierarchical
-from shmring.plan.choose import HIERARCHICAL_BUILDERS, ROOTED, choose
+from shmring.plan.choose import ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.hierarchical_cost import (
-    FOLDING,
-    flat_seconds,
-    hierarchical_seconds,
-    hierarchy_for,
-    use_hierarchical_barrier,
-)
-from shmring.plan.hierarchy import Hierarchy, Route
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
+from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import LINE, Costs, Limits
-from shmring.plan.steps import Await, Reduce
+from shmring.plan.steps import Reduce
 
 KINDS = tuple(HIERARCHICAL_BUILDERS)
-PAIRS, UNEVEN, MIXED, LONE = (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3)
+PAIRS, MIXED = (0, 0, 1, 1), (0, 1, 0, 1)
 HIERARCHIES = {
-    "pairs": [PAIRS],
-    "uneven": [UNEVEN],
-    "mixed": [MIXED],
-    "alone": [LONE],
-    "two levels": [(0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 0, 0, 1, 1, 1, 1)],
-    "uneven levels": [(0, 0, 1, 2, 2, 2, 3), (0, 0, 0, 1, 1, 1, 1)],
-    "three levels": [(0, 1, 2, 2, 3, 4, 5, 5), (0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 0, 0, 1, 1, 1, 1)],
+    "pairs": PAIRS,
+    "uneven": (0, 1, 1, 1),
+    "mixed": MIXED,
+    "alone": (0, 1, 2, 3),
+    "four": (0, 0, 1, 1, 2, 2, 3, 3),
+    "uneven four": (0, 0, 0, 1, 2, 2, 3),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
 # Folds with prefixes like their operands, and with prefixes twice as wide.
@@ -61,7 +43,12 @@ def planner(hierarchy, limits):
 
 def roomy(size, nslots=4):
     """The smallest outbox in which all hierarchical plans of ``size`` ranks fit."""
-    return Limits(nslots, 3 * LINE * size)
+    return Limits(nslots, 5 * LINE * size)
+
+
+def in_rank_order(hierarchy):
+    """The same sizes of domains, of consecutive ranks, as folds need them."""
+    return Hierarchy([d for d, ranks in enumerate(hierarchy.domains) for _ in ranks])
 
 
 def item(wide):
@@ -75,6 +62,8 @@ def item(wide):
 def test_every_hierarchical_plan_gives_the_modelled_result(kind, wide, name, seed, long_run):
     rng = random.Random(f"{seed} {kind} {name}")
     hierarchy = Hierarchy(HIERARCHIES[name])
+    if kind in FOLDING:
+        hierarchy = in_rank_order(hierarchy)
     size = hierarchy.size
     sizes = [8, 64, 200, 64 * size, 1000, 5000, 20_008]
     for nbytes in sizes if long_run else rng.sample(sizes, 2):
@@ -87,22 +76,18 @@ def test_every_hierarchical_plan_gives_the_modelled_result(kind, wide, name, see
 
 @st.composite
 def hierarchies(draw):
-    """Any domains of two to seven ranks, at one to three levels, neighbours or not."""
+    """Any domains of two to seven ranks, neighbours or not."""
     size = draw(st.integers(2, 7))
-    level = tuple(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
-    levels = [level]
-    for _ in range(draw(st.integers(0, 2))):
-        number = {n: draw(st.integers(0, 1)) for n in sorted(set(level))}
-        level = tuple(number[n] for n in level)
-        levels.append(level)
-    return Hierarchy(levels)
+    return Hierarchy(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
 
 
 @settings(max_examples=60)
 @given(hierarchies(), st.sampled_from(KINDS), st.sampled_from((1, 2)), st.integers(1, 700), st.data())
 def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(hierarchy, kind, wide, items, data):
+    if kind in FOLDING:
+        hierarchy = in_rank_order(hierarchy)
     limits = Limits(
-        data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(3 * hierarchy.size, 5 * hierarchy.size))
+        data.draw(st.sampled_from((4, 8))), LINE * data.draw(st.integers(5 * hierarchy.size, 7 * hierarchy.size))
     )
     root = data.draw(st.integers(0, hierarchy.size - 1))
     call = CollectiveCall(kind, hierarchy.size, item(wide) * items, item(wide), root, data.draw(st.booleans()), wide)
@@ -111,7 +96,7 @@ def test_whatever_the_domains_every_element_is_folded_once_in_rank_order(hierarc
 
 @pytest.mark.parametrize("wide", [1, 2])
 def test_a_prefix_is_folded_whole_only_at_its_end(wide):
-    hierarchy = Hierarchy([PAIRS])
+    hierarchy = Hierarchy(PAIRS)
     plans = [hierarchical.all_reduce(r, hierarchy, 4096, wide=wide) for r in range(4)]
     folds = {r: [s for loop in plans[r].loops for s in loop.steps if isinstance(s, Reduce)] for r in range(4)}
     assert all(s.opens and not s.closes for r in (0, 1) for s in folds[r])
@@ -132,55 +117,11 @@ def _changed(plan, change):
     return plan._replace(loops=tuple(loops))
 
 
-def empty(size):
-    return [RankBuffers(*[Memory("nothing", np.zeros(0, np.uint8), size), 0] * 2) for _ in range(size)]
-
-
-@pytest.mark.parametrize("name", HIERARCHIES)
-def test_no_rank_leaves_a_barrier_before_all_have_entered(name):
-    hierarchy = Hierarchy(HIERARCHIES[name])
-    size = hierarchy.size
-    plans = [hierarchical.barrier(r, hierarchy) for r in range(size)]
-    for schedule in (lowest, highest, in_turn(), rushing(0), delaying(0), delaying(size - 1)):
-        simulator = Simulator([(plans, empty(size))], Limits(4), 8)
-        simulator.run(schedule)
-        # What each rank knows of each other: at least what that one had done when it came.
-        assert (simulator.clock >= 1).all()
-    Simulator([(plans, empty(size))] * 5, Limits(4), 8).run(in_turn())
-
-
-@pytest.mark.parametrize("name", HIERARCHIES)
-def test_no_wait_of_a_barrier_is_superfluous(name):
-    hierarchy = Hierarchy(HIERARCHIES[name])
-    plans = [hierarchical.barrier(r, hierarchy) for r in range(hierarchy.size)]
-    for rank, plan in enumerate(plans):
-        (loop,) = plan.loops
-        for k, step in enumerate(loop.steps):
-            if isinstance(step, Await):
-                broken = plan._replace(loops=(loop._replace(steps=loop.steps[:k] + loop.steps[k + 1 :]),))
-                simulator = Simulator(
-                    [([*plans[:rank], broken, *plans[rank + 1 :]], empty(hierarchy.size))], Limits(4), 8
-                )
-                simulator.run(rushing(rank))
-                assert not (simulator.clock >= 1).all()
-
-
-def test_barriers_of_many_ranks_are_hierarchical():
-    assert [use_hierarchical_barrier(equal_domains(p, 2), Limits()) for p in (4, 8, 32, 64)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
-    assert use_hierarchical_barrier(Hierarchy([PAIRS]), Limits(hierarchical_nbytes=0))
-    assert not use_hierarchical_barrier(equal_domains(64, 2), Limits(hierarchical_nbytes=1))
-
-
 # ---- costs ----
 
 
 def equal_domains(size, domains):
-    return Hierarchy([tuple(r * domains // size for r in range(size))])
+    return Hierarchy([r * domains // size for r in range(size)])
 
 
 def counted(kind, hierarchy, nbytes, wide=1):
@@ -191,7 +132,7 @@ def counted(kind, hierarchy, nbytes, wide=1):
     for ranks in hierarchy.domains:
         some = [ranks[0]] * (len(ranks) - 1) + [ranks[-1]]
         for rank in set(some):
-            c = cost(plan(call, rank), in_place=True, domains=hierarchy.levels[0])
+            c = cost(plan(call, rank), in_place=True, domains=hierarchy.level)
             sums = [s + some.count(rank) * n for s, n in zip(sums, c, strict=True)]
     return Cost(*sums)
 
@@ -218,7 +159,7 @@ def test_an_all_reduce_sends_2q_minus_2_vectors_across_links_and_a_flat_one_2p_o
     assert c.crossed_nbytes == 2 * (domains - 1) * s
     assert c.touched_nbytes == (5 * size + 2 * domains - 4) * s
     flat_nbytes = LINE * size
-    level = equal_domains(size, domains).levels[0]
+    level = equal_domains(size, domains).level
     limits = Limits(8, 1 << 26, one_shot_nbytes=0)
     crossed = [cost(choose("all_reduce", r, size, flat_nbytes, limits=limits), domains=level) for r in (0, size - 1)]
     assert {c.crossed_nbytes * size for c in crossed} == {2 * (size - size // domains) * flat_nbytes}
@@ -230,8 +171,6 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
     p, q = size, domains
     hierarchy = equal_domains(size, domains)
     expected = {
-        # The root is in the last domain, where the chain ends.
-        "reduce": (q - 1, 3 * p + 1 - 2 * q / p),
         "reduce_scatter": (q - 1 + (q - 1) / q, 3 * p + 1 - 2 / q),
         "broadcast": (q - 1, 2 * p + 2 * q - 2),
         "all_gather": (q - 1, 2 * p + 2 * (q - 1)),
@@ -248,40 +187,26 @@ def test_the_other_collectives_cross_links_as_seldom_as_they_can(size, domains):
 def test_prefixes_that_are_twice_as_wide_cross_links_with_twice_the_bytes_and_nothing_else_does(size, domains):
     p, q = size, domains
     hierarchy = equal_domains(size, domains)
-    expected = {"all_reduce": 3 * (q - 1), "reduce": 2 * (q - 1), "reduce_scatter": 2 * (q - 1) + (q - 1) / q}
+    expected = {"all_reduce": 3 * (q - 1), "reduce_scatter": 2 * (q - 1) + (q - 1) / q}
     for kind, crossed in expected.items():
         nbytes, s = example(kind, size, domains)
         narrow, c = (counted(kind, hierarchy, nbytes, wide) for wide in (1, 2))
         assert c.crossed_nbytes == crossed * s, kind
         assert c.touched_nbytes == narrow.touched_nbytes + 2 * (q - 1) * s, kind
         assert c[4:] == narrow[4:], kind
-        # Less than flat (2ps(1-1/q), ps, ps(1-1/q)) as soon as there are more than two ranks in a domain.
+        # Less than flat (2ps(1-1/q), ps(1-1/q)) as soon as there are more than two ranks in a domain.
         assert p <= 2 * q or crossed < {"all_reduce": 2 * p * (1 - 1 / q)}.get(kind, p * (1 - 1 / q))
 
 
 def test_counting_one_rank_of_a_domain_for_all_counts_all():
     for kind in KINDS:
-        for name in ("pairs", "two levels"):
-            hierarchy = Hierarchy(HIERARCHIES[name][:1])
+        for name in ("pairs", "four"):
+            hierarchy = Hierarchy(HIERARCHIES[name])
             nbytes, _ = example(kind, hierarchy.size, len(hierarchy.domains))
             plan = planner(hierarchy, Limits(8, 1 << 26))
             call = CollectiveCall(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1)
             plans = [plan(call, r) for r in range(hierarchy.size)]
-            assert total(plans, in_place=True, domains=hierarchy.levels[0]) == counted(kind, hierarchy, nbytes)
-
-
-@each_kind
-def test_every_level_is_crossed_once_less_than_it_has_domains(kind):
-    hierarchy = Hierarchy(HIERARCHIES["three levels"])
-    nbytes, s = LINE * 2 * 3, LINE * 2 * 3 * (hierarchy.size if kind in ("reduce_scatter", "all_gather") else 1)
-    plan = planner(hierarchy, Limits(8, 1 << 20))
-    plans = [
-        plan(CollectiveCall(kind, hierarchy.size, nbytes, 8, hierarchy.size - 1), r) for r in range(hierarchy.size)
-    ]
-    for level in hierarchy.levels:
-        q = len(set(level))
-        crossed = total(plans, domains=level).crossed_nbytes
-        assert crossed <= {"all_reduce": 2 * (q - 1), "reduce_scatter": q}.get(kind, q - 1) * s
+            assert total(plans, in_place=True, domains=hierarchy.level) == counted(kind, hierarchy, nbytes)
 
 
 @each_way
@@ -302,44 +227,42 @@ def test_a_plan_grows_with_the_ranks_and_not_with_the_bytes(kind, wide):
 def test_domains_matter_from_some_size_up_and_never_if_there_is_one():
     sockets = equal_domains(64, 2)
     for kind in KINDS:
-        chosen = [hierarchy_for(kind, sockets, 1 << bits, Limits(), Costs()) is not None for bits in range(8, 31)]
+        chosen = [is_hierarchical(kind, sockets, 1 << bits, Limits(), Costs()) for bits in range(8, 31)]
         assert chosen == sorted(chosen)
         assert chosen[-1]
         for bits in range(8, 31):
-            assert hierarchy_for(kind, None, 1 << bits, Limits(), Costs()) is None
+            assert not is_hierarchical(kind, None, 1 << bits, Limits(), Costs())
+            assert not is_hierarchical(kind, equal_domains(64, 1), 1 << bits, Limits(), Costs())
 
 
 @each_way
-def test_the_chosen_plan_is_predicted_to_be_faster(kind, wide):
-    costs, sockets = Costs(), equal_domains(64, 2)
-    for bits in range(8, 28):
-        found = hierarchy_for(kind, sockets, 1 << bits, Limits(), costs, wide=wide)
-        deep = hierarchical_seconds(kind, sockets, 1 << bits, costs, wide=wide)
-        assert (found is not None) == (deep < flat_seconds(kind, sockets, 1 << bits, costs))
+def test_a_hierarchical_plan_is_chosen_where_it_sends_fewer_bytes_and_later_where_waiting_costs_more(kind, wide):
+    for p, q in ((4, 4), (8, 8), (64, 2), (64, 4), (256, 16)):
+        hierarchy = equal_domains(p, q)
+        near, far = (hierarchical_limit(kind, hierarchy, Costs(latency=us * 1e-6), wide) for us in (0.5, 5))
+        assert near < far < 1 << 24 if p > 2 * q else near == far == float("inf")
 
 
-def test_wide_prefixes_are_chosen_later_and_ranks_that_alternate_between_domains_hardly():
-    def first(hierarchy, wide):
-        sizes = (1 << bits for bits in range(8, 31))
-        return next(
-            (n for n in sizes if hierarchy_for("all_reduce", hierarchy, n, Limits(), Costs(), wide=wide)), 1 << 31
-        )
-
+def test_wide_prefixes_are_chosen_later():
     sockets = equal_domains(64, 2)
-    assert first(sockets, 1) <= first(sockets, 2) < 1 << 20
-    # Where every rank's neighbour lives in the other domain, a fold in rank order crosses the link at every rank.
-    assert first(Hierarchy([tuple(r % 2 for r in range(64))]), 1) > first(sockets, 1)
+    assert hierarchical_limit("all_reduce", sockets, Costs(), 1) < hierarchical_limit("all_reduce", sockets, Costs(), 2)
+
+
+def test_folds_of_ranks_that_alternate_between_domains_are_flat():
+    mixed, limits = Hierarchy(MIXED), Limits(hierarchical_nbytes=0)
+    chosen = {kind for kind in KINDS if is_hierarchical(kind, mixed, 1 << 20, limits, Costs())}
+    assert chosen == {"all_gather", "broadcast"} == set(KINDS) - FOLDING
 
 
 def test_the_limit_can_be_set():
-    pairs = Hierarchy([PAIRS])
+    pairs = Hierarchy(PAIRS)
     for nbytes, limit, expected in ((1000, 1000, False), (1001, 1000, True), (8, 0, True), (1 << 30, 1 << 40, False)):
-        found = hierarchy_for("all_reduce", pairs, nbytes, Limits(hierarchical_nbytes=limit), Costs())
-        assert (found is not None) == expected
+        found = is_hierarchical("all_reduce", pairs, nbytes, Limits(hierarchical_nbytes=limit), Costs())
+        assert found == expected
 
 
 def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
-    options = {"hierarchy": Hierarchy([PAIRS]), "limits": Limits(4, 128, hierarchical_nbytes=0)}
+    options = {"hierarchy": Hierarchy(PAIRS), "limits": Limits(4, 128, hierarchical_nbytes=0)}
     assert choose("all_reduce", 0, 4, 5000, **options).algorithm != "hierarchical"
     options["limits"] = Limits(hierarchical_nbytes=0)
     assert choose("all_gather", 0, 4, 5000, **options).algorithm == "hierarchical"
@@ -348,8 +271,8 @@ def test_outboxes_too_small_and_blocks_of_different_sizes_take_flat_plans():
 
 @each_way
 def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
-    for levels in HIERARCHIES.values():
-        hierarchy = Hierarchy(levels)
+    for level in HIERARCHIES.values():
+        hierarchy = Hierarchy(level)
         for nbytes in (8, 5000, 1 << 20, 1 << 26):
             options = {"limits": Limits(hierarchical_nbytes=0), "hierarchy": hierarchy, "wide": wide}
             plans = [choose(kind, r, hierarchy.size, nbytes, 4, **options) for r in range(hierarchy.size)]
@@ -359,21 +282,17 @@ def test_all_ranks_choose_the_same_plan_with_the_same_rounds(kind, wide):
 # ---- domains ----
 
 
-def test_a_hierarchy_has_domains_and_runs_of_neighbours():
-    hierarchy = Hierarchy([MIXED])
-    assert hierarchy.domains == ((0, 2), (1, 3))
-    assert hierarchy.runs == ((0,), (1,), (2,), (3,))
-    assert hierarchy.place_of == (0, 0, 1, 1)
-    assert Hierarchy([PAIRS]).runs == ((0, 1), (2, 3))
+def test_a_hierarchy_has_domains_of_ranks():
+    hierarchy = Hierarchy((7, 3, 7, 3, 3))
+    assert hierarchy.domains == ((0, 2), (1, 3, 4))
+    assert hierarchy.domain_of == (0, 1, 0, 1, 1)
+    assert hierarchy.index_of == (0, 0, 1, 1, 2)
+    assert (hierarchy.least, hierarchy.most) == (2, 3)
+    assert not hierarchy.is_in_rank_order
+    assert Hierarchy((2, 2, 0)).is_in_rank_order
+    assert hierarchy == Hierarchy([7, 3, 7, 3, 3])
 
 
-def test_every_domain_is_reached_through_one_of_the_larger_domain_it_is_in():
-    hierarchy = Hierarchy(HIERARCHIES["two levels"])
-    assert hierarchy.routes(0) == (Route(0, 0), Route(0, 1), Route(0, 1), Route(2, 2))
-    assert hierarchy.routes(3) == (Route(3, 1), Route(0, 2), Route(3, 1), Route(3, 0))
-
-
-@pytest.mark.parametrize("levels", [[], [(0, 1), (0,)], [(0, 0, 1, 1), (0, 1, 1, 1)]])
-def test_invalid_levels_are_refused(levels):
-    with pytest.raises(ValueError, match=r"levels|not inside"):
-        Hierarchy(levels)
+def test_a_hierarchy_without_ranks_is_refused():
+    with pytest.raises(ValueError, match="no ranks"):
+        Hierarchy(())

@@ -16,8 +16,8 @@ from shmring.plan.limits import Limits
 from shmring.plan.steps import Await, Loop
 
 TOOL = Path(__file__).resolve().parents[3] / "tools" / "plan_tables.py"
-ONE = Hierarchy([(0, 0, 0, 0)])
-TWO = Hierarchy([(0, 0, 1, 1)])
+ONE = Hierarchy((0, 0, 0, 0))
+TWO = Hierarchy((0, 0, 1, 1))
 NO_LINK = (LinkModel(1e9, 1e9, 0.0),)
 
 
@@ -26,13 +26,13 @@ def flat(size, nbytes, kind="all_reduce", **limits):
 
 
 def test_without_latency_and_links_the_busiest_core_decides():
-    machine = MachineModel(ONE, NO_LINK, core_bytes_per_second=1e9, latency=0.0, step=0.0)
+    machine = MachineModel((ONE.level,), NO_LINK, core_bytes_per_second=1e9, latency=0.0, step=0.0)
     # One shot: (p+3)s touched by each rank.
     assert predict(flat(4, 1000, one_shot_nbytes=10_000), machine) == pytest.approx(7 * 1000 / 1e9)
 
 
 def test_without_bytes_the_syncs_that_depend_on_one_another_decide():
-    machine = MachineModel(ONE, NO_LINK, core_bytes_per_second=1e18, latency=1e-6, step=0.0)
+    machine = MachineModel((ONE.level,), NO_LINK, core_bytes_per_second=1e18, latency=1e-6, step=0.0)
     for plans, syncs in ((flat(4, 4096, one_shot_nbytes=10_000), 1), (flat(4, 4096, one_shot_nbytes=0), 2)):
         # Beside its latency, a wait for three others costs a look at each.
         assert predict(plans, machine) == pytest.approx(syncs * (1e-6 + 3e-6 / 4))
@@ -40,7 +40,9 @@ def test_without_bytes_the_syncs_that_depend_on_one_another_decide():
 
 def test_a_link_that_many_use_slows_all_of_them_down():
     def seconds(link):
-        machine = MachineModel(TWO, (LinkModel(link, 1e9, 0.0),), core_bytes_per_second=1e9, latency=0.0, step=0.0)
+        machine = MachineModel(
+            (TWO.level,), (LinkModel(link, 1e9, 0.0),), core_bytes_per_second=1e9, latency=0.0, step=0.0
+        )
         return predict(flat(4, 1 << 20, "broadcast"), machine)
 
     # Two of the root's three readers are on the other side, each at 1e9 bytes a second while the link gives that.
@@ -50,7 +52,7 @@ def test_a_link_that_many_use_slows_all_of_them_down():
 
 
 def test_hierarchical_plans_need_less_of_a_slow_link():
-    machine = MachineModel(TWO, (LinkModel(1e8, 1e10, 1e-7),), core_bytes_per_second=1e10)
+    machine = MachineModel((TWO.level,), (LinkModel(1e8, 1e10, 1e-7),), core_bytes_per_second=1e10)
     hierarchical = [all_reduce(r, TWO, 1 << 22) for r in range(4)]
     ratio = predict(flat(4, 1 << 22), machine) / predict(hierarchical, machine)
     # Each way over the link goes 2s flat, s hierarchical.
@@ -75,7 +77,7 @@ def test_plans_that_deadlock_are_an_error():
 def test_the_command_prints_a_row_for_each_machine_and_collective(capsys, tmp_path):
     main(["predict", "--size", "8", "--sizes", "64K"])
     lines = capsys.readouterr().out.strip().splitlines()
-    assert len(lines) == 2 + 2 * 5
+    assert len(lines) == 2 + 2 * 4
     assert "64 KiB" in lines[0]
 
 

@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 from support.installed import ROOT
+from watching_pictures import drawing, timeline_drawing
 
 from shmring.watch.page import text
-from shmring.watch.picture import drawing, timeline_drawing
 from shmring.watch.timeline import RECORD, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,7 +9,7 @@
  *
  *     shmring_comm *comm;
  *     if (api->comm_open(object, &comm)) puts(api->last_error()->text);
- *     api->all_reduce(comm, x, x, count, SHMRING_FLOAT32, SHMRING_SUM, SHMRING_DEFAULT_TIMEOUT);
+ *     shmring_all_reduce(api, comm, x, x, count, SHMRING_FLOAT32, SHMRING_SUM, SHMRING_DEFAULT_TIMEOUT);
  *
  * Any thread may call any function, with or without the GIL. A function returns 0 or one of `enum shmring_code`; then
  * `last_error` of the same thread has the text. docs/embedding.md has the rules, the errors and a complete program.
@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define SHMRING_API_VERSION 1
+#define SHMRING_API_VERSION 2
 #define SHMRING_API_CAPSULE "shmring.capi._C_API"
 
 /* What is required of the release that runs: all functions of this header, or the first bytes of the table. */
@@ -86,7 +86,7 @@ enum shmring_op {
     SHMRING_LOR = 9
 };
 
-/* Collectives that a plan can be made of. */
+/* Collectives. */
 enum shmring_collective {
     SHMRING_KIND_BARRIER = 1,
     SHMRING_KIND_ALL_REDUCE = 2,
@@ -118,6 +118,7 @@ typedef struct shmring_error {
     int code;
     int rank;         /* the rank that was lost, is late (the first of them), or aborted; -1: none */
     const char *text; /* UTF-8, the text of the Python exception; never NULL */
+    const char *name; /* of the class of that exception, e.g. "PeerLostError"; never NULL */
 } shmring_error;
 
 /* A message that was received. */
@@ -128,7 +129,8 @@ typedef struct shmring_message {
     int dtype; /* as it was sent */
 } shmring_message;
 
-/* A collective, for a plan. Set all to zero, then what applies. */
+/* A collective: set all to zero, then what applies. `count` is in elements of one rank's block; x == out: in place. A
+ * broadcast reads and writes x. */
 typedef struct shmring_call {
     size_t struct_size; /* sizeof(shmring_call) */
     int kind;           /* enum shmring_collective */
@@ -160,24 +162,9 @@ typedef struct shmring_api {
     int (*comm_dup)(shmring_comm *comm, shmring_comm **made);
     int (*comm_split)(shmring_comm *comm, int64_t color, int64_t key, shmring_comm **made);
 
-    /* ---- collectives: `count` is in elements of one rank's block; x == out: in place ---- */
+    /* ---- collectives: the functions below this table, such as shmring_all_reduce, fill in the call ---- */
 
-    int (*all_reduce)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                      int64_t timeout_ns);
-    int (*reduce)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op, int root,
-                  int64_t timeout_ns);
-    int (*broadcast)(shmring_comm *comm, void *x, int64_t count, int dtype, int root, int64_t timeout_ns);
-    int (*all_gather)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int64_t timeout_ns);
-    int (*reduce_scatter)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op,
-                          int64_t timeout_ns);
-    int (*all_to_all)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int64_t timeout_ns);
-    int (*gather)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                  int64_t timeout_ns);
-    int (*scatter)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int root,
-                   int64_t timeout_ns);
-    int (*scan)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op, int64_t timeout_ns);
-    int (*exscan)(shmring_comm *comm, const void *x, void *out, int64_t count, int dtype, int op, int64_t timeout_ns);
-    int (*barrier)(shmring_comm *comm, int64_t timeout_ns);
+    int (*collective)(shmring_comm *comm, const shmring_call *call);
 
     /* ---- plans: a collective on the same memory, checked once ---- */
 
@@ -200,6 +187,77 @@ typedef struct shmring_api {
     int (*test)(shmring_request **request, int *is_over, shmring_message *message);
     int (*wait)(shmring_request **request, int64_t timeout_ns, shmring_message *message);
 } shmring_api;
+
+/* ---- collectives: `count` is in elements of one rank's block; x == out: in place ---- */
+
+static inline int shmring_make(const shmring_api *api, shmring_comm *comm, int kind, const void *x, void *out,
+                               int64_t count, int dtype, int op, int root, int64_t timeout_ns) {
+    shmring_call call;
+    call.struct_size = sizeof(call);
+    call.kind = kind;
+    call.dtype = dtype;
+    call.op = op;
+    call.root = root;
+    call.x = x;
+    call.out = out;
+    call.count = count;
+    call.timeout_ns = timeout_ns;
+    return api->collective(comm, &call);
+}
+
+static inline int shmring_all_reduce(const shmring_api *api, shmring_comm *comm, const void *x, void *out,
+                                     int64_t count, int dtype, int op, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_ALL_REDUCE, x, out, count, dtype, op, 0, timeout_ns);
+}
+
+static inline int shmring_reduce(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                                 int dtype, int op, int root, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_REDUCE, x, out, count, dtype, op, root, timeout_ns);
+}
+
+static inline int shmring_broadcast(const shmring_api *api, shmring_comm *comm, void *x, int64_t count, int dtype,
+                                    int root, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_BROADCAST, x, x, count, dtype, 0, root, timeout_ns);
+}
+
+static inline int shmring_all_gather(const shmring_api *api, shmring_comm *comm, const void *x, void *out,
+                                     int64_t count, int dtype, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_ALL_GATHER, x, out, count, dtype, 0, 0, timeout_ns);
+}
+
+static inline int shmring_reduce_scatter(const shmring_api *api, shmring_comm *comm, const void *x, void *out,
+                                         int64_t count, int dtype, int op, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_REDUCE_SCATTER, x, out, count, dtype, op, 0, timeout_ns);
+}
+
+static inline int shmring_all_to_all(const shmring_api *api, shmring_comm *comm, const void *x, void *out,
+                                     int64_t count, int dtype, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_ALL_TO_ALL, x, out, count, dtype, 0, 0, timeout_ns);
+}
+
+static inline int shmring_gather(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                                 int dtype, int root, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_GATHER, x, out, count, dtype, 0, root, timeout_ns);
+}
+
+static inline int shmring_scatter(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                                  int dtype, int root, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_SCATTER, x, out, count, dtype, 0, root, timeout_ns);
+}
+
+static inline int shmring_scan(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                               int dtype, int op, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_SCAN, x, out, count, dtype, op, 0, timeout_ns);
+}
+
+static inline int shmring_exscan(const shmring_api *api, shmring_comm *comm, const void *x, void *out, int64_t count,
+                                 int dtype, int op, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_EXSCAN, x, out, count, dtype, op, 0, timeout_ns);
+}
+
+static inline int shmring_barrier(const shmring_api *api, shmring_comm *comm, int64_t timeout_ns) {
+    return shmring_make(api, comm, SHMRING_KIND_BARRIER, NULL, NULL, 0, 0, 0, 0, timeout_ns);
+}
 
 /* The table at an address, or NULL if this code was compiled for another one. */
 static inline const shmring_api *shmring_table(const void *address) {

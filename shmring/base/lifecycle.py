@@ -1,0 +1,99 @@
+"""What happens to the objects of this process when it forks and when it exits: one registry, one order.
+
+Each object has `disown`, called in a forked child, which has inherited the object and must not use it, and
+`leave_at_exit`. Objects of an upper room leave first, since they still need those of the rooms below.
+"""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from shmring.base.unraisable import report_unraisable
+
+
+class Stage(enum.IntEnum):
+    """The order in which objects leave."""
+
+    MULTINODE = 0
+    PROGRESS = 1
+    ENGINE = 2
+
+
+class Tracked(Protocol):
+    """What the registry asks of an object."""
+
+    def disown(self) -> None:
+        """Note that this process is a forked child and not the object's owner."""
+
+    def leave_at_exit(self) -> None:
+        """Leave without waiting for peers; they get an error if they still need this rank. Idempotent."""
+
+
+_tracked: dict[Stage, weakref.WeakSet[Tracked]] = {stage: weakref.WeakSet() for stage in Stage}
+_in_child: list[Callable[[], None]] = []
+_at_exit: list[Callable[[], None]] = []
+
+
+def track(thing: Tracked, stage: Stage) -> None:
+    """Have ``thing`` disowned in forked children, and leave at exit, as long as it lives."""
+    _tracked[stage].add(thing)
+
+
+def tracked(stage: Stage) -> list[Any]:
+    """The objects of a stage that are alive."""
+    return list(_tracked[stage])
+
+
+def in_child(renew: Callable[[], None]) -> Callable[[], None]:
+    """Have ``renew()`` called in forked children: for locks that a thread of the parent may have held. A decorator."""
+    _in_child.append(renew)
+    return renew
+
+
+def at_exit(release: Callable[[], None]) -> Callable[[], None]:
+    """Have ``release()`` called at exit, after all objects have left. A decorator."""
+    _at_exit.append(release)
+    return release
+
+
+def leave(last: Stage) -> None:
+    """Let all objects up to and including those of stage ``last`` leave."""
+    for stage in Stage:
+        if stage <= last:
+            for thing in list(_tracked[stage]):
+                try:
+                    thing.leave_at_exit()
+                except BaseException as error:  # the others are to leave all the same
+                    report_unraisable(error, thing.leave_at_exit)
+
+
+def exit_reason() -> str | None:
+    """The uncaught exception that ends the interpreter, as text for peers; None if there is none."""
+    if hasattr(sys, "ps1"):  # interactive, also in a notebook: it has gone on after each uncaught exception
+        return None
+    failure = getattr(sys, "last_value", None)  # set where an uncaught exception was printed
+    return None if failure is None else f"exited with {type(failure).__name__}: {failure}"
+
+
+def _leave_all() -> None:
+    leave(Stage.ENGINE)
+    for release in _at_exit:
+        release()
+
+
+def _disown_all() -> None:
+    for renew in _in_child:
+        renew()
+    for things in _tracked.values():
+        for thing in list(things):
+            thing.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+atexit.register(_leave_all)

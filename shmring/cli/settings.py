@@ -1,0 +1,49 @@
+"""The settings in the environment that commands read, parsed before a command starts: a bad one is no failure of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from shmring.config import configure
+
+# Command -> what it reads. `run` passes the others on, and `info` shows a bad setting of a communicator in its place.
+_READ = {
+    "run": ("file prefix",),
+    "top": ("kernel", "file prefix"),
+    "dump": ("kernel", "file prefix"),
+    "trace": ("kernel",),
+    "info": ("kernel", "file prefix", "topology"),
+    "selftest": ("kernel",),
+    "demo": ("kernel", "file prefix", "topology", "communicator"),
+    "bench": ("kernel",),
+}
+
+
+def check(command: str) -> None:
+    """Parse what ``command`` reads; a ``ValueError`` names the variable and its value."""
+    for setting in _READ[command]:
+        _PARSERS[setting]()
+
+
+def _kernel() -> None:
+    try:
+        importlib.import_module("shmring.kernel.reduce")  # which reads SHMRING_KERNEL
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+
+
+def _file_prefix() -> None:
+    importlib.import_module("shmring.memory.spelling").user_prefix()
+
+
+def _topology() -> None:
+    importlib.import_module("shmring.placement.topology_file").topology()
+
+
+_PARSERS: dict[str, Callable[[], object]] = {
+    "kernel": _kernel,
+    "file prefix": _file_prefix,
+    "topology": _topology,
+    "communicator": configure,
+}

@@ -1,5 +1,0 @@
-from shmring.collective.reductions cimport Reductions
-
-
-cdef class DataMovement(Reductions):
-    pass

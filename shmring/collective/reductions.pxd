@@ -1,5 +1,0 @@
-from shmring.collective.base cimport CollectiveBase
-
-
-cdef class Reductions(CollectiveBase):
-    pass

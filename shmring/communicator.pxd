@@ -1,0 +1,17 @@
+# The communicator of a group of ranks. Calls written in Cython reach the engine through it.
+from libc.stdint cimport int64_t
+
+from shmring.engine.engine cimport Engine
+from shmring.p2p.requests cimport Messages
+
+
+cdef class Communicator:
+    cdef readonly Engine engine          # rooms written in Python reach it by this
+    cdef readonly Messages messages
+    cdef readonly int rank
+    cdef readonly int size
+    cdef readonly object parent_ranks
+    cdef readonly object object_turn     # of the calls that consist of several collectives (shmring.sync.turn)
+    cdef int64_t timeout_ns
+    cdef dict __dict__                   # programs keep attributes of their own here
+    cdef object __weakref__

@@ -1,0 +1,59 @@
+"""Communicators by name: the default one of a process, and those that compiled and exported programs look for."""
+
+from __future__ import annotations
+
+from shmring.communicator import Communicator
+from shmring.launch.init import init
+
+by_name: dict[str, Communicator] = {}  # "" is the default communicator
+
+
+def communicator(name: str = "") -> Communicator:
+    """Return the communicator of that name; by default the one that calls without ``comm`` use.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    KeyError
+        No communicator has that name.
+    Exception
+        Any error of `shmring.init`, if the default one is made.
+
+    Notes
+    -----
+    The default one is made at its first use by `shmring.init`, from the environment variables of the launcher
+    (torchrun, ``shmring run``, ...), unless `set_communicator` has set another; then the call is collective. One
+    registry serves all frameworks: what `shmring.torch` names, `shmring.jax` finds.
+    """
+    if name not in by_name:
+        if name:
+            raise KeyError(f"no communicator is named {name!r}: call set_communicator(comm, {name!r}) first")
+        set_communicator(init())
+    return by_name[name]
+
+
+def set_communicator(comm: Communicator, name: str = "") -> None:
+    """Name a communicator for calls, custom operators and exported programs; ``""`` makes it the default.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Kept alive until its name is given to another one. Not closed by this module.
+    name : str
+        Stored in the graphs of compiled and exported programs, so it must be the same on all ranks and in all
+        processes that execute them.
+
+    Notes
+    -----
+    Not collective. Functions that JAX compiled before keep the communicator that they were compiled with.
+    """
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"comm={comm!r}: must be a shmring.Communicator")
+    by_name[name] = comm

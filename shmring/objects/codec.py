@@ -1,0 +1,113 @@
+"""Any Python object as a header and buffers: the one form in which objects travel (pickle protocol 5).
+
+`dump` pickles an object; large buffers in it (usually the elements of arrays) stay *out of band*: they are sent from
+where they lie and received where the object keeps them. The *header* is the pickle stream followed by the sizes of the
+out-of-band buffers, so its receiver can allocate memory for them (`empty_buffers`) before they come. `load` makes the
+object of both.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shmring.errors import ObjectError
+
+# Smaller buffers are copied into the stream: moving one by itself costs a collective, tens of microseconds, in which
+# some 100 KiB can be copied twice.
+OUT_OF_BAND_NBYTES = 64 << 10
+
+_SIZE = struct.Struct("<Q")
+
+
+class Dumped(NamedTuple):
+    """An object to be sent. Both parts are views of memory that the object or this tuple owns: nothing large was
+    copied, so the object must not be changed before they have been sent."""
+
+    header: memoryview
+    buffers: list[memoryview]
+    """Out of band, each contiguous, with at least `OUT_OF_BAND_NBYTES` bytes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all."""
+        return self.header.nbytes + sum(buffer.nbytes for buffer in self.buffers)
+
+
+class _Stream(bytearray):
+    """What a pickler writes to. Not a `BytesIO`: that is closed when collected in a cycle, which its views prevent."""
+
+    __slots__ = ()
+    write = bytearray.extend
+
+
+def require_pickle(allowed: bool) -> None:
+    """Refuse a call that needs pickle on a communicator that was made without it."""
+    if not allowed:
+        raise ValueError("this communicator was made with allow_pickle=False: it neither sends nor receives objects")
+
+
+def dump(obj: object, rank: int = -1) -> Dumped:
+    """Pickle an object.
+
+    `ObjectError` if that fails, with the error of pickling as its cause. It names ``rank``, the number of this rank, if
+    that is not negative.
+    """
+    buffers: list[memoryview] = []
+
+    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            memory = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if memory.nbytes < OUT_OF_BAND_NBYTES:
+            return True
+        buffers.append(memory)
+        return False
+
+    stream = _Stream()
+    try:
+        pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream).dump(obj)
+    except Exception as error:
+        subject = "cannot pickle this object" if rank < 0 else f"rank {rank} cannot pickle its object"
+        raise ObjectError(f"{subject}: {type(error).__name__}: {error}", rank) from error
+    for buffer in buffers:
+        stream += _SIZE.pack(buffer.nbytes)
+    stream += _SIZE.pack(len(buffers))
+    return Dumped(memoryview(stream), buffers)
+
+
+def buffer_sizes(header, rank: int = -1) -> tuple[int, ...]:
+    """Bytes of each out-of-band buffer that belongs to a header; `ObjectError` if the header is malformed."""
+    view = memoryview(header)
+    try:
+        (count,) = _SIZE.unpack_from(view, view.nbytes - _SIZE.size)
+        return struct.unpack_from(f"<{count}Q", view, view.nbytes - (count + 1) * _SIZE.size)
+    except struct.error as error:
+        sender = "the sender" if rank < 0 else f"rank {rank}"
+        raise ObjectError(f"{sender} sent a malformed object", rank) from error
+
+
+def empty_buffers(header, rank: int = -1) -> list[np.ndarray]:
+    """Fresh memory for the out-of-band buffers of a header: one array of bytes each, so that each is freed alone."""
+    return [np.empty(nbytes, np.uint8) for nbytes in buffer_sizes(header, rank)]
+
+
+def load(header, buffers: Sequence, rank: int = -1) -> object:
+    """The object with this header and these out-of-band buffers, which ``rank`` sent.
+
+    Its arrays are views of ``buffers``, writable if the originals were. `ObjectError` if unpickling fails, with the
+    error as its cause. Unpickling runs code that the sender chose: only for peers that are trusted as much as one's own
+    code.
+    """
+    view = memoryview(header)
+    end = view.nbytes - (len(buffers) + 1) * _SIZE.size
+    try:
+        return pickle.loads(view[:end], buffers=buffers)
+    except Exception as error:
+        what = "the object received" if rank < 0 else f"what rank {rank} sent"
+        raise ObjectError(f"cannot unpickle {what}: {type(error).__name__}: {error}", rank) from error

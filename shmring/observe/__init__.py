@@ -1,0 +1,1 @@
+"""What other processes, and errors, see of ranks at work: looks at their outboxes, and accounts of what they do."""

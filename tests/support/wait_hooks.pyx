@@ -1,0 +1,53 @@
+# cython: language_level=3, binding=True
+"""`shmring.sync.wait` for tests in Python; built by `support.compiled`."""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memset
+
+from shmring._c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
+from shmring.sync.backoff cimport FIRST_TICK_NS, be_patient, patience_t, sem_init
+from shmring.sync.group cimport PUBLISHED, UNREADY, group_t
+from shmring.sync.liveness cimport drop_liveness, hold_liveness
+from shmring.sync.wait cimport wait_until
+
+FIRST_TICK = FIRST_TICK_NS
+
+cdef shmring_outbox boxes[2]
+cdef shmring_liveness lives[2]
+
+
+def ticks_of_two_waits():
+    """The tick after a wait that slept, whose counter came between two of its calls, and as it was before that."""
+    cdef group_t g
+    cdef shmring_abort record
+    cdef patience_t patience
+    cdef uint64_t seen[2]
+    cdef shmring_outbox *outbox[2]
+    cdef shmring_liveness *liveness[2]
+    cdef int j, outcome, call
+    memset(&g, 0, sizeof(g))
+    memset(&record, 0, sizeof(record))
+    memset(boxes, 0, sizeof(boxes))
+    memset(lives, 0, sizeof(lives))
+    seen[0] = seen[1] = 0
+    for j in range(2):
+        outbox[j], liveness[j] = &boxes[j], &lives[j]
+        sem_init(&boxes[j].wake, 1, 0)
+        hold_liveness(&lives[j])
+    g.size, g.first, g.record, g.outbox, g.liveness = 2, &g, &record, outbox, liveness
+    g.seen[0] = g.seen[1] = seen
+    g.tick_ns = 20000000
+    be_patient(&patience, -1)
+    try:
+        for call in range(3):
+            with nogil:
+                outcome = wait_until(&g, PUBLISHED, 1, 1, &patience)
+            assert outcome == UNREADY
+        before = patience.tick_ns
+        boxes[1].published = 1
+        with nogil:
+            outcome = wait_until(&g, PUBLISHED, 1, 1, &patience)
+        return outcome, before, patience.tick_ns
+    finally:
+        for j in range(2):
+            drop_liveness(&lives[j])
