@@ -4,8 +4,6 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport strerror
 
-import os
-
 from shmring.ring.blocking cimport LATE, awaited_t, await_briefly, await_step, drive, look_once, wait_t, wake_at_once
 from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED,
                                 ring_attach_consumer, ring_attach_producer, ring_end_state, ring_leave)

@@ -6,7 +6,6 @@ import pytest
 from support.children import in_child, status_of
 
 import shmring
-from shmring.ring.spsc import CONTROL_NBYTES
 from shmring.kernel.reduce import STORES
 
 CAPACITY_NBYTES, COUNT = 1 << 13, 3000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shmring
-from shmring import ClosedError, ObjectError, SegmentError
+from shmring import ObjectError, SegmentError
 from shmring.channels.memory import ChannelMemory
 from shmring.channels.multi_ring import RingSet
 
