@@ -30,6 +30,8 @@ class Communicator:
     size: int
     name: str
     config: Config
+    @property
+    def nodes(self) -> list[list[int]] | None: ...
     is_closed: bool
     is_broken: bool
     parent_ranks: tuple[int, ...] | None

@@ -72,6 +72,11 @@ cdef class Communicator:
         return self.engine.config
 
     @property
+    def nodes(self):
+        """The ranks of each node of a communicator over several machines; None: all ranks are on this machine."""
+        return None
+
+    @property
     def is_closed(self):
         """Whether `close` was called here."""
         return self.engine.is_closed

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from shmring.base.timeouts import timeout_ns
 from shmring.collective import objects
-from shmring.nodes.messages import NodesMessages
 from shmring.nodes.reductions import NodesReductions
+from shmring.p2p.requests import ANY_SOURCE, ANY_TAG
 
-_ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view")
+_ONE_MACHINE = ("empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "placement")
 
 
-class NodesCommunicator(NodesReductions, NodesMessages):
+class NodesCommunicator(NodesReductions):
     """A group of ranks that cannot all map each other's memory; made by `shmring.from_mpi` or a process group of torch.
 
     It has the calls of `shmring.Communicator` on any arrays, with results equal to the bit unless ``reproducible`` is
@@ -30,6 +31,45 @@ class NodesCommunicator(NodesReductions, NodesMessages):
         The ranks of this node.
     reproducible : bool
     """
+
+    def _limit_ns(self, timeout) -> int:
+        return timeout_ns(self._timeout_s if timeout is ... else timeout)
+
+    def send(self, x, dst, tag=0, *, timeout=...):
+        """As `shmring.Communicator.send`, except that a message not received in time stays under way."""
+        self.messages.send(x, dst, tag, self._limit_ns(timeout))
+
+    def recv(self, x, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
+        """As `shmring.Communicator.recv`."""
+        return self.messages.recv(x, src, tag, self._limit_ns(timeout))
+
+    def sendrecv(self, x, dst, out, src=ANY_SOURCE, *, tag=0, out_tag=ANY_TAG, timeout=...):
+        """As `shmring.Communicator.sendrecv`, except that a message not received in time stays under way."""
+        return self.messages.sendrecv(x, dst, tag, out, src, out_tag, self._limit_ns(timeout))
+
+    def isend(self, x, dst, tag=0):
+        """As `shmring.Communicator.isend`."""
+        return self.messages.isend(x, dst, tag)
+
+    def irecv(self, x, src=ANY_SOURCE, tag=ANY_TAG):
+        """As `shmring.Communicator.irecv`."""
+        return self.messages.irecv(x, src, tag)
+
+    def probe(self, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
+        """As `shmring.Communicator.probe`."""
+        return self.messages.probe(src, tag, self._limit_ns(timeout))
+
+    def iprobe(self, src=ANY_SOURCE, tag=ANY_TAG):
+        """As `shmring.Communicator.iprobe`."""
+        return self.messages.probe(src, tag, 0)
+
+    def send_object(self, obj, dst, tag=0, *, timeout=...):
+        """As `shmring.Communicator.send_object`."""
+        self.messages.send_object(obj, dst, tag, self._limit_ns(timeout))
+
+    def recv_object(self, src=ANY_SOURCE, tag=ANY_TAG, *, timeout=...):
+        """As `shmring.Communicator.recv_object`."""
+        return self.messages.recv_object(src, tag, self._limit_ns(timeout))
 
     def broadcast_object(self, obj=None, root=0, *, timeout=...):
         """As `shmring.Communicator.broadcast_object`."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
+from shmring.errors import RendezvousError
 from shmring.memory.header import HEADER_NBYTES
-from shmring.memory.segment import OUTBOX, create, segment_name, try_attach
+from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
 
 FORCED = "SHMRING_NODE"  # ranks with different values are on different nodes; for tests
 
@@ -22,12 +24,47 @@ def discover_nodes(exchange: Callable[[str], list[str]], rank: int, size: int, s
     ``exchange(text)`` returns the texts of all ranks; ``session`` is unique to this group.
     """
     names = f"{session}{os.environ.get(FORCED, '')}"
-    with create(segment_name(names, f"n{rank}"), HEADER_NBYTES, kind=OUTBOX, rank=rank, size=size) as own:
-        own.announce()
-        exchange("here")
-        firsts = [int(first) for first in exchange(str(_first_on_node(names, rank)))]
-        own.unlink()
+
+    def announced() -> tuple[Segment, str]:
+        segment = create(segment_name(names, f"n{rank}"), HEADER_NBYTES, kind=OUTBOX, rank=rank, size=size)
+        segment.announce()
+        return segment, ""
+
+    def withdraw(segment: Segment) -> None:
+        segment.unlink()
+        segment.close()
+
+    own, _ = agree(exchange, announced, withdraw)
+    try:
+        _, texts = agree(exchange, lambda: (None, str(_first_on_node(names, rank))))
+    finally:
+        withdraw(own)
+    firsts = [int(text) for text in texts]
     return [[r for r in range(size) if firsts[r] == first] for first in sorted(set(firsts))]
+
+
+Made = TypeVar("Made")
+
+
+def agree(
+    exchange: Callable[[str], list[str]], make: Callable[[], tuple[Made, str]], undo: Callable[[Made], object] = id
+) -> tuple[Made, list[str]]:
+    """What ``make()`` returns here, and the texts that it returns on all ranks. All ranks call.
+
+    If it raises on one rank, that rank raises its error and all others call ``undo`` and raise `RendezvousError`. So no
+    rank waits for one that has failed.
+    """
+    try:
+        made, text = make()
+    except Exception as error:
+        exchange(f"failed: {type(error).__name__}: {error}")
+        raise
+    outcomes = exchange(f"made: {text}")
+    for r, outcome in enumerate(outcomes):
+        if outcome.startswith("failed: "):
+            undo(made)
+            raise RendezvousError(f"rank {r} could not be connected: {outcome.removeprefix('failed: ')}")
+    return made, [outcome.removeprefix("made: ") for outcome in outcomes]
 
 
 def _first_on_node(names: str, rank: int) -> int:

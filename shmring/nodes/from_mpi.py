@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shmring.collective.groups import split_members
 from shmring.communicator import Communicator
 from shmring.errors import BrokenError, PeerLostError, RendezvousError
 from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.discovery import discover_nodes
+from shmring.nodes.discovery import agree, discover_nodes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -150,30 +152,46 @@ def from_mpi(
 
 
 def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict) -> Any:
-    """``comm`` is for the new communicator alone."""
+    """``comm`` is for the new communicator alone. If a rank fails, all ranks raise."""
     from mpi4py import MPI
 
     comm.Set_errhandler(MPI.ERRORS_RETURN)
-    rank, size = comm.Get_rank(), comm.Get_size()
-    session = comm.bcast(f"mpi.{secrets.token_hex(8)}" if rank == 0 else None)
-    nodes = discover_nodes(comm.allgather, rank, size, session)
-    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
-    local, failure = None, None
     try:
+        return _connect_ranks(comm, reproducible, rendezvous_timeout, settings)
+    except MPI.Exception:
+        raise
+    except Exception:
+        comm.Free()
+        raise
+
+
+def _connect_ranks(comm: Any, reproducible: bool, rendezvous_timeout: float | None, settings: dict) -> Any:
+    from mpi4py import MPI
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    key = np.frombuffer(secrets.token_bytes(8), np.uint8).copy()
+    comm.Bcast(key)
+    session = f"mpi.{key.tobytes().hex()}"
+
+    def exchange(text: str) -> list[str]:
+        own = np.frombuffer(text.encode(), np.uint8)
+        lengths = np.empty(size, np.int32)
+        comm.Allgather(np.array([len(own)], np.int32), lengths)
+        texts = np.empty(lengths.sum(), np.uint8)
+        comm.Allgatherv(own, [texts, lengths])
+        return [part.tobytes().decode() for part in np.split(texts, np.cumsum(lengths)[:-1])]
+
+    nodes = discover_nodes(exchange, rank, size, session)
+    node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
+
+    def connected() -> tuple[Communicator, str]:
         local = init(
             rank=nodes[node].index(rank), size=len(nodes[node]), session=f"{session}.{node}",
             rendezvous_timeout=rendezvous_timeout, **settings,
         )  # fmt: skip
-    except Exception as error:  # the others are to know
-        failure = error
-    outcomes = comm.allgather(None if failure is None else f"{type(failure).__name__}: {failure}")
-    if failure is not None:
-        raise failure
-    assert local is not None
-    for r, outcome in enumerate(outcomes):
-        if outcome is not None:
-            local.close()
-            raise RendezvousError(f"{session}: rank {r} could not be connected: {outcome}")
+        return local, ""
+
+    local, _ = agree(exchange, connected, Communicator.close)
     if len(nodes) == 1:
         comm.Free()
         return local
@@ -181,7 +199,16 @@ def _connect(comm: Any, reproducible: bool, rendezvous_timeout: float | None, se
 
     data = comm.Dup()  # the other one makes groups: it has no messages pending after a failure
     data.Set_errhandler(MPI.ERRORS_RETURN)
-    wire = MpiWire(session, data, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
-    group = MpiCommunicator(local, nodes, wire, reproducible)
+
+    def made() -> tuple[MpiCommunicator, str]:
+        try:
+            wire = MpiWire(session, data, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
+            return MpiCommunicator(local, nodes, wire, reproducible), ""
+        except Exception:
+            local.abort("this rank could not be connected to other nodes")
+            local.close()
+            raise
+
+    group, _ = agree(exchange, made, MpiCommunicator.close)
     group.mpi, group.settings = comm, settings
     return group

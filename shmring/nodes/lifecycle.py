@@ -1,7 +1,7 @@
 """Life cycle and error propagation of a communicator over several nodes: a failure on one rank breaks all ranks.
 
-Within a node a failure spreads through shared memory, where the failing rank also stores its *error record*, the
-pickled exception. Between nodes, the first failing rank publishes its record on the wire and then closes its
+Within a node a failure spreads through shared memory, where the failing rank also stores its *error record*
+(`shmring.nodes.records`). Between nodes, the first failing rank publishes its record on the wire and then closes its
 connections. Its peers detect the close, read the record, raise the error, and close their own connections.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,14 +27,17 @@ from shmring.errors import (
     ShmringError,
 )
 from shmring.nodes.exchange import Exchange
+from shmring.nodes.messages import NodesMessages
 from shmring.nodes.plan.layout import Layout
 from shmring.nodes.program import Program
 from shmring.nodes.programs import Programs
+from shmring.nodes.records import RECORD_NBYTES, pack_error, unpack_error
 from shmring.nodes.repeats import Repeats
 from shmring.nodes.wire import UNLIMITED, Deadline, Wire, WireError
 from shmring.sync.turn import Turn
 
-RECORD_NBYTES = 4096
+LAST_MESSAGE_S = 1.0  # how long a leaving rank waits for the threads of the wire
+DIED = 2  # of `rank_states`
 
 
 class NodesLifecycle:
@@ -79,6 +81,7 @@ class NodesLifecycle:
         self._failure: ShmringError | None = None
         own_record = local.zeros(RECORD_NBYTES, np.uint8)
         self._records = [local.shared_view(own_record, local_rank) for local_rank in range(local.size)]
+        self.messages = NodesMessages(self, wire)
         lifecycle.track(self, lifecycle.Stage.MULTINODE)
 
     def adopt_progress(self, made: Any) -> Any:
@@ -147,6 +150,13 @@ class NodesLifecycle:
         if self._failure is not None:
             raise copy.copy(self._failure)
 
+    def check_node(self) -> None:
+        """Raise if a rank of this node has died."""
+        states = self.local.engine.rank_states()
+        for local_rank in range(self.local.size):
+            if states[local_rank] == DIED:
+                raise self._break(PeerLostError(f"rank {local_rank} died", local_rank))
+
     # ---- failures ----
 
     def _break(self, error: ShmringError | WireError, call: str = "") -> ShmringError:
@@ -156,28 +166,23 @@ class NodesLifecycle:
         if self._failure is None:
             own = error.error if isinstance(error, WireError) else self._in_group_ranks(error, call)
             self._failure = self._local_record(error) or self._published(own)
-            record = pickle.dumps(self._failure)
-            if len(record) <= RECORD_NBYTES:
-                self._records[self.local_rank][: len(record)] = np.frombuffer(record, np.uint8)
+            record = np.frombuffer(pack_error(self._failure), np.uint8)
+            self._records[self.local_rank][: len(record)] = record
             self.wire.cut()
             if not (self.local.is_broken or self.local.is_closed):
                 self.local.abort(str(self._failure))
-            self._fail_requests(self._failure)
         return copy.copy(self._failure)
-
-    def _fail_requests(self, failure: ShmringError) -> None:
-        """Fail the pending message requests."""
 
     def _local_record(self, error: Exception) -> ShmringError | None:
         """The record of the rank that aborted this node's communicator; the store may be unreachable."""
         if not isinstance(error, AbortedError) or not self._records[error.rank].any():
             return None
-        return pickle.loads(self._records[error.rank].tobytes())
+        return unpack_error(self._records[error.rank].tobytes())
 
     def _published(self, error: ShmringError) -> ShmringError:
         """Publish this error's record; returns the error of the first rank that did so."""
-        record = self.wire.publish_failure(pickle.dumps(error))
-        return error if record is None else pickle.loads(record)
+        record = self.wire.publish_failure(pack_error(error))
+        return error if record is None else unpack_error(record)
 
     def _in_group_ranks(self, error: ShmringError, call: str = "") -> ShmringError:
         """An error of the node's communicator, with the ranks of the whole group."""
@@ -224,19 +229,15 @@ class NodesLifecycle:
     def disown(self) -> None:
         """In a forked child: do not touch the group again; a thread of the parent may have had the turn."""
         self.is_inherited = True
-        self._turn.renew()
-        self.object_turn.renew()
+        for turn in (self._turn, self.object_turn, self.messages):
+            turn.renew()
 
     def _leave(self) -> None:
         self.is_closed = True
         if not self.is_inherited:
-            self._announce_leave()
+            self.messages.announce_leave()
+            self.wire.announce_leave()
             self.wire.cut()
         self.local.close()
-
-    def _has_left(self, rank: int) -> bool:
-        """Whether a rank of another node has closed regularly."""
-        return self.wire.has_left(rank)
-
-    def _announce_leave(self) -> None:
-        self.wire.announce_leave()
+        if not self.is_inherited:
+            self.wire.join(LAST_MESSAGE_S)  # at interpreter exit a thread inside an engine may end the process

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from mpi4py import MPI
 from shmring.base import lifecycle
 from shmring.errors import CollectiveTimeoutError, PeerLostError
 from shmring.nodes.mpi_transfers import MpiTransfers
-from shmring.nodes.wire import Channel, Wire, WireError
+from shmring.nodes.wire import ENVELOPE_NBYTES, Channel, Wire, WireError
 
 SPIN_TESTS = 64  # before a wait looks for notices, and lets others run, between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
@@ -41,15 +41,15 @@ class _Inbox:
     it.
     """
 
-    def __init__(self, comm: Any, tag: int, room: Callable[[], np.ndarray]) -> None:
-        self._comm, self._tag, self._room = comm, tag, room
+    def __init__(self, comm: Any, tag: int, most_nbytes: int) -> None:
+        self._comm, self._tag, self._most_nbytes = comm, tag, most_nbytes
         self._arriving: deque[tuple[Any, np.ndarray, int]] = deque()
 
     def take(self) -> list[tuple[np.ndarray, int]]:
         """What has arrived, with the source of each. By one thread at a time."""
         status = MPI.Status()
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)) is not None:
-            data = self._room()
+            data = np.empty(self._most_nbytes, np.uint8)
             self._arriving.append((message.Irecv([data, MPI.BYTE]), data, status.Get_source()))
         taken = []
         while self._arriving and self._arriving[0][0].Test():
@@ -73,6 +73,7 @@ class MpiWire(Wire):
     is_passive = True
 
     def __init__(self, name: str, comm: Any, others: list[int]) -> None:
+        super().__init__()
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()
         self._comm = comm
         self._others = others
@@ -82,12 +83,11 @@ class MpiWire(Wire):
         self._looking = threading.Lock()  # for notices and envelopes: taken without waiting
         self._failure: bytes | None = None
         self._left: set[int] = set()
-        self._ended: set[int] = set()  # of those that were listened to
-        self._notices = _Inbox(comm, _NOTICE * self._tags, lambda: np.empty(NOTICE_NBYTES, np.uint8))
+        self._ended: set[int] = set()  # of those, noted by the messages
+        self._notices = _Inbox(comm, _NOTICE * self._tags, NOTICE_NBYTES)
         self._sent: list[tuple[Any, np.ndarray]] = []
-        self._listening: set[int] = set()
         self._envelopes: _Inbox | None = None
-        self._handlers: tuple | None = None
+        self._note_lost: Callable[[int, WireError], None] | None = None
         # MPI makes progress only in its calls. A rank that waits in shared memory, or computes, makes none, though what
         # it sent may not have left.
         self._woken = threading.Event()
@@ -179,10 +179,10 @@ class MpiWire(Wire):
             elif kind == _LEFT:
                 self._left.add(source)
 
-    def _notify(self, kind: int, content: bytes) -> None:
+    def _notify(self, kind: int, content: bytes, peers: Iterable[int]) -> None:
         content = content[: NOTICE_NBYTES - 8]
         data = np.frombuffer(bytes([kind]) + len(content).to_bytes(7, "little") + content, np.uint8)
-        for peer in self._others:
+        for peer in peers:
             try:
                 self._sent.append((self._comm.Isend([data, MPI.BYTE], peer, _NOTICE * self._tags), data))
             except MPI.Exception:  # it is dead
@@ -194,13 +194,13 @@ class MpiWire(Wire):
     def publish_failure(self, record: bytes) -> bytes | None:
         """As `Wire.publish_failure`."""
         if not (self._is_cut or self._is_lost(self.rank)):
-            self._notify(_FAILED, record)
+            self._notify(_FAILED, record, self._others)
         return self._failure
 
     def announce_leave(self) -> None:
         """As `Wire.announce_leave`."""
         if not self._is_cut:
-            self._notify(_LEFT, b"")
+            self._notify(_LEFT, b"", (r for r in range(self.size) if r != self.rank))
 
     def has_left(self, peer: int) -> bool:
         """As `Wire.has_left`."""
@@ -224,7 +224,7 @@ class MpiWire(Wire):
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         try:
-            while len(self._left) < len(self._others) and self._failure is None and time.monotonic() < linger:
+            while len(self._left) < self.size - 1 and self._failure is None and time.monotonic() < linger:
                 self._is_lost(self.rank)
                 time.sleep(SLEEPS_S[0])
             while self._sent and time.monotonic() < until:
@@ -235,16 +235,10 @@ class MpiWire(Wire):
 
     # ---- envelopes ----
 
-    def listen(
-        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
-        lost: Callable[[int, WireError], None],
-    ) -> None:  # fmt: skip
-        """As `Wire.listen`: from all ranks at once."""
-        self._listening.add(peer)
-        if self._handlers is not None:
-            return
-        self._handlers = room, deliver, lost
-        self._envelopes = _Inbox(self._comm, Channel.ENVELOPE * self._tags, room)
+    def listen(self, lost: Callable[[int, WireError], None]) -> None:
+        """As `Wire.listen`."""
+        self._envelopes = _Inbox(self._comm, Channel.ENVELOPE * self._tags, ENVELOPE_NBYTES)
+        self._note_lost = lost
         self._woken.set()
 
     def _serve(self) -> None:
@@ -252,37 +246,34 @@ class MpiWire(Wire):
         sleep_s = SLEEPS_S[0]
         try:
             while not self._is_cut:
-                if self._handlers is None:
+                if self._note_lost is None:
                     self._attempt(self.rank, self._comm.Iprobe, MPI.ANY_SOURCE, _NOTICE * self._tags)
                     self._woken.wait(PROGRESS_S)
                     continue
-                sleep_s = SLEEPS_S[0] if self.poll() else min(SLEEPS_S[1], 1.2 * sleep_s)
+                narrived = len(self.inbox)
+                self.poll()
+                sleep_s = SLEEPS_S[0] if len(self.inbox) > narrived else min(SLEEPS_S[1], 1.2 * sleep_s)
                 time.sleep(sleep_s)
         except WireError as error:
-            if self._handlers is not None:
-                for peer in self._listening - self._ended:
-                    self._handlers[2](peer, error)
+            if self._note_lost is not None:
+                self._note_lost(self.rank, error)
 
-    def poll(self) -> bool:
-        """As `Wire.poll`; whether there were any."""
-        if self._envelopes is None or self._handlers is None or self._is_cut:
-            return False
+    def poll(self) -> None:
+        """As `Wire.poll`."""
+        if self._envelopes is None or self._note_lost is None or self._is_cut:
+            return
         if not self._looking.acquire(blocking=False):
-            return False
-        _, deliver, lost = self._handlers
+            return
         try:
-            nexts = [deliver(data, source) for data, source in self._attempt(self.rank, self._envelopes.take)]
+            self.inbox.extend(self._attempt(self.rank, self._envelopes.take))
             self._read_notices()
         finally:
             self._looking.release()
-        for what in nexts:
-            what()
         if self._failure is not None:
             raise self.lost_error(self.rank)
-        for peer in self._left & self._listening - self._ended:
+        for peer in self._left - self._ended:
             self._ended.add(peer)
-            lost(peer, self.lost_error(peer))
-        return bool(nexts)
+            self._note_lost(peer, self.lost_error(peer))
 
 
 _abandoned: list[object] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 GRACE_S = 0.25
 ANSWER_S = 0.5  # how long a rank whose call failed waits for an earlier error of another node
 AFTER_S = ANSWER_S + 2 * GRACE_S  # for waiting on a rank of the own node that may itself wait for another node
+SHORT_NBYTES = 4096  # longest content of a message that is sent in its envelope
+ENVELOPE_NBYTES = 5 * 8 + SHORT_NBYTES
 
 
 class Channel(IntEnum):
@@ -30,7 +33,7 @@ class Channel(IntEnum):
 
     HEADER = 0  # of a call, with short content
     CONTENT = 1  # of a call
-    ENVELOPE = 2  # of a message, with short content
+    ENVELOPE = 2  # of a message, with short content (nodes/messages.pyx)
     MESSAGE = 3  # long content of a message
 
 
@@ -65,7 +68,9 @@ class Wire(ABC):
         Of the group, for error messages.
     rank, size : int
     is_passive : bool
-        Whether messages make progress only in calls of the wire. A thread that waits for envelopes calls `poll` then.
+        Whether messages make progress only in calls of the wire.
+    inbox : deque of (ndarray, int)
+        Envelopes that have arrived, and the rank that sent each, in the order in which that rank sent them.
     short_nbytes : int
         Longest content of a call that is sent with its header.
     transfers : Transfers
@@ -78,6 +83,9 @@ class Wire(ABC):
     is_passive = False
     short_nbytes = 16384
     transfers: Transfers
+
+    def __init__(self) -> None:
+        self.inbox: deque[tuple[np.ndarray, int]] = deque()
 
     @abstractmethod
     def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> Any:
@@ -115,19 +123,15 @@ class Wire(ABC):
         """Whether that rank has closed regularly."""
 
     @abstractmethod
-    def listen(
-        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
-        lost: Callable[[int, WireError], None],
-    ) -> None:  # fmt: skip
-        """Receive envelopes of this rank from now on, each into ``room()``; idempotent.
+    def listen(self, lost: Callable[[int, WireError], None]) -> None:
+        """Receive the envelopes of all other ranks from now on, into `inbox`; called once.
 
-        ``deliver(data, peer)`` is called for each in the order of arrival, and returns what is to be called next.
-        ``lost(peer, error)`` is called once the connection has ended. Both by a thread of the wire, or one that calls
-        `poll`.
+        ``lost(peer, error)`` is called once the connection to a rank has ended, by a thread of the wire or one that
+        calls `poll`.
         """
 
-    def poll(self) -> object:  # noqa: B027  nothing to do where threads wait for them
-        """Receive envelopes that have arrived, where `is_passive`."""
+    def poll(self) -> None:  # noqa: B027  nothing to do where threads wait for them
+        """Put the envelopes that have arrived into `inbox`, where `is_passive`. `WireError` if a rank has failed."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> None:

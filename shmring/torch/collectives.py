@@ -6,7 +6,6 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from shmring.errors import ShmringError
-from shmring.nodes.communicator import NodesCommunicator
 from shmring.torch.dispatch import CallDispatch
 from shmring.torch.errors import torch_form
 from shmring.torch.profiler import is_profiled
@@ -141,7 +140,7 @@ class Collectives(CallDispatch):
 def _all_reduce(comm, timeout_s, x, op) -> None:
     if x.layout is not _DENSE:
         _all_reduce_sparse(comm, timeout_s, x, op)
-    elif isinstance(comm, NodesCommunicator) or (
+    elif comm.nodes is not None or (
         op != "sum" and not is_of_the_core(x, op)
     ):  # the common case, sum, is tested first
         _all_reduce_dense(comm, timeout_s, x, op)

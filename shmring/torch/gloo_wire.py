@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from shmring.errors import CollectiveTimeoutError, PeerLostError
 from shmring.nodes.transfers import Transfers
-from shmring.nodes.wire import ANSWER_S, Channel, Wire, WireError
+from shmring.nodes.wire import ANSWER_S, ENVELOPE_NBYTES, Channel, Wire, WireError
 
 _UNLIMITED = timedelta(days=3650)
 _NUMBERS = 1 << 28  # gloo's tags have 31 bits
@@ -42,12 +42,13 @@ class GlooWire(Wire):
     short_nbytes = 128 * 1024  # each message wakes threads of gloo, which takes longer than to copy this
 
     def __init__(self, name: str, store, rank: int, size: int, timeout_s: float | None) -> None:
+        super().__init__()
         self.name, self.rank, self.size = name, rank, size
         self._store, self.transfers = store, Transfers(self)
         timeout = connecting(timeout_s)
         self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("transport", store), rank, size, timeout)
         self._is_cut = False
-        self._receivers: dict[int, threading.Thread] = {}
+        self._receivers: list[threading.Thread] = []
 
     def send(self, data: np.ndarray, peer: int, channel: Channel, number: int = 0) -> dist.Work:
         """As `Wire.send`."""
@@ -131,32 +132,29 @@ class GlooWire(Wire):
         thread.join(ANSWER_S)
         return answers[0] if answers else None
 
-    # ---- envelopes: a thread for each peer ----
+    # ---- envelopes: a thread for each peer, since gloo has no probe ----
 
-    def listen(
-        self, peer: int, room: Callable[[], np.ndarray], deliver: Callable[[np.ndarray, int], Callable[[], None]],
-        lost: Callable[[int, WireError], None],
-    ) -> None:  # fmt: skip
+    def listen(self, lost: Callable[[int, WireError], None]) -> None:
         """As `Wire.listen`."""
-        if peer in self._receivers:
-            return
 
-        def receive() -> None:
+        def receive(peer: int) -> None:
             try:
                 while True:
-                    data = room()
+                    data = np.empty(ENVELOPE_NBYTES, np.uint8)
                     self.wait(self.recv(data, peer, Channel.ENVELOPE), peer)
-                    deliver(data, peer)()
+                    self.inbox.append((data, peer))
             except WireError as error:
                 lost(peer, error)
 
-        thread = threading.Thread(target=receive, name=f"shmring {self.name} {peer}", daemon=True)
-        if self._receivers.setdefault(peer, thread) is thread:  # one step, so no lock
-            thread.start()
+        for peer in range(self.size):
+            if peer != self.rank:
+                name = f"shmring {self.name} {peer}"
+                self._receivers.append(threading.Thread(target=receive, args=(peer,), name=name, daemon=True))
+                self._receivers[-1].start()
 
     def join(self, timeout_s: float) -> None:
         """As `Wire.join`."""
-        for thread in list(self._receivers.values()):
+        for thread in self._receivers:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
 

@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shmring.errors import OutOfSharedMemoryError, SegmentError
 from shmring.launch.named import communicator
-from shmring.nodes.communicator import NodesCommunicator
 from shmring.shared.share import Shared
 from shmring.torch.processgroup import ProcessGroup
 
@@ -111,7 +110,7 @@ class SharedGradients:
         self._hook = hook
         self._state = state
         self._buckets: dict[int, _Bucket] = {}
-        self.closed = isinstance(group.comm, NodesCommunicator)
+        self.closed = group.comm.nodes is not None
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +136,7 @@ class SharedGradients:
             self._drop(index)  # torch has made other buckets
             self._buckets[index] = _Bucket(buffer, None)
         elif known.shared is None:
-            assert not isinstance(self._group.comm, NodesCommunicator)
+            assert self._group.comm.nodes is None
             try:
                 self._buckets[index] = _Bucket(buffer, self._group.comm.share(buffer))
             except (OutOfSharedMemoryError, SegmentError, ValueError) as error:  # raised on all ranks alike
@@ -179,6 +178,6 @@ def _communicator_of(comm):
     if comm is None or isinstance(comm, str):
         comm = communicator(comm or "")
     comm = comm.comm if isinstance(comm, ProcessGroup) else comm
-    if isinstance(comm, NodesCommunicator):
+    if comm.nodes is not None:
         raise TypeError("ranks on several machines share no memory")
     return comm

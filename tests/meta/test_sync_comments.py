@@ -126,6 +126,20 @@ def problems_of_page(page, carriers):
             yield f"the page names {name} for {tag}, but {name} has no comment of that tag"
 
 
+def names_of_the_page(page):
+    """Files and tests that the page names."""
+    return re.findall(r"`(shmring/[\w./]*|tests/[\w./]+)`", page), re.findall(r"`(test_\w+)`", page)
+
+
+def test_the_page_names_files_and_tests_that_exist():
+    paths, tests = names_of_the_page(PAGE.read_text())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in tests if not any(f"def {name}(" in text for text in texts)] == []
+    assert len(paths) > 10
+    assert len(tests) > 20
+
+
 def test_comments_on_memory_order_name_functions_that_carry_the_same_tag():
     assert list(problems(PACKAGE, PAGE.read_text())) == []
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -105,15 +106,59 @@ def messages(comm):
     far = next(r for r in range(n) if r not in comm.nodes[comm.node])
     raises(shmring.MessageTimeoutError, lambda: comm.recv(np.zeros(1), far, timeout=0.05))
     comm.barrier()
+    far = comm.nodes[1][0]  # from rank 0
     if me == 0:
         comm.send(np.ones(3), far)
     elif me == far:
         raises(shmring.MessageTooLongError, lambda: comm.recv(np.zeros(2), 0))
-        raises(TypeError, lambda: comm.recv(np.zeros(3, np.int64), 0), "stays receivable")
+        raises(TypeError, lambda: comm.recv(np.zeros(3, np.int64), 0), "can still be received")
         raises(shmring.MessageError, lambda: comm.recv_object(0), "recv()")
         x = np.zeros(3)
         comm.recv(x)
         assert (x == 1).all()
+    comm.barrier()
+    if me == 0:
+        comm.send(np.zeros(1), far, tag=0)
+        comm.send(np.ones(100), far, tag=1)
+    elif me == far:
+        comm.probe(0, tag=1)
+        raises(shmring.MessageTooLongError, lambda: comm.recv(np.zeros(1), 0, tag=1))
+        assert comm.probe(timeout=60).tag == 0  # what did not fit has kept its place
+        comm.recv(np.zeros(1), 0)
+        assert comm.recv(np.zeros(100), 0).tag == 1
+        assert comm.probe(timeout=0.01) is None
+    else:
+        comm.send(np.full(2, me), me, tag=5)  # to itself
+        x = np.zeros(2, int)
+        assert comm.recv(x, me).tag == 5
+        assert (x == me).all()
+    comm.barrier()
+    if me == 0:
+        requests = [comm.isend(np.full(1, k), far) for k in range(300)]  # far more than wait for a slow receiver
+        assert requests[0].done()
+        assert not requests[-1].done()
+        raises(shmring.MessageTimeoutError, lambda: requests[-1].wait(0.01))
+        comm.barrier()
+        assert all(request.result(60) is None for request in requests)
+    elif me == far:
+        comm.barrier()
+        for k in range(300):
+            comm.recv(x := np.zeros(1, int), 0)
+            assert x[0] == k
+    else:
+        comm.barrier()
+    comm.barrier()
+    request = comm.irecv(x := np.zeros(1), before)
+    called = []
+    request.add_done_callback(called.append)
+    comm.send(np.ones(1), after)
+
+    async def received():
+        return await request
+
+    assert asyncio.run(received()).source == before
+    assert called == [request]
+    assert request.exception() is None
     comm.barrier()
 
 
@@ -280,6 +325,56 @@ def repeats(comm):
     raises(shmring.MismatchError, lambda: comm.all_reduce(np.zeros(3)))
     comm.close()
     raises(shmring.ClosedError, lambda: comm.all_reduce(np.zeros(3)))
+
+
+def threads(comm):
+    """Two threads receive from any source: one gets the message, and the other keeps its timeout."""
+    received = []
+
+    def receive():
+        x = np.zeros(1)
+        try:
+            comm.recv(x, timeout=2.0)
+        except shmring.MessageTimeoutError:
+            x[0] = -1
+        received.append(x[0])
+
+    if comm.rank == 0:
+        both = [threading.Thread(target=receive) for _ in range(2)]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert sorted(received) == [-1, 7], received
+    elif comm.rank == 1:
+        comm.send(np.full(1, 7.0), 0)
+    comm.barrier()
+
+
+def failures(comm):
+    """A rank that fails alone while the ranks are connected: it raises its error, and no other rank waits for it."""
+    from shmring.nodes import discovery, from_mpi, mpi_wire
+
+    def fail(*args, **kwargs):
+        raise shmring.OutOfSharedMemoryError("no room in this test")
+
+    odd = comm.size - 1
+    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
+    for module, name in places:
+        original = getattr(module, name)
+        if comm.rank == odd:
+            setattr(module, name, fail)
+        if comm.rank == odd:
+            raises(shmring.OutOfSharedMemoryError, lambda: shmring.from_mpi(rendezvous_timeout=2))
+        else:
+            raises(shmring.ShmringError, lambda: shmring.from_mpi(rendezvous_timeout=2))
+        setattr(module, name, original)
+        comm.barrier()
+    with shmring.from_mpi(allow_pickle=False) as again:
+        assert again.all_reduce(np.ones(1))[0] == comm.size
+        if comm.rank == 0:
+            again.abort("without pickle")
+        raises(shmring.AbortedError, lambda: again.all_reduce(np.ones(1)), "without pickle")
 
 
 def disagreement(comm):

@@ -16,7 +16,7 @@ DEATHS = Path(__file__).with_name("mpi_deaths.py")
 LAYOUTS = ["ab", "aab", "abab"]
 ONCE = (
     "functions", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
-    "late", "leaves",
+    "late", "leaves", "failures", "threads",
 )  # fmt: skip
 
 

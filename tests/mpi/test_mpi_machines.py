@@ -28,10 +28,11 @@ def ours(machine):
     return [name for name in machine.names() if "shmring" in name]
 
 
-@pytest.mark.parametrize("name", ["collectives", "messages", "groups", "late"])
-def test_calls_over_a_cable(python, name, tmp_path):
+@pytest.mark.parametrize("name", ["cases", "messages", "groups", "late"])
+def test_calls_over_a_cable(python, name, tmp_path, seed):
+    more = [str(seed)] if name == "cases" else []
     with two_machines("256m") as machines:
-        job = mpi.start_on(machines, tmp_path, python, EACH, str(CHECKS), name, "aabb")
+        job = mpi.start_on(machines, tmp_path, python, EACH, str(CHECKS), name, "aabb", *more)
         output, _ = job.communicate(timeout=300)
         assert job.returncode == 0, output
         assert output.count("is done") == N, output

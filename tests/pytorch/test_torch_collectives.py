@@ -4,28 +4,29 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.torch_checks.collectives import (
-    all_reduce,
     all_reduce_ops,
     coalesced,
     disagreed,
-    exchanged,
-    gathered,
     integer_averages,
     modes,
     objects,
-    reduced_and_scattered,
-    rooted,
+    odd_tensors,
     sparse,
 )
+from support.torch_checks.driver import run_torch_cases
 from support.torch_groups import run_group
 
 SIZES = (1, 2, 3)
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_all_reduce_sums_every_type_shape_and_layout(n):
-    run_group(n, all_reduce)
+def test_every_case_is_right_in_every_form(n, seed):
+    run_group(n, run_torch_cases, 120, seed)
 
+
+@pytest.mark.parametrize("n", SIZES)
+def test_tensors_of_odd_shapes_and_types(n):
+    run_group(n, odd_tensors)
 
 @pytest.mark.parametrize("n", SIZES)
 def test_averages_of_integers_are_rounded_to_zero(n):
@@ -35,26 +36,6 @@ def test_averages_of_integers_are_rounded_to_zero(n):
 @pytest.mark.parametrize("n", SIZES)
 def test_all_reduce_has_every_operation_and_refuses_those_without_meaning(n):
     run_group(n, all_reduce_ops)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_collectives_with_a_root(n):
-    run_group(n, rooted)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_all_gather_in_lists_and_single_tensors_of_any_type_and_uneven(n):
-    run_group(n, gathered)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_reduce_scatter_in_lists_and_single_tensors_and_uneven(n):
-    run_group(n, reduced_and_scattered)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_all_to_all_equal_and_uneven(n):
-    run_group(n, exchanged)
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -4,13 +4,15 @@ import random
 import signal
 import threading
 from _thread import start_new_thread
+from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.harness import PATIENCE, start_processes
 
 from shmring.nodes.calls import Arguments, NodesCall
-from shmring.nodes.requests import NetworkRequest
+from shmring.nodes.messages import NodesMessages
 from shmring.sync.turn import Turn
 from shmring.torch.messages import MessageProgress
 
@@ -31,13 +33,19 @@ class Request:
 class Group:
     """What a communicator of several nodes has of calls and requests."""
 
-    name, layout, rank, ticks_s = "group", None, 0, None
+    name, layout, rank, size = "group", None, 0, 1
     _programs = SimpleNamespace(find=lambda *_: None)
 
     def __init__(self):
-        self.turn, self._turn = Turn(self.name, is_reentrant=True), Turn(self.name)
+        self._turn = Turn(self.name)
+        self.messages = NodesMessages(self, SimpleNamespace(inbox=deque(), poll=self.check_usable, listen=id))
 
-    def poll(self):
+    def check_usable(self):
+        pass
+
+    check_node = check_usable
+
+    def _checked_rank(self, *_):
         pass
 
     def _execute(self, *_):
@@ -49,16 +57,13 @@ class Group:
         NodesCall(self, "nothing", lambda: arguments, None)()
 
     def message(self):
-        request, ended = NetworkRequest(self), []
-        request.add_done_callback(ended.append)
-        request.end()
-        request.wait(1)
-        assert ended == [request]
+        self.messages.send(np.ones(1), 0, 0, -1)
+        self.messages.recv(np.zeros(1), 0, 0, -1)
 
     def messages_of_threads(self):
-        request = NetworkRequest(self)
-        start_new_thread(request.end, ())  # Thread.start() waits in Python code, with a lock
-        request.wait()
+        # Thread.start() waits in Python code, with a lock
+        start_new_thread(self.messages.send, (np.ones(1), 0, 0, -1))
+        self.messages.recv(np.zeros(1), 0, 0, -1)
 
 
 def progress():

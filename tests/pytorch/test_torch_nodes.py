@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
+from support.torch_checks.driver import run_torch_cases
 from support.torch_groups import run_group, start_group
 
 import shmring
-from shmring.nodes.communicator import NodesCommunicator
 
 LEAVING = Path(__file__).with_name("leaving.py")
 
@@ -25,12 +25,16 @@ IN_ROWS = ("aabb", "aaab", "abcc")
 LAYOUTS = (*IN_ROWS, "abab")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_case_is_right_in_every_form_on_several_nodes(layout, seed):
+    run_group(len(layout), run_torch_cases, 80, seed, labels=layout)
+
+
 @pytest.mark.parametrize("layout", IN_ROWS)
 @pytest.mark.parametrize(
     "check",
     [
-        collectives.all_reduce, collectives.all_reduce_ops, collectives.integer_averages, collectives.rooted,
-        collectives.gathered, collectives.reduced_and_scattered, collectives.exchanged, collectives.coalesced,
+        collectives.all_reduce_ops, collectives.odd_tensors, collectives.integer_averages, collectives.coalesced,
         collectives.sparse, collectives.objects, messages.any_source, messages.both_ways, work.in_background,
         work.futures,
     ],
@@ -65,11 +69,10 @@ def test_groups_of_ranks_of_any_nodes(check, layout):
 
 def check_layout(rank, layout):
     comm = dist.group.WORLD.comm
-    assert isinstance(comm, NodesCommunicator)
     assert comm.nodes == [[r for r, node in enumerate(layout) if node == one] for one in dict.fromkeys(layout)]
     near = dist.new_group([r for r, node in enumerate(layout) if node == layout[0]])
     if layout[rank] == layout[0]:
-        assert isinstance(near.comm, shmring.Communicator)
+        assert near.comm.nodes is None
 
 
 def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network():
@@ -87,7 +90,7 @@ def same_bits(rank, seed):
     n = dist.get_world_size()
     os.environ["SHMRING_NODE"] = ""
     one_node = dist.new_group()
-    assert isinstance(one_node.comm, shmring.Communicator)
+    assert one_node.comm.nodes is None
     torch.manual_seed(seed + rank)
 
     def numbers(dtype, count):
@@ -309,14 +312,20 @@ def test_the_failure_that_ended_a_program_is_raised_on_all_nodes():
 def forks(rank):
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
+    comm = dist.group.WORLD.comm
+    pending = comm.irecv(torch.zeros(1), 1 - rank, tag=9)
     child = os.fork()
     if child == 0:
+        with pytest.raises(shmring.ClosedError, match="belongs to the parent process"):
+            pending.wait(60)
         with pytest.raises(shmring.ClosedError, match="belongs to the parent process"):
             dist.barrier()
         atexit._run_exitfuncs()
         dist.destroy_process_group()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+    comm.send(torch.ones(1), 1 - rank, tag=9)
+    assert pending.wait(60).source == 1 - rank
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
     dist.barrier()

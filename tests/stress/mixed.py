@@ -109,7 +109,7 @@ class Dice:
         edge = self.choose(
             0, 1, 8, 40, 48, 104, 160, 48 + 56 * self.random.randrange(70), 64 * self.random.randrange(60),
             c.eager_limit(self.size), c.eager_limit(self.size), c.eager_limit(self.size) // self.size,
-            max(c.one_shot_nbytes, 0), 3000, 20_000, 60_000 // self.size, c.slot_nbytes // max(1, self.size - 1),
+            max(c.internals.one_shot_nbytes, 0), 3000, 20_000, 60_000 // self.size, c.slot_nbytes // max(1, self.size - 1),
             c.slot_nbytes, c.slot_nbytes, 2 * c.slot_nbytes, 3 * c.slot_nbytes, min(ring, 1 << 18),
             self.random.randrange(1, 1 << 14), self.random.randrange(1, min(3 * ring, 1 << 18)),
         )

@@ -12,6 +12,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 from jax import export, lax  # noqa: E402
+from support.jax_driver import run_jax_cases  # noqa: E402
 
 import shmring.jax as sj  # noqa: E402
 from shmring.dtypes import DTYPES  # noqa: E402
@@ -20,6 +21,14 @@ from shmring.dtypes import DTYPES  # noqa: E402
 def equal(a, b):
     a, b = np.asarray(a), np.asarray(b)
     assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), f"{a} is not {b}"
+
+
+# ---- the right answer ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_case_is_right(n, seed):
+    run_jax(n, run_jax_cases, 40, seed, x64=True)
 
 
 # ---- dtypes ----------------------------------------------------------------------------------------------------------

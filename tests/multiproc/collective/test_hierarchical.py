@@ -1,13 +1,13 @@
-"""Hierarchical plans carried out: the bits of the flat plans, on domains that a topology forces."""
+"""Hierarchical plans carried out: right, and used, on domains that a topology forces."""
 
-import hashlib
 import json
 import re
 import time
 
-import ml_dtypes
-import numpy as np
 import pytest
+from support.drivers import run_cases
+from support.inputs import values
+from support.oracle import draw
 
 LEVELS = {
     "two nodes": ["0-3", "4-7"],
@@ -15,9 +15,6 @@ LEVELS = {
     "four nodes in two packages": ["0-1", "2-3", "4-5", "6-7"],
 }
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "complex64")
-OPS = {"int32": ("sum", "bxor"), "complex64": ("sum", "prod", "avg")}
-COUNTS = (5000, 70_001)
 
 
 def forced(tmp_path, nodes):
@@ -30,61 +27,33 @@ def forced(tmp_path, nodes):
     return {"SHMRING_TOPOLOGY": str(path)}
 
 
-def operand(rank, count, dtype):
-    """Such that the order of summation shows in the bits of floats."""
-    rng = np.random.default_rng([rank, count])
-    x = rng.standard_normal(count) * 10.0 ** rng.integers(-4, 4, count)
-    if dtype == "bfloat16":
-        return x.astype(ml_dtypes.bfloat16)
-    return (x * 100 if dtype == "int32" else x / 100 if dtype == "float16" else x).astype(dtype)
+def cases(seed):
+    """Calls that are large enough for plans, of the kinds that have hierarchical ones."""
+    found = []
+    for kind in KINDS:
+        found += draw(10, seed, lambda case: not case.counts and case.count > 4000 and case.dtype[-1] != "8", kind=kind)
+    return found
 
 
-def calls(comm):
-    """Every collective with a hierarchical plan, on every dtype: digests of results, and the algorithms used."""
-    p, results = comm.size, []
-    for dtype in DTYPES:
-        for count in COUNTS:
-            x = operand(comm.rank, count, dtype)
-            blocks = np.stack([operand(comm.rank + 100 * k, count // p, dtype) for k in range(p)])
-            for op in OPS.get(dtype, ("sum", "prod", "max", "avg")):
-                results += [comm.all_reduce(x.copy(), op=op), comm.reduce_scatter(blocks, op=op)]
-            results.append(comm.broadcast(x.copy(), root=p - 2))
-            results.append(comm.all_gather(x))
-            results.append(comm.all_reduce(blocks))
-    made = {(program["kind"], program["algorithm"]) for program in comm.stats()["programs"]}
-    return [None if x is None else hashlib.blake2b(x.tobytes()).digest() for x in results], made
+def calls(comm, some):
+    """Make these calls; the kinds, threads and algorithms of the plans that were used."""
+    run_cases(comm, "Direct", some)
+    made = {(plan["kind"], plan["threads"], plan["algorithm"]) for plan in comm.stats()["programs"]}
+    return {one for one in made if one[0] != "barrier"}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "name"), [(4, "two nodes"), (8, "uneven"), (8, "four nodes in two packages")])
-def test_nested_plans_give_the_bits_of_flat_ones(run_ranks, tmp_path, size, name):
-    nested = run_ranks(size, calls, env=forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"})
-    flat = run_ranks(size, calls, env={"SHMRING_HIERARCHICAL_NBYTES": str(1 << 40)})
-    for (mine, made), (others, made_flat) in zip(nested, flat, strict=True):
-        assert mine == others
-        assert {(kind, "hierarchical") for kind in KINDS} <= made
-        assert {way for kind, way in made if kind in KINDS} == {"hierarchical"}
-        assert not any(way == "hierarchical" for _, way in made_flat)
+def test_hierarchical_plans_are_right_and_used(run_ranks, tmp_path, size, name, threads, seed):
+    env = forced(tmp_path, LEVELS[name]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"}
+    for made in run_ranks(size, calls, cases(seed), env=env, init={"threads": threads, "split_nbytes": 0}):
+        assert made == {(kind, threads, "hierarchical") for kind in KINDS}
 
 
-def split_among_threads(comm):
-    results = []
-    for dtype in ("float32", "bfloat16"):
-        x = operand(comm.rank, 70_001, dtype)
-        blocks = np.stack([operand(comm.rank + 100 * k, 9000, dtype) for k in range(comm.size)])
-        results += [comm.all_reduce(x.copy(), op="avg"), comm.reduce_scatter(blocks)]
-    results += [comm.all_gather(x), comm.broadcast(x, root=1)]
-    programs = comm.stats()["programs"]
-    return [y.tobytes() for y in results], {(p["threads"], p["algorithm"]) for p in programs if p["kind"] != "barrier"}
-
-
-def test_threads_make_nested_collectives_of_their_shares(run_ranks, tmp_path):
-    env = forced(tmp_path, LEVELS["two nodes"]) | {"SHMRING_HIERARCHICAL_NBYTES": "0"}
-    nested = run_ranks(4, split_among_threads, env=env, init={"threads": 2, "split_nbytes": 0})
-    flat = run_ranks(4, split_among_threads, init={"threads": 1})
-    for (mine, made), (others, _) in zip(nested, flat, strict=True):
-        assert mine == others
-        assert made == {(2, "hierarchical")}
+def test_without_hierarchical_plans_none_is_used(run_ranks, seed):
+    for made in run_ranks(4, calls, cases(seed), env={"SHMRING_HIERARCHICAL_NBYTES": str(1 << 40)}):
+        assert not any(algorithm == "hierarchical" for _, _, algorithm in made)
 
 
 def explained(comm):
@@ -134,7 +103,7 @@ def test_no_rank_leaves_a_barrier_before_the_last_has_come(run_ranks, tmp_path):
 
 
 def measured(comm):
-    x = operand(comm.rank, 5000, "float32")
+    x = values("float32", 5000, comm.rank)
     with comm.dup(nearness=0) as flat:
         assert comm.all_reduce(x.copy()).tobytes() == flat.all_reduce(x.copy()).tobytes()
         assert "domains" not in flat.stats()["why"]

@@ -1,0 +1,463 @@
+"""Messages between the ranks of several nodes: all of them by the wire, also those between ranks of one node.
+
+A message is an *envelope*, of a fixed maximal size: five integers, then the content if that is short. Long content
+stays with its sender until a receive matches the envelope; then the wire stores it straight into the array, and the
+receiver acknowledges it. Envelopes of one rank arrive in the order in which they were sent, and are matched in that
+order. A message that does not fit its receive stays where it is.
+
+As on one machine, messages progress while a thread is in a call of messages, and requests are those of
+`shmring.p2p.requests`. Any number of messages can be under way; a short one is done at once while its receiver has few
+envelopes to read, else when that has read some: each rank sends a *credit* for 32 envelopes (`shmring.nodes.mailbox`).
+"""
+
+import copy
+import os
+import struct
+import time
+from contextlib import suppress
+
+import numpy as np
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from shmring.arrays cimport numpy_api as cnp
+from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
+from shmring.nodes.mailbox cimport ACK, CREDIT, LEAVING, MESSAGE, NFIELDS, Arrived, Mailbox
+from shmring.nodes.transfers cimport bytes_at
+from shmring.p2p.requests cimport (ANY, OBJECT_STREAM, RECV, SEND, Message, Messages, Request, begin_wait,
+                                   can_hold, check_apart, check_tag, is_for, message_of, misfit, request_of, wait_t)
+from shmring.sync.backoff cimport deadline_of, is_past_deadline, now_ns
+from shmring.sync.turn cimport Turn
+
+from shmring.base.unraisable import report_unraisable
+from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
+from shmring.nodes.wire import SHORT_NBYTES, Channel, Deadline, WireError
+from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
+
+cnp.import_array()
+
+cdef enum:
+    YIELD_NS = 2_000_000                # a thread that waits lets others run so long before it sleeps between two looks
+    LONGEST_NS = 1_000_000              # sleep
+    PER_LOOK_NS = 20_000_000            # between two looks at the ranks of this node
+
+cdef double LINGER_S = 5.0              # for how long a rank that leaves waits for its envelopes to be received
+cdef object NOTHING = np.empty(0, np.uint8)
+
+
+cdef bint is_late(wait_t *wait) noexcept:
+    """The deadline counts from the first look, as in a wait in shared memory."""
+    if wait.patience.deadline_ns == 0:
+        wait.patience.deadline_ns = deadline_of(wait.patience.timeout_ns)
+    return is_past_deadline(&wait.patience)
+
+
+cdef class NodesMessages(Messages):
+    """`shmring.p2p.point_to_point.PointToPoint` over several nodes.
+
+    Parameters
+    ----------
+    group : NodesLifecycle
+    wire : Wire
+    """
+
+    def __init__(self, group, wire):
+        self.group, self.wire = group, wire
+        # A signal handler may send or receive, too.
+        self.turn = Turn(group.name, is_reentrant=True)
+        self.posted, self.arrived, self.finished = [], [], []
+        self.lost, self.left = {}, set()
+        self.mailboxes = {peer: Mailbox(wire, peer) for peer in range(group.size) if peer != group.rank}
+
+    # ---- calls; timeouts: < 0: no limit ----
+
+    cpdef isend(self, x, int dst, int tag):
+        cdef array_t a
+        self.check_peer(dst, False)
+        check_tag(tag, False)
+        keeper = source_array(x, &a, True)
+        self.enter()
+        try:
+            return self.post_send(x, keeper, bytes_at(a.data, a.nbytes, keeper), a.dtype, dst, tag)
+        finally:
+            self.leave()
+
+    cpdef irecv(self, x, int src, int tag):
+        cdef array_t a
+        cdef Request r
+        self.check_peer(src, True)
+        check_tag(tag, True)
+        keeper = target_array(x, &a, True)
+        r = request_of(self, RECV, src, tag, &a, x, keeper)
+        self.enter()
+        try:
+            self.posted.append(r)
+            self.progress()
+            return r
+        except BaseException:       # of a signal handler, too
+            self.turn.run(self.withdraw, r)
+            raise
+        finally:
+            self.leave()
+
+    cpdef send(self, x, int dst, int tag, int64_t timeout_ns):
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
+        cdef Request r = self.isend(x, dst, tag)
+        self.await_message(r, &wait)
+
+    cpdef recv(self, x, int src, int tag, int64_t timeout_ns):
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
+        cdef Request r = self.irecv(x, src, tag)
+        return self.await_message(r, &wait)
+
+    cpdef sendrecv(self, x, int dst, int tag, out, int src, int out_tag, int64_t timeout_ns):
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
+        cdef array_t a, b
+        cdef Request s, r
+        source_array(x, &a, True)
+        target_array(out, &b, True)
+        check_apart(&a, &b)
+        self.check_peer(dst, False)
+        check_tag(tag, False)
+        r = self.irecv(out, src, out_tag)
+        s = self.isend(x, dst, tag)
+        message = self.await_message(r, &wait)
+        self.await_message(s, &wait)
+        return message
+
+    cpdef probe(self, int src, int tag, int64_t timeout_ns):
+        """None if no message arrived in time."""
+        cdef Arrived found = self.await_arrived(src, tag, timeout_ns, False)
+        return None if found is None else found.message
+
+    cpdef send_object(self, obj, int dst, int tag, int64_t timeout_ns):
+        cdef wait_t wait
+        begin_wait(&wait, timeout_ns)
+        require_pickle(self.group.config.allow_pickle)
+        self.check_peer(dst, False)
+        check_tag(tag, False)
+        header, buffers = dump(obj, self.group.rank)
+        parts = [struct.pack("<q", len(header)), header, *buffers]
+        content = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        self.enter()
+        try:
+            r = self.post_send(None, content, content, OBJECT_STREAM, dst, tag)
+        finally:
+            self.leave()
+        self.await_message(r, &wait)
+
+    cpdef recv_object(self, int src, int tag, int64_t timeout_ns):
+        require_pickle(self.group.config.allow_pickle)
+        cdef Arrived found = self.await_arrived(src, tag, timeout_ns, True)
+        if found is None:
+            raise MessageTimeoutError(f"{self.group.name}: no object arrived in time; nothing is lost")
+        data = np.empty(found.message.nbytes, np.uint8)
+        self.receive_content(found, data)
+        start = 8 + int(data[:8].view(np.int64)[0])
+        header, buffers = memoryview(data[8:start]), []
+        for nbytes in buffer_sizes(header, found.message.source):
+            buffers.append(data[start:start + nbytes])
+            start += nbytes
+        return load(header, buffers, found.message.source)
+
+    # ---- requests ----
+
+    cdef Request post_send(self, object x, object keeper, object content, int code, int dst, int tag):
+        cdef array_t a
+        source_array(content, &a)
+        cdef Request r = request_of(self, SEND, dst, tag, &a, x, keeper)
+        cdef Mailbox box
+        cdef Arrived arrived
+        cdef bint is_short = a.nbytes <= <size_t> SHORT_NBYTES
+        if dst in self.lost:
+            raise copy.copy(self.lost[dst])
+        self.turn.take()
+        try:
+            if dst == self.group.rank:
+                arrived = Arrived.__new__(Arrived)
+                arrived.message, arrived.content = message_of(dst, tag, a.nbytes, code), content.copy()
+                self.arrived.append(arrived)
+                self.finish(r, None, None)
+                return r
+            box = self.mailboxes[dst]
+            box.nmessages += 1
+            box.post(MESSAGE, box.nmessages, tag, a.nbytes, code, content if is_short else NOTHING)
+            if not is_short:
+                box.long_sends[box.nmessages] = r, self.wire.send(content, dst, Channel.MESSAGE, box.nmessages)
+            elif box.has_room_for(box.nsent):
+                self.finish(r, None, None)
+            else:
+                box.without_room.append((box.nsent, r))
+        except WireError as error:
+            raise self.group._break(error) from error
+        finally:
+            self.turn.give()
+        return r
+
+    cdef int finish(self, Request r, Message message, object error) except -1:
+        """In the turn or without."""
+        with cython.critical_section(r):
+            if r.is_over:
+                return 0
+            if error is None and r.kind == RECV:
+                try:
+                    copy_back(r.keeper)
+                except Exception as raised:
+                    error = raised
+            r.message, r.error, r.is_over = message, error, True
+            r.keeper = r.array = None
+            if r.callbacks is not None:
+                self.finished.append(r)
+        return 0
+
+    # ---- waiting ----
+
+    cdef int enter(self) except -1:
+        self.group.check_usable()
+        if not self.is_listening:
+            self.is_listening = True
+            self.wire.listen(self.note_lost)
+        return 0
+
+    cdef void leave(self) noexcept:
+        """Run the callbacks of requests that are over."""
+        cdef Request r
+        while self.finished:
+            r = self.finished.pop(0)
+            for callback in r.callbacks:
+                try:
+                    callback(r)
+                except BaseException as raised:
+                    report_unraisable(raised, callback)
+
+    cdef bint await_all(self, list requests, wait_t *wait) except -1:
+        cdef Request r
+        for r in requests:
+            if not self.await_request(r, wait):
+                return False
+        return True
+
+    cdef bint await_request(self, Request r, wait_t *wait) except -1:
+        cdef int64_t since_ns = now_ns()
+        while True:
+            self.progress()
+            if r.is_over:
+                return True
+            if is_late(wait):
+                return False
+            self.pause(since_ns)
+
+    cdef Message await_message(self, Request r, wait_t *wait):
+        """Wait for a request of this call. A receive that is late is withdrawn."""
+        self.enter()
+        try:
+            came = self.await_request(r, wait)
+            if not came and r.kind == RECV and not self.turn.run(self.withdraw, r):
+                begin_wait(wait, -1)        # it was matched just now
+                came = self.await_request(r, wait)
+            if not came:
+                if r.kind == RECV:
+                    raise MessageTimeoutError(f"{self.group.name}: {r!r}: no message arrived in time")
+                raise MessageTimeoutError(f"{self.group.name}: {r!r}: not received in time; it is still under way, so "
+                                          "its memory must not be changed")
+        except BaseException:
+            self.turn.run(self.withdraw, r)
+            raise
+        finally:
+            self.leave()
+        if r.error is not None:
+            raise r.error
+        return r.message
+
+    def withdraw(self, Request r not None):
+        """In the turn: forget a receive; False if it has been matched."""
+        if r not in self.posted:
+            return False
+        self.posted.remove(r)
+        return True
+
+    cdef Arrived await_arrived(self, int src, int tag, int64_t timeout_ns, bint is_object):
+        """The first message that matches, None if none came in time. An object is taken from the queue."""
+        cdef int64_t since_ns = now_ns()
+        cdef wait_t wait
+        cdef Arrived found
+        begin_wait(&wait, timeout_ns)
+        self.check_peer(src, True)
+        check_tag(tag, True)
+        self.enter()
+        try:
+            while True:
+                self.progress()
+                found = self.find(src, tag)
+                if found is not None:
+                    break
+                if src in self.lost:
+                    raise copy.copy(self.lost[src])
+                if is_late(&wait):
+                    return None
+                self.pause(since_ns)
+            if is_object:
+                if not found.message.is_object:
+                    raise MessageError(f"the next message, {found.message!r}, is not an object: receive it with recv()")
+                self.arrived.remove(found)
+            return found
+        finally:
+            self.leave()
+
+    cdef int pause(self, int64_t since_ns) except -1:
+        """Let others run, or sleep. Raises if the group is broken, or a rank of this node is dead."""
+        cdef int64_t waited_ns = now_ns() - since_ns
+        if waited_ns < YIELD_NS:
+            os.sched_yield()
+            return 0
+        self.group.check_usable()
+        if waited_ns // LONGEST_NS % (PER_LOOK_NS // LONGEST_NS) == 0:
+            self.group.check_node()
+        time.sleep(min(LONGEST_NS, waited_ns >> 6) * 1e-9)
+        return 0
+
+    # ---- matching ----
+
+    cdef int progress(self) except -1:
+        """Take what has arrived, and fill the receives that it matches."""
+        cdef list pairs = []
+        cdef Request r
+        cdef Arrived arrived
+        try:
+            self.wire.poll()
+            self.turn.take()
+            try:
+                while self.wire.inbox:
+                    envelope, source = self.wire.inbox.popleft()
+                    self.note(envelope, source)
+                self.match(pairs)
+                if self.lost:
+                    self.fail_lost()
+            finally:
+                self.turn.give()
+            for r, arrived in pairs:
+                self.receive_content(arrived, bytes_at(r.a.data, arrived.message.nbytes, r.keeper))
+                self.finish(r, arrived.message, None)
+        except WireError as error:
+            raise self.group._break(error) from error
+
+    cdef int note(self, object envelope, int source) except -1:
+        """In the turn."""
+        cdef Mailbox box = self.mailboxes[source]
+        cdef Arrived arrived
+        kind, number, tag, nbytes, code = envelope[:8 * NFIELDS].view(np.int64).tolist()
+        if source not in self.lost:
+            box.note_read()
+        if kind == MESSAGE:
+            arrived = Arrived.__new__(Arrived)
+            arrived.message, arrived.number = message_of(source, tag, nbytes, code), number
+            arrived.content = envelope[8 * NFIELDS:][:nbytes] if nbytes <= SHORT_NBYTES else None
+            self.arrived.append(arrived)
+        elif kind == ACK:
+            request, work = box.long_sends.pop(number)
+            self.wire.wait(work, source)
+            self.finish(request, None, None)
+        elif kind == CREDIT:
+            for request in box.take_credit():
+                self.finish(request, None, None)
+        else:
+            self.left.add(source)
+        return 0
+
+    cdef int match(self, list pairs) except -1:
+        """In the turn: append each receive and its message to ``pairs``."""
+        cdef Request r
+        cdef Arrived arrived
+        for r in list(self.posted) if self.arrived else ():
+            if r not in self.posted:        # withdrawn meanwhile
+                continue
+            arrived = self.find(r.peer, r.tag)
+            if arrived is None:
+                continue
+            self.posted.remove(r)
+            if can_hold(&r.a, arrived.message.nbytes, arrived.message.code):
+                self.arrived.remove(arrived)
+                pairs.append((r, arrived))
+            else:       # it stays where it is
+                self.finish(r, None, misfit(self.group.name, &r.a, arrived.message))
+        return 0
+
+    cdef Arrived find(self, int src, int tag):
+        cdef Arrived arrived
+        for arrived in self.arrived:
+            if is_for(src, tag, arrived.message.source, arrived.message.tag):
+                return arrived
+        return None
+
+    cdef int receive_content(self, Arrived arrived, object data) except -1:
+        cdef Message message = arrived.message
+        cdef Mailbox box
+        if arrived.content is not None:
+            data[:] = arrived.content
+            return 0
+        try:
+            work = self.wire.recv(data, message.source, Channel.MESSAGE, arrived.number)
+            self.wire.wait(work, message.source, self.group._timeout_s)
+        except WireError as error:
+            raise self.group._break(error) from error
+        except BaseException as error:      # of a signal handler: the message is lost
+            self.group._break(AbortedError(f"{type(error).__name__} in a receive", self.group.local_rank))
+            raise
+        self.turn.take()
+        try:
+            box = self.mailboxes[message.source]
+            box.post(ACK, arrived.number, 0, 0, 0, NOTHING)
+        finally:
+            self.turn.give()
+
+    cdef int check_peer(self, int peer, bint any_is_allowed) except -1:
+        if not any_is_allowed or peer != ANY:
+            self.group._checked_rank(peer, "src" if any_is_allowed else "dst")
+        return 0
+
+    # ---- leaving ----
+
+    def note_lost(self, int peer, error):
+        """Called by the wire when a connection has ended: the peer has left or died, or the group is broken."""
+        if self.group.is_closed or self.group.is_inherited:
+            return
+        with suppress(ShmringError):
+            self.progress()
+        if self.group.is_broken or not (peer in self.left or self.wire.has_left(peer)):
+            self.group._break(error)
+        else:
+            self.lost[peer] = PeerLostError(f"{self.group.name}: rank {peer} has left the group", peer)
+
+    cdef int fail_lost(self) except -1:
+        """In the turn: end the requests from and to ranks that have left."""
+        cdef Request r
+        cdef Mailbox box
+        for peer, error in self.lost.items():
+            box = self.mailboxes[peer]
+            requests = [r for r in self.posted if r.peer == peer and self.find(peer, r.tag) is None]
+            requests += [r for r, _ in box.long_sends.values()] + [r for _, r in box.without_room]
+            box.long_sends.clear()
+            box.without_room.clear()
+            for r in requests:
+                if r.kind == RECV:
+                    self.posted.remove(r)
+                self.finish(r, None, error)
+
+    def announce_leave(self):
+        """Let the peers know that nothing more will follow, once they have received all that was sent before."""
+        cdef Mailbox box
+        deadline = Deadline(LINGER_S)
+        for box in self.mailboxes.values():
+            with suppress(WireError):       # the peer is gone
+                box.flush(deadline.left_s())
+                if box.is_read:             # else the envelope might never be received
+                    box.post(LEAVING, 0, 0, 0, 0, NOTHING)
+                    box.flush(deadline.left_s())
+
+    def renew(self):
+        """In a forked child: a thread of the parent may have had the turn."""
+        self.turn.renew()

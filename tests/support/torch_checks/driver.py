@@ -1,0 +1,106 @@
+"""The driver of `torch.distributed`, and of its groups: what a rank of `support.torch_groups` runs."""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from support.drivers import Direct
+from support.inputs import NUMPY_DTYPES
+from support.oracle import check, draw
+
+OPS = {
+    "sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
+    "avg": dist.ReduceOp.AVG, "band": dist.ReduceOp.BAND, "bor": dist.ReduceOp.BOR, "bxor": dist.ReduceOp.BXOR,
+}  # fmt: skip
+IN_PLACE = ("all_reduce", "reduce", "broadcast")
+
+
+def tensor(x):
+    """The memory of a NumPy array as a tensor."""
+    if x is None:
+        return None
+    if x.dtype == NUMPY_DTYPES["bfloat16"]:
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+class Torch(Direct):
+    """Every form of the collectives of `torch.distributed`: lists of tensors or one tensor, at once or asynchronous."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.size, self.name = rank, dist.get_world_size(), "Torch"
+
+    @staticmethod
+    def takes(case):
+        return (
+            case.kind not in ("scan", "exscan")
+            and (case.op in OPS if not case.dtype.startswith("complex") else case.op == "sum")  # as torch has it
+            and case.dtype not in ("uint16", "uint32", "uint64")
+            and case.layout in ("plain", "strided", "fortran")
+            and (case.place == "in" if case.kind in IN_PLACE else case.place == "out")
+            and not (case.counts and case.kind in ("gather", "scatter"))
+        )
+
+    def call(self, case, x, out, keywords):
+        work = getattr(self, case.kind)(case, tensor(x), tensor(out), keywords, async_op=bool(case.salt & 2))
+        if case.salt & 2:
+            work.wait()
+        if case.kind in ("reduce", "gather") and self.rank != keywords["root"]:
+            return None
+        return x if case.kind in IN_PLACE else out
+
+    def close(self):
+        dist.barrier()
+
+    @staticmethod
+    def blocks(case, whole, counts):
+        """One tensor, in the form of a list of the blocks of all ranks."""
+        return list(whole.unbind()) if not case.counts else list(whole.split(counts))
+
+    def all_reduce(self, case, x, out, keywords, **how):
+        return dist.all_reduce(x, OPS[case.op], **how)
+
+    def reduce(self, case, x, out, keywords, **how):
+        return dist.reduce(x, keywords["root"], OPS[case.op], **how)
+
+    def broadcast(self, case, x, out, keywords, **how):
+        return dist.broadcast(x, keywords["root"], **how)
+
+    def all_gather(self, case, x, out, keywords, **how):
+        if case.salt % 2 or case.counts or not out.is_contiguous():
+            return dist.all_gather(self.blocks(case, out, keywords.get("counts")), x, **how)
+        return dist.all_gather_into_tensor(out, x, **how)
+
+    def gather(self, case, x, out, keywords, **how):
+        is_root = self.rank == keywords["root"]
+        return dist.gather(x, self.blocks(case, out, None) if is_root else None, keywords["root"], **how)
+
+    def scatter(self, case, x, out, keywords, **how):
+        is_root = self.rank == keywords["root"]
+        return dist.scatter(out, self.blocks(case, x, None) if is_root else None, keywords["root"], **how)
+
+    def reduce_scatter(self, case, x, out, keywords, **how):
+        if case.salt % 2 or case.counts:
+            blocks = self.blocks(case, x, keywords.get("counts"))
+            return dist.reduce_scatter(out, blocks, OPS[case.op], **how)
+        return dist.reduce_scatter_tensor(out, x, OPS[case.op], **how)
+
+    def all_to_all(self, case, x, out, keywords, **how):
+        sent = keywords.get("counts")
+        got = [counts[self.rank] for counts in case.all_counts(self.size)] if case.counts else None
+        if case.salt % 2:
+            return dist.all_to_all(self.blocks(case, out, got), self.blocks(case, x, sent), **how)
+        return dist.all_to_all_single(out, x, got, sent, **how)
+
+
+def torch_cases(number, seed):
+    """Cases for this driver."""
+    return draw(number, f"{seed} torch", Torch.takes)
+
+
+def run_torch_cases(rank, number, seed):
+    """Make these calls; one rank's part."""
+    driver = Torch(rank)
+    for case in torch_cases(number, seed):
+        check(driver, case)
+    driver.close()
