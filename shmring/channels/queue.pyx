@@ -289,7 +289,8 @@ cdef class Queue:
             received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:
                 return 0
-            if self.sender.wait_for(&self.ring.heads[0].received.messages, received + 1, load_relaxed_u64(&self.ring.heads[0].head),
+            if self.sender.wait_for(&self.ring.heads[0].received.messages, received + 1,
+                                    load_relaxed_u64(&self.ring.heads[0].head),
                                     left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Full
 

@@ -290,8 +290,8 @@ cdef class Receiver(RingReceiver):
         return READY
 
     cdef int pull_present(self, int64_t deadline_ns) except? -9:
-        """The same for pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if they
-        are many, and for a tick at most."""
+        """The same for pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if
+        they are many, and for 10 ms at most."""
         cdef int64_t until_ns = now_ns() + LONGEST_PULL_NS
         cdef int outcome
         if self.missing < LONG_COPY_NBYTES:

@@ -190,8 +190,8 @@ cdef class RingEnd:
 
     cdef object corrupt(self):
         other = OTHER_ROLES[self.role]
-        return SegmentError(f"the {other}'s counter, or a frame, is invalid in {self.title()}: no data was transferred by "
-                            "this call")
+        return SegmentError(f"the {other}'s counter, or a frame, is invalid in {self.title()}: no data was transferred "
+                            "by this call")
 
     # ---- leaving ----
 
@@ -283,8 +283,8 @@ cdef class RingEnd:
 
 
 cdef int take_role(RingEnd end, bint again) noexcept:
-    """Attach, and record it: 0, a RING_ code, or an errno. No Python code may run between taking the role in the ring and
-    recording it here: a signal handler or thread would see one without the other."""
+    """Attach, and record it: 0, a RING_ code, or an errno. No Python code may run between taking the role in the ring
+    and recording it here: a signal handler or thread would see one without the other."""
     cdef int code
     if end.is_taken:      # another thread was quicker
         return 0

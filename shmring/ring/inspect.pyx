@@ -6,8 +6,8 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
-from shmring._c.layout cimport (SHMRING_RING_MAGIC, SHMRING_RING_MOST_HEADS, shmring_laps, shmring_ring, shmring_ring_counts, shmring_ring_head,
-                                shmring_ring_role)
+from shmring._c.layout cimport (SHMRING_RING_MAGIC, SHMRING_RING_MOST_HEADS, shmring_laps, shmring_ring,
+                                shmring_ring_counts, shmring_ring_head, shmring_ring_role)
 from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
 
 from shmring.kernel.reduce import STORES

@@ -30,8 +30,8 @@ cdef inline uint64_t after_claim(uint64_t head) noexcept nogil:
 cdef int64_t claim_next(consumer_t *c) noexcept nogil
 cdef void give_up_claim(consumer_t *c) noexcept nogil
 
-# Whether one consumer leaves `nslots` free, after giving up, where needed and possible, the oldest slots that it has not
-# read: whole frames, or slots. RING_CORRUPT if what stands in the ring is impossible.
+# Whether one consumer leaves `nslots` free, after giving up, where needed and possible, the oldest slots that it has
+# not read: whole frames, or slots. RING_CORRUPT if what stands in the ring is impossible.
 cdef int overwrite(producer_t *p, shmring_ring_head *at, uint64_t nslots, bint has_frames) noexcept nogil
 
 # The consumer, which reads nothing now, gets nothing more, and no slot is kept for it.

@@ -59,7 +59,7 @@ def test_records_cannot_be_sub_arrays():
 # ---- broadcast ----
 
 
-@pytest.mark.parametrize("offset, value", [(0, 0), (16, 1), (16, 16), (32, 0), (32, 2), (32, 1 << 32)])
+@pytest.mark.parametrize(("offset", "value"), [(0, 0), (16, 1), (16, 16), (32, 0), (32, 2), (32, 1 << 32)])
 def test_a_ring_that_is_not_as_its_channel_says_is_attached_by_no_end(offset, value):
     """Magic number, slots of another size, another number of receivers than the memory has room for."""
     sender, receivers = shmring.broadcast_channel(3)
