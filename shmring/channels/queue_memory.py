@@ -1,6 +1,6 @@
 """The memory of a queue: a ring, and behind it the locks that own its ends.
 
-    [header page][ring and its slots][shmring_queue]
+[header page][ring and its slots][shmring_queue]
 """
 
 from __future__ import annotations

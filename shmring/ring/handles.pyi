@@ -1,25 +1,6 @@
-from types import TracebackType
-from typing import Any, Literal, final
+from typing import Any, final
 
-from typing_extensions import Self
-
-class RingEnd:
-    role: str
-    def take(self) -> Self: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def peer(self) -> Literal["absent", "here", "closed", "lost"]: ...
-    @property
-    def peer_pid(self) -> int: ...
+from shmring.ring.end import RingEnd
 
 class BareEnd(RingEnd):
     @property

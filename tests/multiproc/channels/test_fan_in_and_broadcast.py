@@ -598,7 +598,7 @@ def test_bad_arguments_of_fan_in_and_broadcast_are_refused(bad):
 
 def test_fan_in_and_broadcast_release_their_memory():
     maps = Path("/proc/self/maps")
-    gc.collect()      # what earlier tests have left
+    gc.collect()  # what earlier tests have left
     before = maps.read_text().count("shmring-")
     for _ in range(20):
         senders, receiver = shmring.fan_in(3)
