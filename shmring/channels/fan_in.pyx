@@ -280,12 +280,24 @@ cdef class FanInReceiver:
 
     @cython.critical_section
     def recv_from(self, timeout=None):
-        """Receive the next message, with the number of its sender: ``(last_sender, recv(timeout))``."""
+        """Receive the next message, with the number of its sender: ``(last_sender, recv(timeout))``.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+        """
         message = self.recv(timeout)
         return self.last_sender, message
 
     def try_recv(self, default=None):
-        """Receive the next message if there is one, else return ``default``. Raises as `recv`."""
+        """Receive the next message if there is one. Raises as `recv`.
+
+        Parameters
+        ----------
+        default : object
+            What to return if there is none.
+        """
         try:
             return self.recv(0)
         except queue.Empty:
@@ -297,7 +309,13 @@ cdef class FanInReceiver:
 
     @cython.critical_section
     def poll(self, timeout=0):
-        """Whether `recv` would not have to wait: see `Receiver.poll`."""
+        """Whether `recv` would not have to wait: see `Receiver.poll`.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None for ever, 0 not at all.
+        """
         cdef int turn = self.turn, last_sender = self.last_sender
         try:
             return self.await_ready(timeout_to_ns(timeout)) is not None

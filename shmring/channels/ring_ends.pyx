@@ -182,7 +182,7 @@ cdef class RingSender(RingEnd):
     @property
     @cython.critical_section
     def receivers(self):
-        """list of Follower : State of each receiver: state, pid, how far behind, how much it missed."""
+        """State of each receiver, as a list: state, pid, how far behind, how much it missed."""
         cdef shmring_ring_head *at
         cdef uint64_t i, head, tail
         self.require_open()

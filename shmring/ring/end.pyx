@@ -269,7 +269,7 @@ cdef class RingEnd:
     @property
     @cython.critical_section
     def peer(self):
-        """{"absent", "here", "closed", "lost"} : State of the other end; ``lost``: died, or left without closing."""
+        """State of the other end: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
         self.require_open()
         return END_STATES[self.peer_state()]
 
