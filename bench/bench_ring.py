@@ -9,7 +9,6 @@ many messages; the first of them are compared outside the clock. tests/unit/ring
 """
 
 import mmap
-from multiprocessing import Pipe
 
 import numpy as np
 import pytest
@@ -95,31 +94,6 @@ def test_round_trip(benchmark, child):
         trips()
         assert out == message
         benchmark.pedantic(trips, rounds=50, warmup_rounds=2)
-
-
-def pipe_echo(end, count):
-    for _ in range(count):
-        end.send_bytes(end.recv_bytes())
-
-
-@pytest.mark.benchmark(group="round trip, 64 bytes, 1000 of them")
-def test_round_trip_through_a_pipe(benchmark, child):
-    """A pipe of multiprocessing, for comparison."""
-    ours, theirs = Pipe()
-    rounds, warmup_rounds = 5, 1
-    child(pipe_echo, theirs, 1000 * (rounds + warmup_rounds))
-    message = bytes(range(64))
-
-    def trips():
-        for _ in range(1000):
-            ours.send_bytes(message)
-            assert ours.recv_bytes() == message
-
-    if benchmark.disabled:
-        warmup_rounds, rounds = 0, rounds + warmup_rounds
-        for _ in range(rounds - 1):
-            trips()
-    benchmark.pedantic(trips, rounds=rounds, warmup_rounds=warmup_rounds)
 
 
 def swallow_singles(memory, expected):

@@ -1,11 +1,13 @@
 # The communicator of a group of ranks. Calls written in Cython reach the engine through it.
 from libc.stdint cimport int64_t
 
+from shmring.engine.call cimport Executor
 from shmring.engine.engine cimport Engine
 from shmring.p2p.requests cimport Messages
 
 
 cdef class Communicator:
+    cdef readonly Executor executor      # makes the collectives on arrays
     cdef readonly Engine engine          # rooms written in Python reach it by this
     cdef readonly Messages messages
     cdef readonly int rank

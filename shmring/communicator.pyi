@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shmring.collective.persistent import Prepared
+from shmring.collective.call import Call
 from shmring.collective.placement_report import SegmentPlacement
 from shmring.collective.tracing import Timeline
 from shmring.config import Config
@@ -24,6 +24,7 @@ _Self = TypeVar("_Self", bound="Communicator")
 class Communicator:
     # All are read-only.
     engine: Engine
+    executor: Any
     messages: Any
     object_turn: Turn
     rank: int
@@ -114,7 +115,7 @@ class Communicator:
     def broadcast_many(
         self, arrays: Sequence[_Array], *, root: int = 0, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
-    def plan(self, collective: str, *args: Any, **kwargs: Any) -> Prepared: ...
+    def plan(self, collective: str, *args: Any, **kwargs: Any) -> Call: ...
     def send(self, x: _Array, dst: int, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
     def recv(self, x: _Array, src: int = -1, tag: int = -1, *, timeout: _Timeout = ...) -> Message: ...
     def sendrecv(

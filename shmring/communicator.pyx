@@ -10,9 +10,10 @@ from shmring.base.timeouts cimport resolve_timeout, timeout_to_ns
 from shmring.collective.calls cimport (all_gather, all_to_all, barrier, broadcast, combine, gather, reduce,
                                        reduce_scatter, scatter)
 from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
-from shmring.collective.persistent cimport plan
+from shmring.collective.call cimport plan
+from shmring.collective.local cimport LocalExecutor
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
+from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
 from shmring.p2p.point_to_point cimport PointToPoint
 from shmring.p2p.requests cimport ANY
 from shmring.shared.zero_copy cimport sharing_of
@@ -51,6 +52,7 @@ cdef class Communicator:
 
     def __cinit__(self, Engine engine not None, parent_ranks=None, *args, **kwargs):
         self.engine = engine
+        self.executor = LocalExecutor(engine)
         self.parent_ranks = parent_ranks
         self.rank = engine.c.group.rank
         self.size = engine.c.group.size
@@ -174,7 +176,7 @@ cdef class Communicator:
         eager messages. Above: slices, each reduced by its owner from all sources at once;
         (5 * size - 2) * x.nbytes bytes touched in all.
         """
-        return combine(self.engine, KIND_ALL_REDUCE, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return combine(self.executor, KIND_ALL_REDUCE, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def reduce(self, x, out=None, *, int root=0, op="sum", timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
@@ -200,7 +202,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
         bytes touched.
         """
-        return reduce(self.engine, x, out, root, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return reduce(self.executor, x, out, root, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
@@ -230,7 +232,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
         bytes touched.
         """
-        return reduce_scatter(self.engine, x, out, counts, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return reduce_scatter(self.executor, x, out, counts, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def scan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` over ranks 0 to this one (inclusive prefix).
@@ -249,7 +251,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. Reduced in rank order.
         """
-        return combine(self.engine, KIND_SCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return combine(self.executor, KIND_SCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def exscan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
         """Combine ``x`` over the ranks before this one (exclusive prefix).
@@ -268,7 +270,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. Reduced in rank order.
         """
-        return combine(self.engine, KIND_EXSCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return combine(self.executor, KIND_EXSCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def broadcast(self, x, *, int root=0, timeout=..., async_op=False):
         """Copy the root's ``x`` into the ``x`` of all others.
@@ -296,7 +298,7 @@ cdef class Communicator:
         -----
         Collective. 2 * size * x.nbytes bytes touched.
         """
-        return broadcast(self.engine, x, root, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return broadcast(self.executor, x, root, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on every rank.
@@ -323,7 +325,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. size * (2 * size + 1) * x.nbytes bytes touched, size * x.nbytes fewer in
         place.
         """
-        return all_gather(self.engine, x, out, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return all_gather(self.executor, x, out, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def gather(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
@@ -349,7 +351,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About 4 * (size - 1) * x.nbytes bytes touched.
         """
-        return gather(self.engine, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return gather(self.executor, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def scatter(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
@@ -378,7 +380,7 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. The root does not wait for the others, as in `broadcast`.
         About 4 * (size - 1) * out.nbytes bytes touched.
         """
-        return scatter(self.engine, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return scatter(self.executor, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
@@ -407,7 +409,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About (4 * size - 2) * x.nbytes bytes touched.
         """
-        return all_to_all(self.engine, x, out, counts, out_counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return all_to_all(self.executor, x, out, counts, out_counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def barrier(self, *, timeout=..., async_op=False):
         """Return once every rank has called.
@@ -421,7 +423,7 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. One round of empty eager messages.
         """
-        return barrier(self.engine, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return barrier(self.executor, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
         """All-reduce several arrays in place, as one operation: the same bits as one call for each, in less time.
@@ -446,7 +448,7 @@ cdef class Communicator:
         bundle is copied twice more and makes one all-reduce. Larger arrays make one each; so does every array if ``op``
         is a callable.
         """
-        return all_reduce_many(self.engine, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
         """Copy the root's arrays into those of all others, as one operation.
@@ -471,7 +473,7 @@ cdef class Communicator:
         already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
         is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
-        return broadcast_many(self.engine, arrays, root, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return broadcast_many(self.executor, arrays, root, resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def plan(self, collective, *args, **kwargs):
         """Prepare a collective that is made often: ``plan()`` makes it on the contents that its arrays have then.
@@ -486,7 +488,7 @@ cdef class Communicator:
 
         Returns
         -------
-        Prepared
+        Call
             Call it to make the collective; ``plan.start()`` makes it asynchronously, ``plan.describe()`` explains it.
 
         Raises
@@ -536,8 +538,8 @@ cdef class Communicator:
         Notes
         -----
         Returns once all of ``x`` is in the pair queue to ``dst``, whether or not `recv` has been called: it holds at
-        least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so the call
-        waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
+        least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so
+        the call waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
         self.messages.send(x, dst, tag, resolve_timeout(timeout, self.timeout_ns))
 
@@ -864,8 +866,8 @@ cdef class Communicator:
         Notes
         -----
         Collective; raises as `broadcast_object`. If the root cannot pickle one of the objects, all ranks get
-        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large arrays
-        in pieces.
+        `ObjectError`. All headers go to all ranks by a `broadcast`; the rest goes by `scatter` with counts, large
+        arrays in pieces.
         """
         return _objects.scatter_object(self, objs, root, timeout)
 

@@ -178,7 +178,10 @@ cdef object new_tensor(Exporter exporter, DLTensor *prototype):
     cdef DLManagedTensorVersioned *managed = NULL
     cdef void *made = NULL
     _check(exporter.api.allocate(prototype, &managed, NULL, _set_error))
-    _check(exporter.api.object_from_managed(managed, &made))    # takes over `managed`
+    cdef int status = exporter.api.object_from_managed(managed, &made)
+    if status != 0 and managed.deleter != NULL:
+        managed.deleter(managed)                                # only what succeeds takes it over
+    _check(status)
     cdef object tensor = <object>made
     Py_DECREF(tensor)                                           # `made` was a reference of our own
     return tensor

@@ -14,7 +14,7 @@ from .competitors import Competitor, RankLayout
 from .runner import Row, Settings
 
 
-class Standing(NamedTuple):
+class Verdict(NamedTuple):
     """The comparison in a row: the name of the shmring entry, of the fastest peer, and the ratio of their times."""
 
     ours: str | None
@@ -22,7 +22,7 @@ class Standing(NamedTuple):
     ratio: float | None
 
     @classmethod
-    def of(cls, row: Row, competitors: Sequence[Competitor], ours: str = "shmring") -> Standing:
+    def of(cls, row: Row, competitors: Sequence[Competitor], ours: str = "shmring") -> Verdict:
         """Compare ``ours`` (or the first shmring entry that was timed) with the fastest of the others."""
         timed = [one for one in competitors if row.results[one.name].us]
         own = [one.name for one in timed if one.is_ours]
@@ -57,7 +57,7 @@ def as_json(
 
 
 def _row(row: Row, competitors: Sequence[Competitor]) -> dict[str, Any]:
-    standing = Standing.of(row, competitors)
+    verdict = Verdict.of(row, competitors)
     return {
         "op": row.op,
         "dtype": row.dtype,
@@ -65,8 +65,8 @@ def _row(row: Row, competitors: Sequence[Competitor]) -> dict[str, Any]:
         "nbytes": row.nbytes,
         "round_trip_ns": row.trip_ns,
         "copy_us": row.copy_us,
-        "best_peer": standing.peer,
-        "ratio": standing.ratio,
+        "best_peer": verdict.peer,
+        "ratio": verdict.ratio,
         "results": {name: _result(row, name) for name in row.results},
     }
 

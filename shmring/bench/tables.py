@@ -12,7 +12,7 @@ from shmring.version import __version__
 from . import metrics
 from .competitors import OURS, Competitor, RankLayout
 from .metrics import size_text, time_text
-from .report import Standing
+from .report import Verdict
 from .runner import Row, Settings
 
 CELL = 14
@@ -63,9 +63,9 @@ class Table:
         return ["", f"{title}, median and half the interquartile range", line(heads, self.widths)]
 
     def _cells(self, row: Row) -> list[str]:
-        standing = Standing.of(row, self.competitors)
-        ratio = "" if standing.ratio is None else f" {standing.ratio:.2f} of {standing.peer}"
-        bandwidths = ("", "") if standing.ours is None else _bandwidths(row, standing.ours)
+        verdict = Verdict.of(row, self.competitors)
+        ratio = "" if verdict.ratio is None else f" {verdict.ratio:.2f} of {verdict.peer}"
+        bandwidths = ("", "") if verdict.ours is None else _bandwidths(row, verdict.ours)
         return [*_machine_cells(row), *(_cell(row, one.name) for one in self.competitors), *bandwidths, ratio]
 
     def _long(self, row: Row) -> list[str]:
@@ -79,9 +79,9 @@ class Table:
                 numbers = [time_text(spread[key]) for key in ("median", "q1", "q3", "min")]
                 cells = [size, one.name, *numbers, *_bandwidths(row, one.name), f"{len(result.us)}", rewriting]
                 lines.append(line(cells, self.widths))
-        standing = Standing.of(row, self.competitors)
-        if standing.ratio is not None:
-            lines.append(f"{'':>8} {standing.ours} takes {standing.ratio:.2f} of the time of {standing.peer}")
+        verdict = Verdict.of(row, self.competitors)
+        if verdict.ratio is not None:
+            lines.append(f"{'':>8} {verdict.ours} takes {verdict.ratio:.2f} of the time of {verdict.peer}")
         return lines
 
     def _problems(self, row: Row) -> list[str]:
@@ -214,8 +214,8 @@ def _by_size(rows: Sequence[Row], competitors: Sequence[Competitor], letters: di
 
 
 def _compared(row: Row, competitors: Sequence[Competitor], form: str, letters: dict[str, str]) -> str:
-    standing = Standing.of(row, competitors, form)
+    verdict = Verdict.of(row, competitors, form)
     ours = time_text(row.median(form))
-    if standing.peer is None or standing.ratio is None:
+    if verdict.peer is None or verdict.ratio is None:
         return ours
-    return f"{ours}, {time_text(row.median(standing.peer))} {letters[standing.peer]}, **{standing.ratio:.2f}**"
+    return f"{ours}, {time_text(row.median(verdict.peer))} {letters[verdict.peer]}, **{verdict.ratio:.2f}**"

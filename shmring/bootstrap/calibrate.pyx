@@ -12,7 +12,8 @@ from libc.string cimport memset
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
-from shmring.engine.signature cimport KIND_ALL_GATHER, KIND_BARRIER, NO_OP, NO_ROOT, OPAQUE, pack_signature
+from shmring.engine.kinds cimport KIND_ALL_GATHER, KIND_BARRIER
+from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_signature
 from shmring.engine.eager cimport eager_t
 from shmring.sync.backoff cimport now_ns
 

@@ -34,7 +34,10 @@ MOST_BY_DEFAULT = 8
 
 
 def processors_each(ranks):
-    """The processors of each rank (a `shmring.bootstrap.tuning.RankInfo`): a processor in the masks of several ranks is divided, and so is a quota."""
+    """The processors of each rank: a processor in the masks of several ranks is divided, and so is a quota.
+
+    ``ranks`` has the `shmring.bootstrap.tuning.RankInfo` of each.
+    """
     holders = Counter([number for rank in ranks for number in rank.processors])
     # Rounded, so that thirds of processors add up to whole ones.
     shares = [round(sum([1 / holders[number] for number in rank.processors]), 6) for rank in ranks]

@@ -12,28 +12,21 @@ from libc.stdlib cimport calloc, free
 
 from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
-from shmring.arrays.outputs cimport OVERLAP, overlaps
-from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport SHMRING_DEFAULT_TIMEOUT, SHMRING_OPAQUE, shmring_call
 from shmring.capi.handles cimport comm_t, enter, find_known, hold, let_go, remember
 from shmring.capi.last_error cimport fail_with
-from shmring.collective.calls cimport kernel_for
-from shmring.collective.schedule cimport fill_eager, fill_execution, prepare_request, request_t, run_request
+from shmring.collective.local cimport fill_eager, fill_execution, prepare_request, request_t, run_request
+from shmring.engine.call cimport call_t, check_call, open_call, refuse_call
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                       KIND_EXSCAN, KIND_GATHER, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                       KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KIND,
+                                   has_root, is_receiver, is_sender)
+from shmring.engine.signature cimport NO_ROOT, pack_signature
 from shmring.sync.group cimport READY
 
 from shmring.dtypes import DTYPES, OPS
 
 cdef enum:
-    REDUCTIONS = (1 << KIND_ALL_REDUCE | 1 << KIND_REDUCE | 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCAN
-                  | 1 << KIND_EXSCAN)
-    ROOTED = 1 << KIND_REDUCE | 1 << KIND_BROADCAST | 1 << KIND_GATHER | 1 << KIND_SCATTER
-    BLOCKS_IN = 1 << KIND_REDUCE_SCATTER | 1 << KIND_SCATTER | 1 << KIND_ALL_TO_ALL
-    BLOCKS_OUT = 1 << KIND_ALL_GATHER | 1 << KIND_GATHER | 1 << KIND_ALL_TO_ALL
     MOST_DTYPES = 16
     LEAST_TIMEOUT = -2
 
@@ -88,7 +81,7 @@ cdef int refuse_timeout(int64_t timeout_ns) noexcept nogil:
                       "SHMRING_DEFAULT_TIMEOUT")
 
 
-cdef int check(comm_t *h, const shmring_call *call, checked_t *c) noexcept nogil:
+cdef int check(comm_t *h, const shmring_call *call, call_t *c) noexcept nogil:
     """Check a call that C code has filled in; 0, or the code of the error."""
     cdef const void *x
     cdef void *out
@@ -98,45 +91,43 @@ cdef int check(comm_t *h, const shmring_call *call, checked_t *c) noexcept nogil
     if h == NULL:
         return refuse_handle()
     if call == NULL or call.struct_size < sizeof(shmring_call) or not KIND_BARRIER <= call.kind <= KIND_EXSCAN:
-        return refuse_call(call)
+        return refuse_record(call)
     kind, x, out, count, dtype = call.kind, call.x, call.out, call.count, call.dtype
-    c.kind, c.root, c.op, c.kernel = kind, NO_ROOT, NO_OP, NULL
-    c.timeout_ns = checked_timeout(call.timeout_ns, h.timeout_ns)
+    open_call(c, kind, call.root if has_root(kind) else NO_ROOT, checked_timeout(call.timeout_ns, h.timeout_ns))
     if c.timeout_ns < NO_LIMIT:
         return refuse_timeout(call.timeout_ns)
     if kind == KIND_BARRIER:
         x = out = NULL
         count = dtype = 0
-    if ROOTED >> kind & 1:
-        if not 0 <= call.root < h.size:
-            with gil:
-                return refuse(f"root={call.root}: must be a rank, from 0 to {h.size - 1}")
-        c.root = call.root
-        receives = c.root == h.rank or kind == KIND_SCATTER or kind == KIND_BROADCAST
-    if kind == KIND_SCATTER and c.root != h.rank:
+    receives = is_receiver(kind, h.rank, c.root)
+    if not is_sender(kind, h.rank, c.root) and kind == KIND_SCATTER:
         x = out      # not read: the signature needs its size only
     elif kind == KIND_BROADCAST or not receives:
         out = <void *> x
     code = check_memory(x, count, dtype, &c.x)
     if code == 0:
         code = check_memory(out, count, dtype, &c.out)
-    if code or (dtype >= 0 and not (REDUCTIONS >> kind & 1)):
-        return code or finish_check(h, c, receives)
-    if dtype == SHMRING_OPAQUE:
-        with gil:
-            return refuse("SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
-    if not 0 <= call.op < NOPS:
-        with gil:
-            return refuse(f"op={call.op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
-    c.op = call.op
-    c.kernel = find_kernel(c.op, dtype)
-    if c.kernel == NULL:
-        with gil:
-            return refuse_op(c)
-    return finish_check(h, c, receives)
+    if code:
+        return code
+    if KIND[kind].blocks_in:
+        c.x.count *= h.size
+        c.x.nbytes *= h.size
+    if KIND[kind].blocks_out and receives:
+        c.out.count *= h.size
+        c.out.nbytes *= h.size
+    if KIND[kind].takes_op:
+        if dtype == SHMRING_OPAQUE:
+            with gil:
+                return refuse("SHMRING_OPAQUE is a dtype of messages: pass SHMRING_UINT8")
+        if not 0 <= call.op < NOPS:
+            with gil:
+                return refuse(f"op={call.op}: must be one of enum shmring_op, from 0 to {NOPS - 1}")
+        c.op = call.op
+    code = check_call(c, h.rank, h.size)
+    return refuse_mistake(h, c, code) if code else 0
 
 
-cdef int refuse_call(const shmring_call *call) noexcept nogil:
+cdef int refuse_record(const shmring_call *call) noexcept nogil:
     with gil:
         if call == NULL:
             return refuse("NULL is no call")
@@ -144,39 +135,18 @@ cdef int refuse_call(const shmring_call *call) noexcept nogil:
                       "enum shmring_collective")
 
 
-cdef int refuse_op(checked_t *c) noexcept:
-    try:
-        kernel_for(c.op, &c.x)
-    except BaseException as error:
-        return fail_with(error)
-    return 0
-
-
-cdef int finish_check(comm_t *h, checked_t *c, bint receives) noexcept nogil:
-    """Set the sizes of what has one block for each rank, and refuse an overlap."""
-    cdef array_t *inner = &c.x
-    cdef array_t *outer = &c.out
-    cdef size_t place = 0
-    if BLOCKS_IN >> c.kind & 1:
-        c.x.count *= h.size
-        c.x.nbytes *= h.size
-    if BLOCKS_OUT >> c.kind & 1 and receives:
-        c.out.count *= h.size
-        c.out.nbytes *= h.size
-    if c.x.nbytes < c.out.nbytes:
-        place = h.rank * c.x.nbytes
-    elif c.x.nbytes > c.out.nbytes:
-        inner, outer = &c.out, &c.x
-        place = h.rank * c.out.nbytes
-    if not receives or (c.kind == KIND_SCATTER and c.root != h.rank) or not overlaps(inner, outer, place):
-        return 0
+cdef int refuse_mistake(comm_t *h, call_t *c, int mistake) noexcept nogil:
     with gil:
-        return refuse(OVERLAP)
+        try:
+            refuse_call(mistake, c, h.rank, h.size)
+        except BaseException as error:
+            return fail_with(error)
+    return 0
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
-cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
+cdef int perform(comm_t *h, call_t *c) noexcept nogil:
     """Make a collective; 0, or the code of the error."""
     cdef request_t request
     cdef PyObject *program
@@ -184,7 +154,7 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
     cdef int code = enter(h), outcome = READY
     if code:
         return code
-    is_eager = fill_eager(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.eager)
+    is_eager = fill_eager(<Engine> h.engine, c, &request.eager)
     if needs_agreement(h, c, is_eager):
         code = perform_with_gil(h, c)
     elif is_eager:
@@ -194,7 +164,7 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
         if program == NULL:
             code = plan_with_gil(h, c, &program)
         if code == 0:
-            fill_execution(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request.execution)
+            fill_execution(<Engine> h.engine, c, &request.execution)
             outcome = (<Engine> h.engine).run_free(NULL, <Program> program, &request.execution, c.timeout_ns)
     if outcome != READY:
         code = break_down(h)
@@ -202,28 +172,28 @@ cdef int perform(comm_t *h, checked_t *c) noexcept nogil:
     return code
 
 
-cdef inline bint needs_agreement(comm_t *h, checked_t *c, bint is_eager) noexcept nogil:
+cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept nogil:
     """Whether shared arrays matter, about which ranks agree in `shmring.shared.zero_copy`, with the GIL."""
     return (<Engine> h.engine).sharing is not None and (not is_eager or c.kind == KIND_ALL_REDUCE)
 
 
-cdef int perform_with_gil(comm_t *h, checked_t *c) noexcept nogil:
+cdef int perform_with_gil(comm_t *h, call_t *c) noexcept nogil:
     cdef request_t request
     with gil:
         try:
-            program = prepare_request(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request)
+            program = prepare_request(<Engine> h.engine, c, &request)
             run_request(<Engine> h.engine, program, &request, c.timeout_ns)
         except BaseException as error:
             return fail_with(error)
     return 0
 
 
-cdef int plan_with_gil(comm_t *h, checked_t *c, PyObject **program) noexcept nogil:
+cdef int plan_with_gil(comm_t *h, call_t *c, PyObject **program) noexcept nogil:
     """The plan of a signature that this handle has not used yet."""
     cdef request_t request
     with gil:
         try:
-            found = prepare_request(<Engine> h.engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &request)
+            found = prepare_request(<Engine> h.engine, c, &request)
             remember(h, request.execution.signature, found)
             program[0] = <PyObject *> found      # `remember` holds a reference
         except BaseException as error:
@@ -243,7 +213,7 @@ cdef int break_down(comm_t *h) noexcept nogil:
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
-cdef plan_t *make_plan(comm_t *h, checked_t *c) except NULL:
+cdef plan_t *make_plan(comm_t *h, call_t *c) except NULL:
     """A plan, which holds the handle of its communicator."""
     cdef Engine engine = <Engine> h.engine
     cdef Program program
@@ -253,7 +223,7 @@ cdef plan_t *make_plan(comm_t *h, checked_t *c) except NULL:
     plan.call = c[0]
     try:
         engine.check_usable()
-        program = prepare_request(engine, c.kind, &c.x, &c.out, c.root, c.op, c.kernel, &plan.request)
+        program = prepare_request(engine, c, &plan.request)
     except BaseException:
         free(plan)
         raise

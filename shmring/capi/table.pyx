@@ -7,11 +7,12 @@ from shmring.base.timeouts cimport NO_LIMIT
 from shmring.arrays.array_view cimport array_t
 from shmring.capi cimport *
 from shmring.capi cimport messages
-from shmring.capi.collectives cimport (check, check_memory, checked_t, checked_timeout, free_plan, make_plan, perform,
+from shmring.capi.collectives cimport (check, check_memory, checked_timeout, free_plan, make_plan, perform,
                                           plan_t, refuse, refuse_handle, refuse_timeout, run_plan)
 from shmring.capi.handles cimport comm_t, is_inherited, let_go, open_comm, refuse_entry
 from shmring.capi.last_error cimport fail_with, last_error
 from shmring.capi.messages cimport check_peers, pending_t
+from shmring.engine.call cimport call_t
 from shmring.engine.engine cimport Engine
 
 
@@ -117,14 +118,14 @@ cdef object owner_of(shmring_comm *comm):
 # ---- collectives -----------------------------------------------------------------------------------------------------
 
 cdef int collective(shmring_comm *comm, const shmring_call *call) noexcept nogil:
-    cdef checked_t c
+    cdef call_t c
     return check(<comm_t *> comm, call, &c) or perform(<comm_t *> comm, &c)
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 cdef int plan_make(shmring_comm *comm, const shmring_call *call, shmring_plan **plan) noexcept nogil:
-    cdef checked_t c
+    cdef call_t c
     cdef int code
     if plan == NULL:
         with gil:

@@ -12,14 +12,15 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
-from shmring.collective.calls cimport is_root, kernel_for, number_of
-from shmring.collective.schedule cimport run_request
+from shmring.collective.calls cimport check, is_root, number_of
+from shmring.collective.local cimport LocalCall, LocalExecutor, run_request
 from shmring.collective.user_ops cimport prepare_user_op
-from shmring.collective.persistent cimport Prepared, dispatch, prepare
-from shmring.kernel.reduce cimport reduce_kernel
+from shmring.collective.call cimport Call, dispatch, prepare
+from shmring.engine.call cimport Executor, call_t, open_call
+from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport (KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY,
-                                       NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature)
+from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
+from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -37,7 +38,7 @@ ctypedef struct piece_t:
     size_t nbytes
 
 
-cdef class Bundle(Prepared):
+cdef class Bundle(Call):
     """Small arrays that move in one request. Only one thread at a time is in the engine, so all bundles of a
     communicator share one scratch buffer."""
 
@@ -51,17 +52,18 @@ cdef class Bundle(Prepared):
         free(self.pieces)
 
     cdef object run(self):
-        self.engine.enter()
+        cdef LocalCall call = self.prepared
+        call.engine.enter()
         try:
             if self.packs:
                 with nogil:
                     self.pack()
-            run_request(self.engine, self.program, &self.request, self.timeout_ns)
+            run_request(call.engine, call.program, &call.request, call.timeout_ns)
             if self.unpacks:
                 with nogil:
                     self.unpack()
         finally:
-            self.engine.leave()
+            call.engine.leave()
 
     cdef void pack(self) noexcept nogil:
         cdef char *place = self.scratch
@@ -80,7 +82,7 @@ cdef class Bundle(Prepared):
 
 # ---- lists of arrays -------------------------------------------------------------------------------------------------
 
-cdef class Many(Prepared):
+cdef class Many(Call):
     """A list of arrays in one operation: bundles of the small ones, and each large one."""
 
     cdef str method              # the collective
@@ -89,7 +91,7 @@ cdef class Many(Prepared):
 
     cdef object run(self):
         for step in self.steps:
-            (<Prepared> step).run()
+            (<Call> step).run()
         for holder in self.holders:
             copy_back(holder)
         return self.result
@@ -118,7 +120,7 @@ cdef class Many(Prepared):
 
     def __repr__(self):
         bundles = sum([isinstance(step, Bundle) for step in self.steps])
-        return (f"<shmring.Prepared {self.name} on {self.engine.name!r}: {bundles} bundles of small arrays, "
+        return (f"<shmring.Call {self.name} on {self.executor.engine.name!r}: {bundles} bundles of small arrays, "
                 f"{len(self.steps) - bundles} large ones>")
 
 
@@ -141,7 +143,7 @@ cdef int check_apart(piece_t *pieces, int n) except -1:
 cdef class Sorter:
     """The arrays of one call, checked and sorted into bundles."""
 
-    cdef Engine engine
+    cdef LocalExecutor executor
     cdef array_t *arrays
     cdef piece_t *pieces
     cdef int n
@@ -154,10 +156,11 @@ cdef class Sorter:
         free(self.arrays)
         free(self.pieces)
 
-    cdef int add_arrays(self, Engine engine, list xs, bint writable) except -1:
+    cdef int add_arrays(self, LocalExecutor executor, list xs, bint writable) except -1:
         cdef int i, nfull = 0
         cdef array_t *a
-        self.engine = engine
+        cdef Engine engine = executor.local
+        self.executor = executor
         self.n = len(xs)
         self.holders = []
         self.arrays = <array_t *> malloc(max(self.n, 1) * sizeof(array_t))
@@ -199,8 +202,8 @@ cdef class Sorter:
     cdef Bundle bundle(self, list members, int kind, int dtype, int root, int op, reduce_kernel kernel,
                        int64_t timeout_ns):
         cdef Bundle call = Bundle.__new__(Bundle)
-        cdef array_t whole
-        cdef uint64_t signature
+        cdef call_t c
+        cdef array_t *whole = &c.x
         cdef int i
         call.pieces = <piece_t *> malloc(len(members) * sizeof(piece_t))
         if call.pieces == NULL:
@@ -212,21 +215,23 @@ cdef class Sorter:
             whole.nbytes += self.arrays[i].nbytes
             call.npieces += 1
         call.scratch = self.base
-        call.packs = root == NO_ROOT or root == self.engine.c.group.rank
-        call.unpacks = root == NO_ROOT or root != self.engine.c.group.rank
+        call.packs = root == NO_ROOT or root == self.executor.rank
+        call.unpacks = root == NO_ROOT or root != self.executor.rank
         whole.data = self.base
         whole.dtype = UINT8 if dtype == OPAQUE else dtype
         whole.itemsize = 1 if dtype == OPAQUE else self.arrays[<int> members[0]].itemsize
         whole.count = whole.nbytes // whole.itemsize
-        prepare(call, self.engine, kind, &whole, &whole, root, op, kernel, timeout_ns, self.scratch, None, None)
-        signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op,
-                                          dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
-        call.sign(signature)
+        open_call(&c, kind, root, timeout_ns)
+        c.op, c.kernel, c.out = op, kernel, c.x
+        prepare(call, self.executor, &c, self.scratch, None, None)
+        call.prepared.sign(pack_bundle_signature(
+            KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op, dtype,
+            self.layout ^ <uint64_t> (root + 1) << 40, whole.count))
         return call
 
     cdef Many many(self, str method, list steps, list xs):
         cdef Many many = Many.__new__(Many)
-        many.engine = self.engine
+        many.executor = self.executor
         many.method = method
         many.steps = steps
         many.holders = self.holders
@@ -234,50 +239,56 @@ cdef class Sorter:
         return many
 
 
-cdef object all_reduce_many(Engine engine, arrays, op, int64_t timeout_ns, async_op):
+cdef Call one(Executor executor, int kind, array_t *a, int root, int op, reduce_kernel kernel, int64_t timeout_ns):
+    """The call on one array, in place."""
+    cdef call_t c
+    open_call(&c, kind, root, timeout_ns)
+    c.x, c.out, c.op, c.kernel = a[0], a[0], op, kernel
+    return prepare(Call.__new__(Call), executor, &c, None, None, None)
+
+
+cdef object all_reduce_many(Executor executor, arrays, op, int64_t timeout_ns, async_op):
     cdef Sorter sorter = Sorter.__new__(Sorter)
-    cdef reduce_kernel kernel
     cdef array_t *a
+    cdef call_t c
     cdef int i, code
     xs = list_of(arrays)
-    sorter.add_arrays(engine, xs, True)
+    sorter.add_arrays(executor, xs, True)
+    open_call(&c, KIND_ALL_REDUCE, NO_ROOT, timeout_ns)
     codes = {}
     for i in range(sorter.n):
         a = &sorter.arrays[i]
         if a.dtype not in codes:
-            codes[a.dtype] = number_of(op, a.dtype)
-            if codes[a.dtype] != NO_OP:
-                kernel_for(codes[a.dtype], a)
+            c.x, c.out, c.op = a[0], a[0], number_of(op, a.dtype)
+            check(executor, &c)
+            codes[a.dtype] = c.op
     steps = []
     for dtype, code in codes.items():
         for members in sorter.bundles(dtype) if code != NO_OP else ():
-            kernel = kernel_for(code, &sorter.arrays[<int> members[0]])
-            steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, kernel, timeout_ns))
+            steps.append(sorter.bundle(members, KIND_ALL_REDUCE, dtype, NO_ROOT, code, find_kernel(code, dtype),
+                                       timeout_ns))
     for i in range(sorter.n):
         a = &sorter.arrays[i]
         code = codes[a.dtype]
         if code == NO_OP:
-            steps.append(prepare_user_op(engine, KIND_ALL_REDUCE, a, a, NO_ROOT, op, timeout_ns, None, None, xs[i]))
+            c.x, c.out, c.op = a[0], a[0], NO_OP
+            steps.append(prepare_user_op(executor, &c, op, None, None, xs[i]))
         elif a.nbytes > SMALL_NBYTES:
-            steps.append(prepare(Prepared.__new__(Prepared), engine, KIND_ALL_REDUCE, a, a, NO_ROOT, code,
-                                 kernel_for(code, a), timeout_ns, None, None, None))
+            steps.append(one(executor, KIND_ALL_REDUCE, a, NO_ROOT, code, find_kernel(code, a.dtype), timeout_ns))
     return dispatch(sorter.many("all_reduce_many", steps, xs), async_op)
 
 
-cdef object broadcast_many(Engine engine, arrays, int root, int64_t timeout_ns, async_op):
+cdef object broadcast_many(Executor executor, arrays, int root, int64_t timeout_ns, async_op):
     cdef Sorter sorter = Sorter.__new__(Sorter)
-    cdef array_t *a
     cdef int i
     xs = list_of(arrays)
-    sorter.add_arrays(engine, xs, not is_root(engine, root))
+    sorter.add_arrays(executor, xs, not is_root(executor, root))
     steps = []
     for members in sorter.bundles(-1):
         steps.append(sorter.bundle(members, KIND_BROADCAST, OPAQUE, root, NO_OP, NULL, timeout_ns))
     for i in range(sorter.n):
-        a = &sorter.arrays[i]
-        if a.nbytes > SMALL_NBYTES:
-            steps.append(prepare(Prepared.__new__(Prepared), engine, KIND_BROADCAST, a, a, root, NO_OP, NULL,
-                                 timeout_ns, None, None, None))
+        if sorter.arrays[i].nbytes > SMALL_NBYTES:
+            steps.append(one(executor, KIND_BROADCAST, &sorter.arrays[i], root, NO_OP, NULL, timeout_ns))
     return dispatch(sorter.many("broadcast_many", steps, xs), async_op)
 
 

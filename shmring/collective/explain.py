@@ -6,13 +6,11 @@ import operator
 from typing import Any
 
 from shmring.dtypes import DTYPE_CODES, op_code, widening
-from shmring.plan.choose import BUILDERS, KINDS, ROOTED, algorithm
+from shmring.engine.kinds import COLLECTIVES
+from shmring.plan.choose import BUILDERS, KINDS, algorithm
 from shmring.plan.cost import cost, dependent_syncs
 from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, is_hierarchical
 from shmring.plan.limits import LINE, Limits
-
-# Methods in which x holds a block for each rank; their plans count blocks.
-OF_BLOCKS = frozenset({"reduce_scatter", "scatter", "all_to_all"})
 
 # The threshold between the algorithms.
 THRESHOLDS = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
@@ -21,9 +19,9 @@ THRESHOLDS = {"all_reduce": "one_shot_nbytes", "reduce": "flat_reduce_nbytes"}
 def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: str) -> str:
     """See `Communicator.explain`."""
     nbytes, root = operator.index(nbytes), operator.index(root)
-    blocks = comm.size if collective in OF_BLOCKS else 1
     if collective not in KINDS:
         raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
+    blocks = comm.size if COLLECTIVES[collective].blocks_in else 1
     if nbytes < 0 or nbytes % blocks:
         raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
     if not 0 <= root < comm.size:
@@ -74,7 +72,7 @@ def _nested(comm: Any, collective: str, wide: int) -> str:
 def _priced(comm: Any, kind: str, name: str, nbytes: int, root: int) -> str:
     """The cost of one algorithm, in words."""
     build, costs = BUILDERS[kind, name], comm.engine.thresholds.costs
-    rooted = (root,) if kind in ROOTED else ()
+    rooted = (root,) if COLLECTIVES[kind].has_root else ()
     try:
         plan = build(comm.rank, comm.size, nbytes, 1, comm.engine.limits, *rooted)
     except ValueError as error:

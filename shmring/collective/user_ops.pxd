@@ -1,11 +1,7 @@
 # Reductions by user functions, for which there is no kernel.
-from libc.stdint cimport int64_t
-
-from shmring.arrays.array_view cimport array_t
-from shmring.engine.engine cimport Engine
-from shmring.collective.persistent cimport Prepared
+from shmring.collective.call cimport Call
+from shmring.engine.call cimport Executor, call_t
 
 
 cdef int number_of_callable(object op, int dtype) except -1
-cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held,
-                           kept, result)
+cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result)

@@ -10,15 +10,16 @@ from hashlib import blake2b
 
 import numpy as np
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memmove
 
-from shmring.arrays.array_view cimport copy_back, source_array, target_array
+from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
-from shmring.collective.schedule cimport run_request
-from shmring.collective.persistent cimport prepare
-from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER,
-                                      KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, NO_OP, NO_ROOT, pack_signature)
+from shmring.collective.call cimport Call, prepare
+from shmring.engine.call cimport Executor, call_t
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
+                                   KIND_REDUCE_SCATTER, KIND_SCAN)
+from shmring.engine.signature cimport BY_COUNTS, NO_OP, pack_signature
 
 from shmring.dtypes import DTYPES, OP_CODES
 
@@ -48,7 +49,7 @@ cdef int number_of_callable(object op, int dtype) except -1:
     return OP_CODES[found[0]] if family in found[1] else NO_OP
 
 
-cdef class UserReduction(Prepared):
+cdef class UserReduction(Call):
     """A reduction whose operands are moved by the request, and reduced by a function."""
 
     cdef object function         # f(a, b)
@@ -58,11 +59,7 @@ cdef class UserReduction(Prepared):
     cdef int last
 
     cdef object run(self):
-        self.engine.enter()
-        try:
-            run_request(self.engine, self.program, &self.request, self.timeout_ns)
-        finally:
-            self.engine.leave()
+        self.prepared.run()
         if self.last > self.first:
             self.reduce_operands()
             copy_back(self.kept)
@@ -84,36 +81,34 @@ cdef class UserReduction(Prepared):
         return 0
 
 
-cdef Prepared prepare_user_op(Engine engine, int kind, array_t *x, array_t *out, int root, op, int64_t timeout_ns, held,
-                           kept, result):
+cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
     cdef UserReduction call = UserReduction.__new__(UserReduction)
-    cdef array_t operands = x[0]
-    cdef int rank = engine.c.group.rank, size = engine.c.group.size, movement = KIND_ALL_GATHER
-    cdef uint64_t signature
+    cdef call_t movement = c[0]
+    cdef int kind = c.kind, rank = executor.rank
     call.function = op
-    call.out = out[0]
-    call.last = size
+    call.out = c.out
+    call.last = executor.size
+    movement.kind, movement.op, movement.out = KIND_ALL_GATHER, NO_OP, c.x
     if kind == KIND_REDUCE:
-        movement = KIND_GATHER
-        call.last = size if rank == root else 0
+        movement.kind = KIND_GATHER
+        call.last = executor.size if rank == c.root else 0
     elif kind == KIND_REDUCE_SCATTER:
-        movement = KIND_ALL_TO_ALL
+        movement.kind = KIND_ALL_TO_ALL
     elif kind == KIND_SCAN:
         call.last = rank + 1
     elif kind == KIND_EXSCAN:
         call.last = rank
     if isinstance(op, np.ufunc):
-        check_ufunc(op, DTYPES[x.dtype].name)
+        check_ufunc(op, DTYPES[c.x.dtype].name)
     if result is not None:
-        call.operands = empty_like_array(result, (size, *shape_of(result)))
+        call.operands = empty_like_array(result, (executor.size, *shape_of(result)))
         if isinstance(op, np.ufunc):
             call.operands = np.asarray(call.operands)
-        target_array(call.operands, &operands)
-    prepare(call, engine, movement, x, &operands, root, NO_OP, NULL, timeout_ns, held, kept, result)
+        target_array(call.operands, &movement.out)
+    prepare(call, executor, &movement, held, kept, result)
     # A peer that calls the collective by which this one moves its operands must get a mismatch.
-    signature = pack_signature(kind | BY_COUNTS, NO_OP, x.dtype, root if kind == KIND_REDUCE else NO_ROOT,
-                               (x.count * <uint64_t> 0x9e3779b97f4a7c15 + <uint64_t> digest_of(op)) >> 28)
-    call.sign(signature)
+    call.prepared.sign(pack_signature(kind | BY_COUNTS, NO_OP, c.x.dtype, c.root,
+                                      (c.x.count * <uint64_t> 0x9e3779b97f4a7c15 + <uint64_t> digest_of(op)) >> 28))
     return call
 
 

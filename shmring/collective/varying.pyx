@@ -17,14 +17,15 @@ from libc.string cimport memset
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport check_overlap, empty_like_array, shape_of
 from shmring.base.heap cimport Heap
-from shmring.collective.schedule cimport follow_plan, payload_of, request_t, run_request
+from shmring.collective.local cimport LocalCall, LocalExecutor, follow_plan, payload_of, request_t, run_request
 from shmring.engine.engine cimport Engine
 from shmring._c.layout cimport SHMRING_EAGER_NBYTES
-from shmring.collective.persistent cimport Prepared, dispatch
+from shmring.collective.call cimport Call, dispatch
+from shmring.engine.call cimport Executor, Prepared
 from shmring.engine.compiled_plan cimport Program
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
-from shmring.engine.signature cimport (BY_COUNTS, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER,
-                                KIND_SCATTER, NO_OP, NO_ROOT, pack_signature)
+from shmring.engine.kinds cimport KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_GATHER, KIND_REDUCE_SCATTER, KIND_SCATTER
+from shmring.engine.signature cimport BY_COUNTS, NO_OP, NO_ROOT, pack_signature
 from shmring.engine.eager cimport eager_t, open_eager, part_t
 
 from shmring.dtypes import DTYPES, OPS, op_code
@@ -105,7 +106,7 @@ cdef inline uint64_t sign(int kind, int op, array_t *x, int root, uint64_t diges
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
-cdef class RowsCall(Prepared):
+cdef class RowsCall(LocalCall):
     """A collective with counts, and the memory that its eager request points to."""
 
     cdef Heap memory
@@ -114,24 +115,30 @@ cdef class RowsCall(Prepared):
         self.memory = Heap()
 
 
-cdef RowsCall new_call(type kind, Engine e, int64_t timeout_ns, held, kept, result):
-    cdef RowsCall call = kind.__new__(kind)
-    call.engine, call.timeout_ns = e, timeout_ns
+cdef RowsCall new_request(Engine e, int64_t timeout_ns):
+    cdef RowsCall request = RowsCall.__new__(RowsCall)
+    request.engine, request.timeout_ns = e, timeout_ns
+    return request
+
+
+cdef object finish(Call call, Executor executor, Prepared prepared, held, kept, result, async_op):
+    call.executor, call.prepared = executor, prepared
     call.held, call.kept, call.result = held, kept, result
-    return call
+    return dispatch(call, async_op)
 
 
 # ---- gather, all_gather ----------------------------------------------------------------------------------------------
 
-cdef object all_gather_rows(Engine e, x, out, counts, int64_t timeout_ns, async_op):
-    return collect(e, KIND_ALL_GATHER, "all_gather", x, out, counts, NO_ROOT, timeout_ns, async_op)
+cdef object all_gather_rows(Executor executor, x, out, counts, int64_t timeout_ns, async_op):
+    return collect(executor, KIND_ALL_GATHER, "all_gather", x, out, counts, NO_ROOT, timeout_ns, async_op)
 
 
-cdef object gather_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
-    return collect(e, KIND_GATHER, "gather", x, out, counts, root, timeout_ns, async_op)
+cdef object gather_rows(Executor executor, x, out, counts, int root, int64_t timeout_ns, async_op):
+    return collect(executor, KIND_GATHER, "gather", x, out, counts, root, timeout_ns, async_op)
 
 
-cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int64_t timeout_ns, async_op):
+cdef object collect(Executor executor, int kind, str name, x, out, counts, int root, int64_t timeout_ns, async_op):
+    cdef Engine e = (<LocalExecutor?> executor).local
     cdef array_t a, b
     cdef BlockLayout layout
     cdef RowsCall call
@@ -152,10 +159,10 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         check_out_count(&a, &b, layout.count)
         check_overlap(&a, &b, layout.places[rank])
     signature = sign(kind, NO_OP, &a, root, layout.digest)
-    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    call = new_request(e, timeout_ns)
     if max(layout.sizes) > e.eager_limit:
         call.program = follow_plan(e, name, layout.sizes, signature, &a, &b, root, NULL, &call.request)
-        return dispatch(call, async_op)
+        return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
     t = &call.request.eager
     open_eager(t, signature, payload_of(&a), a.nbytes)
     if receives:
@@ -163,12 +170,13 @@ cdef object collect(Engine e, int kind, str name, x, out, counts, int root, int6
         for j in range(size):
             parts[j].nbytes, parts[j].place = layout.sizes[j], layout.places[j]
         t.last, t.parts, t.out = size, parts, <char *> b.data
-    return dispatch(call, async_op)
+    return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
 
 
 # ---- scatter ---------------------------------------------------------------------------------------------------------
 
-cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns, async_op):
+cdef object scatter_rows(Executor executor, x, out, counts, int root, int64_t timeout_ns, async_op):
+    cdef Engine e = (<LocalExecutor?> executor).local
     cdef array_t a, b
     cdef BlockLayout layout
     cdef RowsCall call
@@ -196,20 +204,21 @@ cdef object scatter_rows(Engine e, x, out, counts, int root, int64_t timeout_ns,
         a = b
         layout = BlockLayout(numbers, row, a.itemsize)
     signature = sign(KIND_SCATTER, NO_OP, &a, root, layout.digest)
-    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    call = new_request(e, timeout_ns)
     if layout.nbytes > e.eager_limit:
         call.program = follow_plan(e, "scatter", layout.sizes, signature, &a, &b, root, NULL, &call.request)
-        return dispatch(call, async_op)
+        return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
     t = &call.request.eager
     open_eager(t, signature, payload_of(&a) if rank == root else NULL, a.nbytes)
     t.first, t.last = root, root + 1
     t.offset, t.part_nbytes, t.out = layout.places[rank], b.nbytes, <char *> b.data
-    return dispatch(call, async_op)
+    return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
 
 
 # ---- reduce_scatter --------------------------------------------------------------------------------------------------
 
-cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns, async_op):
+cdef object reduce_scatter_rows(Executor executor, x, out, counts, op, int64_t timeout_ns, async_op):
+    cdef Engine e = (<LocalExecutor?> executor).local
     cdef array_t a, b
     cdef BlockLayout layout
     cdef RowsCall call
@@ -233,23 +242,23 @@ cdef object reduce_scatter_rows(Engine e, x, out, counts, op, int64_t timeout_ns
     if kernel == NULL:
         raise TypeError(f"op {OPS[code]!r} is not defined on {DTYPES[a.dtype].name}")
     signature = sign(KIND_REDUCE_SCATTER, code, &a, NO_ROOT, layout.digest)
-    call = new_call(RowsCall, e, timeout_ns, held, kept, result)
+    call = new_request(e, timeout_ns)
     if layout.nbytes > e.eager_limit:
         call.program = follow_plan(e, "reduce_scatter", layout.sizes, signature, &a, &b, NO_ROOT, kernel, &call.request)
-        return dispatch(call, async_op)
+        return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
     t = &call.request.eager
     open_eager(t, signature, payload_of(&a), a.nbytes)
     t.last, t.offset, t.part_nbytes = size, layout.places[rank], b.nbytes
     t.kernel, t.count, t.out = kernel, b.count, <char *> b.data
-    return dispatch(call, async_op)
+    return finish(Call.__new__(Call), executor, call, held, kept, result, async_op)
 
 
 # ---- all_to_all ------------------------------------------------------------------------------------------------------
 
-cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeout_ns, async_op):
+cdef object all_to_all_rows(Executor executor, x, out, counts, out_counts, int64_t timeout_ns, async_op):
     cdef array_t a, b
     cdef SwapCall call
-    cdef int size = e.c.group.size
+    cdef int size = executor.size
     cdef tuple sent = checked(counts, size, "counts")
     cdef tuple got = None if out_counts is None else checked(out_counts, size, "out_counts")
     cdef tuple row = rows_of(x, "x", sum(sent))
@@ -269,15 +278,17 @@ cdef object all_to_all_rows(Engine e, x, out, counts, out_counts, int64_t timeou
         if a.nbytes and a.data == b.data and got != sent:
             raise ValueError("in place, a rank receives from each peer as many rows as it sends there: "
                              "pass out_counts equal to counts")
-    call = new_call(SwapCall, e, timeout_ns, held, kept, result)
+    call = SwapCall.__new__(SwapCall)
+    call.request = new_request((<LocalExecutor?> executor).local, timeout_ns)
     call.x, call.out, call.like, call.row = a, b, x, row
     call.prepare_counts((*sent, *(got or (-1,) * size), room))
-    return dispatch(call, async_op)
+    return finish(call, executor, call.request, held, kept, result, async_op)
 
 
-cdef class SwapCall(RowsCall):
+cdef class SwapCall(Call):
     """An all-to-all with counts: its request exchanges the counts; a second request, made from them, swaps the rows."""
 
+    cdef RowsCall request
     cdef array_t x
     cdef array_t out
     cdef object like             # the array that new outputs are like
@@ -286,12 +297,12 @@ cdef class SwapCall(RowsCall):
 
     cdef int prepare_counts(self, tuple numbers) except -1:
         cdef array_t mine, whole
-        cdef Engine e = self.engine
+        cdef Engine e = self.request.engine
         cdef int size = e.c.group.size, n = 2 * size + 1, i
-        cdef int64_t *own = <int64_t *> self.memory.allocate(n, sizeof(int64_t))
+        cdef int64_t *own = <int64_t *> self.request.memory.allocate(n, sizeof(int64_t))
         cdef uint64_t signature = sign(KIND_ALL_TO_ALL, NO_OP, &self.x, NO_ROOT, mixed(1, volume(self.row)) >> 28)
-        cdef eager_t *t = &self.request.eager
-        self.counts = <int64_t *> self.memory.allocate(n * size, sizeof(int64_t))
+        cdef eager_t *t = &self.request.request.eager
+        self.counts = <int64_t *> self.request.memory.allocate(n * size, sizeof(int64_t))
         for i in range(n):
             own[i] = numbers[i]
         memset(&mine, 0, sizeof(array_t))
@@ -299,8 +310,8 @@ cdef class SwapCall(RowsCall):
         whole = mine
         whole.data, whole.nbytes = self.counts, mine.nbytes * size
         if mine.nbytes > SHMRING_EAGER_NBYTES:
-            self.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
-                                       &self.request)
+            self.request.program = follow_plan(e, "all_gather", mine.nbytes, signature, &mine, &whole, NO_ROOT, NULL,
+                                       &self.request.request)
         else:
             open_eager(t, signature, payload_of(&mine), mine.nbytes)
             t.last, t.part_nbytes, t.stride, t.out = size, mine.nbytes, mine.nbytes, <char *> self.counts
@@ -308,14 +319,14 @@ cdef class SwapCall(RowsCall):
 
     cdef object run(self):
         cdef array_t out = self.out
-        cdef int rank = self.engine.c.group.rank
+        cdef int rank = self.request.engine.c.group.rank
         cdef request_t swap
         cdef Program program
         cdef Heap memory = Heap()      # that the second request points to
         result, kept = self.result, self.kept
-        self.engine.enter()
+        self.request.engine.enter()
         try:
-            run_request(self.engine, self.program, &self.request, self.timeout_ns)
+            run_request(self.request.engine, self.request.program, &self.request.request, self.request.timeout_ns)
             matrix = self.agree()
             try:
                 if result is None:
@@ -323,33 +334,33 @@ cdef class SwapCall(RowsCall):
                     kept = target_array(result, &out)
                 program = self.prepare_swap(matrix, &out, &swap, memory)
             except BaseException as error:      # the others already wait for this rank in the swap
-                self.engine.abort(f"{type(error).__name__}: {error}")
+                self.request.engine.abort(f"{type(error).__name__}: {error}")
                 raise
-            run_request(self.engine, program, &swap, self.timeout_ns)
+            run_request(self.request.engine, program, &swap, self.request.timeout_ns)
         finally:
-            self.engine.leave()
+            self.request.engine.leave()
         copy_back(kept)
         return result
 
     cdef tuple agree(self):
         """The rows from each rank (outer) to each. All ranks see the same counts, so all find the same mismatch."""
-        cdef int size = self.engine.c.group.size, n = 2 * size + 1, i, j
+        cdef int size = self.request.engine.c.group.size, n = 2 * size + 1, i, j
         cdef int64_t *counts = self.counts
         matrix = tuple([tuple([counts[j * n + i] for i in range(size)]) for j in range(size)])
         for i in range(size):
             for j in range(size):
                 if 0 <= counts[i * n + size + j] != matrix[j][i]:
-                    self.engine.disagree(j, self.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, "
+                    self.request.engine.disagree(j, self.request.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, "
                                                               f"which expects {counts[i * n + size + j]}")
             sent = sum([line[i] for line in matrix])
             if 0 <= counts[i * n + n - 1] != sent:
-                self.engine.disagree(i, self.signature(), f"rank {i} has room for {counts[i * n + n - 1]} rows, and "
+                self.request.engine.disagree(i, self.request.signature(), f"rank {i} has room for {counts[i * n + n - 1]} rows, and "
                                                           f"the ranks send it {sent}")
         return matrix
 
     cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, Heap memory):
         """The request of an all-to-all of blocks whose sizes all ranks know."""
-        cdef Engine e = self.engine
+        cdef Engine e = self.request.engine
         cdef eager_t *t = &swap.eager
         cdef part_t *parts
         cdef int rank = e.c.group.rank, size = e.c.group.size, j

@@ -21,25 +21,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from shmring._c.layout cimport SHMRING_EXCHANGES, shmring_outbox
 
 cdef enum:
-    KIND_NONE = 0
-    KIND_BARRIER = 1
-    KIND_ALL_REDUCE = 2
-    KIND_REDUCE = 3
-    KIND_BROADCAST = 4
-    KIND_ALL_GATHER = 5
-    KIND_REDUCE_SCATTER = 6
-    KIND_GATHER = 7
-    KIND_SCATTER = 8
-    KIND_ALL_TO_ALL = 9
-    KIND_SCAN = 10
-    KIND_EXSCAN = 11
-    KIND_ALL_REDUCE_MANY = 12
-    KIND_BROADCAST_MANY = 13
-    KIND_SEND = 14     # calls for messages are not compared: the root is the other rank, the count the tag + 1
-    KIND_RECV = 15
-    KIND_PROBE = 16
-
-cdef enum:
     BY_COUNTS = 32
 
 cdef enum:

@@ -1,11 +1,9 @@
 """Signatures as text, for a `MismatchError` or a `CollectiveTimeoutError`; and the largest group they allow."""
 
-from shmring.dtypes import DTYPES, OPS
+from shmring.engine.kinds cimport KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_SEND
 
-KINDS = (
-    None, "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter",
-    "all_to_all", "scan", "exscan", "all_reduce_many", "broadcast_many", "send", "recv", "probe",
-)
+from shmring.dtypes import DTYPES, OPS
+from shmring.engine.kinds import KINDS
 
 MAX_COUNT = (1 << 36) - 1
 
@@ -32,19 +30,19 @@ def explain(signature: int) -> str:
     if kind >= KIND_SEND:
         parts = [f"{'dst' if kind == KIND_SEND else 'src'}={root}"] if root >= 0 else []
         parts += [f"tag={count - 1}"] if count else []
-        return f"{KINDS[kind]}({', '.join(parts)})"
+        return f"{KINDS[kind].name}({', '.join(parts)})"
     parts = [OPS[op]] if op < len(OPS) else []
     what = DTYPES[dtype].name if dtype < len(DTYPES) else "bytes"
     if kind >= KIND_ALL_REDUCE_MANY:
         layout = signature >> 21 & (1 << 29) - 1
         parts += [f"{what} x {count & (1 << 21) - 1}", f"layout {layout:x}"]
-        return f"{KINDS[kind]}({', '.join(parts)})"
+        return f"{KINDS[kind].name}({', '.join(parts)})"
     if not signature >> 58 & BY_COUNTS:
         parts.append(f"{what} x {count}")
-    elif op == NO_OP and kind in (KIND_ALL_REDUCE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN, KIND_EXSCAN):
+    elif op == NO_OP and KINDS[kind].takes_op:
         parts.append(f"{what}, function and count of digest {count:09x}")
     else:
         parts.append(f"{what}, counts of digest {count:09x}")
     if root >= 0:
         parts.append(f"root={root}")
-    return f"{KINDS[kind]}({', '.join(parts)})"
+    return f"{KINDS[kind].name}({', '.join(parts)})"

@@ -7,7 +7,6 @@ the semantics and the figures.
 
 import os
 
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint8_t, uintptr_t
 
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_PREFETCHED, SHMRING_STREAMING, SHMRING_STRING
@@ -197,108 +196,23 @@ def use_kernel(name):
     chosen_set = _set_named(name)
 
 
-cdef class _Span:
-    """The bytes of one array, kept alive."""
-
-    cdef object array
-    cdef str role
-    cdef uint8_t *start
-    cdef size_t nbytes
-
-    def __cinit__(self, array, str role, bint written):
-        import numpy
-
-        if not isinstance(array, numpy.ndarray):
-            raise TypeError(f"{role} must be a NumPy array, not {type(array).__name__}")
-        if not array.flags.c_contiguous:
-            raise ValueError(f"{role} must be C-contiguous")
-        address, read_only = array.__array_interface__["data"]
-        if written and read_only:
-            raise ValueError(f"{role} is read-only")
-        self.array = array
-        self.role = role
-        self.start = <uint8_t *> <uintptr_t> address
-        self.nbytes = array.nbytes
-
-    cdef bint half_overlaps(self, _Span other) noexcept:
-        return (self.start != other.start and self.start < other.start + other.nbytes
-                and other.start < self.start + self.nbytes)
+def _check_array(str role, x, first):
+    """Refuse what no kernel can read: all arrays are of one shape and dtype, in one piece."""
+    if not hasattr(x, "__array_interface__"):
+        raise TypeError(f"{role} must be a NumPy array, not {type(x).__name__}")
+    if not x.flags.c_contiguous:
+        raise ValueError(f"{role} must be C-contiguous")
+    if x.shape != first.shape or x.dtype != first.dtype:
+        raise ValueError(f"{role} is {x.dtype}{list(x.shape)}, sources[0] is {first.dtype}{list(first.shape)}")
 
 
-cdef void _check_written(_Span span, list others) except *:
-    """Refuse a destination that overlaps another array without being the same."""
-    cdef _Span other
+def _check_written(str role, x, others):
+    """Refuse a destination that cannot be written, or overlaps another array without being the same."""
+    if not x.flags.writeable:
+        raise ValueError(f"{role} is read-only")
     for other in others:
-        if span.half_overlaps(other):
-            raise ValueError(f"{span.role} overlaps another array without being the same")
-
-
-cdef void _check_like(_Span span, first) except *:
-    """Refuse an array that differs from the first source in shape or dtype."""
-    if span is not None and (span.array.shape != first.shape or span.array.dtype != first.dtype):
-        raise ValueError(
-            f"{span.role} is {span.array.dtype}{list(span.array.shape)}, "
-            f"sources[0] is {first.dtype}{list(first.shape)}"
-        )
-
-
-cdef class _Reduction:
-    """The checked arguments of `reduce_arrays`; each call reduces."""
-
-    cdef list spans
-    cdef object out
-    cdef _Span dst, also
-    cdef reduce_kernel kernel
-    cdef const void **src
-    cdef size_t count, itemsize
-    cdef int dst_stores, also_stores
-
-    def __cinit__(self, sources, op, out=None, also=None, kernel=None, stores="ordinary"):
-        import numpy
-
-        sources = list(sources)
-        self.spans = [_Span(array, f"sources[{k}]", False) for k, array in enumerate(sources)]
-        if not sources:
-            raise ValueError("sources must hold at least one array")
-        self.dst_stores, self.also_stores = map(stores_named, [stores] * 2 if isinstance(stores, str) else stores)
-        first = sources[0]
-        self.out = numpy.empty(first.shape, first.dtype) if out is None else out
-        self.dst = _Span(self.out, "out", True)
-        _check_written(self.dst, self.spans)
-        if also is not None:
-            self.also = _Span(also, "also", True)
-            _check_written(self.also, [*self.spans, self.dst])
-            if self.also.start == self.dst.start and self.dst.nbytes:
-                raise ValueError("also must not be out")
-        for span in [*self.spans, self.dst, self.also]:
-            _check_like(span, first)
-
-        dtype = DTYPE_CODES.get(first.dtype.name)
-        if dtype is None or not first.dtype.isnative:
-            raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join([d.name for d in DTYPES])}")
-        code = op_code(op)
-        which = chosen_set if kernel is None else _set_named(kernel)
-        self.kernel = kernel_of(which, code, dtype)
-        if self.kernel == NULL:
-            raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
-
-        self.count, self.itemsize = first.size, first.itemsize
-        self.src = <const void **> PyMem_Malloc(len(sources) * sizeof(void *))
-        if self.src == NULL:
-            raise MemoryError
-        for k in range(len(sources)):
-            self.src[k] = (<_Span> self.spans[k]).start
-
-    def __dealloc__(self):
-        PyMem_Free(self.src)
-
-    def __call__(self):
-        cdef void *also = NULL if self.also is None else self.also.start
-        cdef int nsrc = len(self.spans)
-        cdef fold_t f = whole_fold(self.kernel, self.itemsize)
-        with nogil:
-            reduce_into(&f, self.dst.start, also, self.src, nsrc, self.count, self.dst_stores, self.also_stores)
-        return self.out
+        if 0 < abs(x.ctypes.data - other.ctypes.data) < x.nbytes:
+            raise ValueError(f"{role} overlaps another array without being the same")
 
 
 def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordinary"):
@@ -332,7 +246,41 @@ def reduce_arrays(sources, op, out=None, *, also=None, kernel=None, stores="ordi
     TypeError, ValueError
         Bad argument; nothing was written.
     """
-    return _Reduction(sources, op, out, also, kernel, stores)()
+    import numpy
+
+    cdef fold_t f
+    cdef uintptr_t src, dst, second = 0
+    cdef size_t count
+    cdef int nsrc, dst_stores, also_stores
+    sources = list(sources)
+    if not sources:
+        raise ValueError("sources must hold at least one array")
+    dst_stores, also_stores = map(stores_named, [stores] * 2 if isinstance(stores, str) else stores)
+    for k, x in enumerate(sources):
+        _check_array(f"sources[{k}]", x, sources[0])
+    first = sources[0]
+    dtype = DTYPE_CODES.get(first.dtype.name)
+    if dtype is None or not first.dtype.isnative:
+        raise TypeError(f"no reductions of dtype {first.dtype!r}; known: {', '.join([d.name for d in DTYPES])}")
+    code = op_code(op)
+    f = whole_fold(kernel_of(chosen_set if kernel is None else _set_named(kernel), code, dtype), first.itemsize)
+    if f.kernel == NULL:
+        raise TypeError(f"op {OPS[code]!r} is not defined on {first.dtype.name}")
+    result = numpy.empty(first.shape, first.dtype) if out is None else out
+    _check_array("out", result, first)
+    _check_written("out", result, sources)
+    if also is not None:
+        _check_array("also", also, first)
+        _check_written("also", also, [*sources, result])
+        second = also.ctypes.data
+        if second == result.ctypes.data and also.nbytes:
+            raise ValueError("also must not be out")
+
+    addresses = numpy.array([x.ctypes.data for x in sources], numpy.uintp)
+    src, dst, nsrc, count = addresses.ctypes.data, result.ctypes.data, len(sources), first.size
+    with nogil:
+        reduce_into(&f, <void *> dst, <void *> second, <const void **> src, nsrc, count, dst_stores, also_stores)
+    return result
 
 
 def _choose():

@@ -10,5 +10,6 @@ cdef class Mapping:
 cdef size_t PAGE_NBYTES
 cdef size_t HUGE_NBYTES
 
+cdef char *map_private_like(size_t nbytes, size_t like, int protection, int flags) noexcept nogil
 cdef int populate(char *address, size_t nbytes, bint write) noexcept nogil
 cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcept nogil

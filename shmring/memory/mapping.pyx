@@ -105,30 +105,35 @@ cdef void touch_pages(volatile char *address, size_t nbytes, bint write) noexcep
         at += PAGE_NBYTES
 
 
+cdef char *map_private_like(size_t nbytes, size_t like, int protection, int flags) noexcept nogil:
+    """New private memory at an address that is ``like`` modulo the huge page size; MAP_FAILED with errno set."""
+    cdef size_t whole = (nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES, before
+    cdef char *room = <char *> mmap(NULL, whole + HUGE_NBYTES, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0)
+    if room == MAP_FAILED:
+        return room
+    before = (like - <size_t> room) % HUGE_NBYTES
+    if before:
+        munmap(room, before)
+    munmap(room + before + whole, HUGE_NBYTES - before)
+    return room + before
+
+
 cdef void *map_aligned(int fd, size_t nbytes, Py_ssize_t offset, int *error) noexcept nogil:
     """mmap, at an address that allows huge pages if the size does; MAP_FAILED with the error number."""
     cdef char *room
-    cdef size_t before, whole
     cdef void *address
     if nbytes < HUGE_NBYTES:
         address = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset)
         error[0] = errno
         return address
-    whole = (nbytes + PAGE_NBYTES - 1) // PAGE_NBYTES * PAGE_NBYTES
-    room = <char *> mmap(NULL, whole + HUGE_NBYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    room = map_private_like(nbytes, offset, PROT_NONE, MAP_NORESERVE)
     error[0] = errno
     if room == MAP_FAILED:
         return MAP_FAILED
-    before = (<size_t> offset - <size_t> room) % HUGE_NBYTES
-    address = mmap(room + before, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, offset)
+    address = mmap(room, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, offset)
     error[0] = errno
     if address == MAP_FAILED:
-        munmap(room, whole + HUGE_NBYTES)
-        return MAP_FAILED
-    if before:
-        munmap(room, before)
-    if before < HUGE_NBYTES:
-        munmap(room + before + whole, HUGE_NBYTES - before)
+        munmap(room, nbytes)
     return address
 
 

@@ -265,6 +265,14 @@ class Claim:
         except NameHeldError:
             self.abandon()
 
+    def drop(self) -> None:
+        """Release because of an error that is being raised, which no second error may hide.
+
+        What the kernel refuses is tried again when nothing refers to the claim any more, and as the process ends.
+        """
+        with suppress(OSError, ShmringError):
+            self.close()
+
     __del__ = close_or_keep
 
     def abandon(self) -> None:
@@ -330,7 +338,7 @@ def claim(name: str) -> Claim:
                 claimed = None
     except BaseException:
         if claimed is not None:
-            claimed.release()
+            claimed.drop()
         # An interrupt may have come after the kernel created the file and before `claimed` was set. That file is empty
         # and unlocked. If it is another process's after all, that process finds its name gone and starts again.
         with suppress(OSError, ShmringError):

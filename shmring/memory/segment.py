@@ -154,11 +154,13 @@ class Segment:
 
     def close(self) -> None:
         """Unmap; the creator also unlinks. May be called again; ``BufferError`` while there are views of the memory."""
-        if self._claim is not None:
-            self._claim.close()
-        if self._spare is not None:
-            self._spare.close()
-        self.mapping.close()
+        try:
+            if self._claim is not None:
+                self._claim.close()
+        finally:
+            if self._spare is not None:
+                self._spare.close()
+            self.mapping.close()
 
     def __enter__(self) -> Segment:
         if self.mapping.closed:
@@ -236,7 +238,7 @@ def create(
         except BaseException:
             if spare is not None:
                 spare.close()
-            claim.release()
+            claim.drop()
             raise
 
 
@@ -267,7 +269,7 @@ def join(name: str, *, kind: int) -> Segment | None:
     try:
         return _adopt(name, claim.fd, kind, claim=claim)
     except BaseException:
-        claim.release()
+        claim.drop()
         raise
 
 

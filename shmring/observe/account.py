@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from shmring.base.text import spans
 from shmring.observe.look import OutboxLook, look
-from shmring.placement.sysfs import spans
 
 Looks = Sequence["OutboxLook | None"]
 Node = TypeVar("Node", bound=Hashable)

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from shmring.arrays.array_view cimport copy_back
 from shmring.arrays.store_tuning cimport stores_of
 from shmring.engine.engine cimport Engine, timeline_of
-from shmring.engine.signature cimport KIND_RECV, KIND_SEND
+from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.engine.recording cimport message_started, note_message, timeline_t
 from shmring.engine.outbox cimport pair_queue_ends_offset, pair_queue_offset
 from shmring.p2p.all_queues cimport wake_self

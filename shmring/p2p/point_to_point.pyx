@@ -22,7 +22,7 @@ from shmring.arrays.array_view cimport array_t, copy_back, fast_array, source_ar
 from shmring.arrays.store_tuning cimport trials_us
 from shmring.engine.engine cimport Engine, is_troubled, timeline_of
 from shmring.engine.outbox cimport pair_queue_offset
-from shmring.engine.signature cimport KIND_RECV, KIND_SEND
+from shmring.engine.kinds cimport KIND_RECV, KIND_SEND
 from shmring.engine.recording cimport message_started, note_message
 from shmring.p2p.all_queues cimport spin
 from shmring.p2p.matching cimport Matching, PyList_GET_SIZE, has_requests

@@ -14,7 +14,7 @@ from shmring._c.atomics cimport load_acquire_u32, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine, count_visitor, is_troubled
 from shmring.engine.recording cimport caller, store_place
-from shmring.engine.signature cimport KIND_PROBE, KIND_RECV, KIND_SEND
+from shmring.engine.kinds cimport KIND_PROBE, KIND_RECV, KIND_SEND
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil,
                                 take_shared_turn)
 from shmring.p2p.matching cimport Matching

@@ -7,15 +7,13 @@ location is the processor on which a rank runs during the rendezvous; a rank tha
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from shmring.placement.cpus import processor_of
-from shmring.placement.sysfs import entries, number_in, parse_list, read
-from shmring.placement.topology import Topology
+from shmring.placement.topology import Topology, caches_of, nodes_of, package_of
 from shmring.placement.topology_file import ENVIRON, load
 
 # The kernel's distance of a node to itself, and to another one where the firmware has no table.
@@ -166,24 +164,16 @@ def _index(groups: Sequence[Sequence[int]], processor: int) -> int:
 
 def seat_at(processor: int, sysfs: str = "/sys") -> Seat:
     """The location of a processor according to sysfs, also if it is outside the affinity mask."""
-    root = Path(sysfs) / "devices/system"
-    package = number_in(read(root / f"cpu/cpu{processor}/topology/physical_package_id"))
-    shared = _last_level_sharers(root / f"cpu/cpu{processor}/cache")
+    root = Path(sysfs)
+    package = package_of(root, processor)
+    last = max(caches_of(root, processor), key=lambda cache: cache.level, default=None)
+    nodes = nodes_of(root)
     node, reach = 0, {0: LOCAL_DISTANCE}
-    numbers = sorted(int(entry[4:]) for entry in entries(root / "node") if re.fullmatch(r"node[0-9]+", entry))
-    for number in numbers:
-        if processor in parse_list(read(root / f"node/node{number}/cpulist")):
-            words = read(root / f"node/node{number}/distance").split()
-            node, reach = number, {n: number_in(word) for n, word in zip(numbers, words, strict=False)}
+    for number, members, distances in nodes:
+        if processor in members:
+            node, reach = number, dict(zip((other for other, _, _ in nodes), distances, strict=False))
             break
-    return Seat(processor, min(shared, default=-1 - package), node, package, _row(reach))
-
-
-def _last_level_sharers(caches: Path) -> tuple[int, ...]:
-    """The processors that share the highest data cache in a processor's cache directory; none if unknown."""
-    kinds = [caches / entry for entry in entries(caches) if read(caches / entry / "type") != "Instruction"]
-    last = max(kinds, key=lambda at: number_in(read(at / "level")), default=None)
-    return parse_list(read(last / "shared_cpu_list")) if last else ()
+    return Seat(processor, min(last.processors if last else (), default=-1 - package), node, package, _row(reach))
 
 
 def _row(reach: dict[int, int]) -> bytes:

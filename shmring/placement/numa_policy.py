@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from shmring.base.text import spans
 from shmring.memory.mapping import Mapping
 from shmring.memory.segment import Place
 from shmring.placement.numa import current_node, has_thread_policy, lay
-from shmring.placement.sysfs import parse_list, read, spans
+from shmring.placement.sysfs import parse_list, read
 
 
 def memory_nodes(sysfs: str = "/sys", procfs: str = "/proc") -> tuple[int, ...]:

@@ -11,12 +11,12 @@ import functools
 import os
 import platform
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shmring.base.text import size_text, spans
 from shmring.placement.cpus import allowed_processors, usable_processors
-from shmring.placement.render import draw
 from shmring.placement.sysfs import among, chosen_in, entries, number_in, parse_list, read, size_in
 
 __all__ = [
@@ -95,7 +95,7 @@ class Topology:
 
     def describe(self) -> str:
         """The topology as text, several lines."""
-        return draw(self)
+        return _draw(self)
 
 
 def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") -> Topology:
@@ -113,7 +113,7 @@ def discover(sysfs: str = "/sys", procfs: str = "/proc", shm: str = "/dev/shm") 
     """
     processors = allowed_processors(procfs)
     caches = _caches(Path(sysfs), processors)
-    packages = _groups(processors, lambda number: _package(Path(sysfs), number))
+    packages = _groups(processors, lambda number: package_of(Path(sysfs), number))
     shm_nbytes, shm_free_nbytes = _shm_space(shm)
     return Topology(
         model=_model(Path(procfs)),
@@ -150,22 +150,22 @@ def shmem_huge_pages(sysfs: str = "/sys") -> str:
     return chosen_in(read(Path(sysfs) / "kernel/mm/transparent_hugepage/shmem_enabled"))
 
 
-def _nodes(sysfs: Path, procfs: Path, processors: tuple[int, ...]) -> tuple[Node, ...]:
+def nodes_of(sysfs: Path) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """Each NUMA node: its number, all its processors, its distance to each node in order; none where not known."""
     root = sysfs / "devices/system/node"
-    numbers = sorted(int(entry[4:]) for entry in entries(root) if re.fullmatch(r"node[0-9]+", entry))
+    found = []
+    for number in sorted(int(entry[4:]) for entry in entries(root) if re.fullmatch(r"node[0-9]+", entry)):
+        distances = tuple(number_in(word) for word in read(root / f"node{number}/distance").split())
+        found.append((number, parse_list(read(root / f"node{number}/cpulist")), distances))
+    return found
+
+
+def _nodes(sysfs: Path, procfs: Path, processors: tuple[int, ...]) -> tuple[Node, ...]:
     nodes = []
-    for number in numbers:
-        directory = root / f"node{number}"
-        memory = read(directory / "meminfo")
-        nodes.append(
-            Node(
-                number=number,
-                processors=among(parse_list(read(directory / "cpulist")), processors),
-                memory_nbytes=_meminfo(memory, "MemTotal"),
-                free_nbytes=_meminfo(memory, "MemFree"),
-                distances=tuple(number_in(word) for word in read(directory / "distance").split()),
-            )
-        )
+    for number, members, distances in nodes_of(sysfs):
+        memory = read(sysfs / f"devices/system/node/node{number}/meminfo")
+        total, free = _meminfo(memory, "MemTotal"), _meminfo(memory, "MemFree")
+        nodes.append(Node(number, among(members, processors), total, free, distances))
     if nodes:
         return tuple(nodes)
     memory = read(procfs / "meminfo")
@@ -177,18 +177,27 @@ def _meminfo(text: str, field: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
+def caches_of(sysfs: Path, processor: int) -> list[Cache]:
+    """The data and unified caches of a processor, each with all processors that share it."""
+    root = sysfs / f"devices/system/cpu/cpu{processor}/cache"
+    found = []
+    for entry in entries(root):
+        level = number_in(read(root / entry / "level"))
+        if level > 0 and read(root / entry / "type") != "Instruction":
+            nbytes = size_in(read(root / entry / "size"))
+            line_nbytes = max(0, number_in(read(root / entry / "coherency_line_size")))
+            found.append(Cache(level, nbytes, line_nbytes, parse_list(read(root / entry / "shared_cpu_list"))))
+    return found
+
+
 @functools.cache  # about twenty files for each processor, which never change
 def _caches(sysfs: Path, processors: tuple[int, ...]) -> tuple[Cache, ...]:
     """All caches, each once, though each of its processors lists it."""
-    found = set()
-    for number in processors:
-        root = sysfs / f"devices/system/cpu/cpu{number}/cache"
-        for entry in entries(root):
-            level = number_in(read(root / entry / "level"))
-            shared = among(parse_list(read(root / entry / "shared_cpu_list")), processors) or (number,)
-            if level > 0 and read(root / entry / "type") != "Instruction":
-                nbytes = size_in(read(root / entry / "size"))
-                found.add(Cache(level, nbytes, max(0, number_in(read(root / entry / "coherency_line_size"))), shared))
+    found = {
+        replace(cache, processors=among(cache.processors, processors) or (number,))
+        for number in processors
+        for cache in caches_of(sysfs, number)
+    }
     return tuple(sorted(found, key=lambda cache: (cache.level, cache.processors)))
 
 
@@ -212,8 +221,8 @@ def _core(sysfs: Path, number: int) -> int:
     return min(siblings, default=number)
 
 
-def _package(sysfs: Path, number: int) -> int:
-    # -1 where the firmware does not report it, which makes one package of all such processors.
+def package_of(sysfs: Path, number: int) -> int:
+    """The number of a processor's package; -1 where the firmware does not report it: one package of all such."""
     return number_in(read(sysfs / f"devices/system/cpu/cpu{number}/topology/physical_package_id"))
 
 
@@ -242,3 +251,64 @@ def _shm_space(shm: str) -> tuple[int, int]:
     except OSError:
         return 0, -1
     return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize if status.f_blocks else -1
+
+
+# ---- as text: a tree of packages, nodes and caches, and the table of node distances ----
+
+Group = tuple[int, ...]
+# One partition of the processors: the groups, and the function that labels one.
+Way = tuple[Sequence[Group], Callable[[Group], str]]
+
+
+def _draw(topology: Topology) -> str:
+    """The tree: packages, in them nodes and last-level caches, whichever contains the other; then the distances."""
+    count = len(topology.processors)
+    cores = f" on {len(topology.cores)} cores" if len(topology.cores) < count else ""
+    lines = [
+        f"{topology.model or 'unknown processor'} ({topology.architecture}), "
+        f"{count} processor{'s' * (count != 1)}{cores} allowed, {topology.usable:g} usable at a time"
+    ]
+    of_group = {node.processors: node for node in topology.nodes}
+    nodes = [node.processors for node in topology.nodes if node.processors]
+
+    def node_text(group: Group) -> str:
+        node = of_group[group]
+        memory = f"{size_text(node.memory_nbytes)} memory, {size_text(node.free_nbytes)} free"
+        return f"node {node.number}: {spans(group)}; {memory}"
+
+    def cache_text(group: Group) -> str:
+        for cache in reversed(topology.caches):
+            if cache.processors == group:
+                return f"{spans(group)} share {size_text(cache.nbytes)} of level-{cache.level} cache"
+        return f"{spans(group)} near each other, as far as is known"
+
+    ways: list[Way] = [(nodes, node_text), (topology.last_level_groups, cache_text)]
+    ways.sort(key=lambda way: len(way[0]))  # stable: a node comes before its only cache
+    for number, package in enumerate(topology.packages):
+        lines.append(f"package {number}: {spans(package)}")
+        lines += _branches(package, ways)
+    for node in topology.nodes:
+        if not node.processors:
+            memory = f"{size_text(node.memory_nbytes)} memory, {size_text(node.free_nbytes)} free"
+            lines.append(f"node {node.number}: no processors; {memory}")
+    if len(topology.nodes) > 1:
+        lines.append("distances  " + " ".join(f"{node.number:4}" for node in topology.nodes))
+        lines += [f"      {n.number:4} " + " ".join(f"{d:4}" for d in n.distances) for n in topology.nodes]
+    free = "an unknown part" if topology.shm_free_nbytes < 0 else size_text(topology.shm_free_nbytes)
+    shm = f"{size_text(topology.shm_nbytes)}, {free} free" if topology.shm_nbytes else "no limit of its own"
+    lines.append(f"/dev/shm: {shm}; huge pages: {topology.shmem_huge_pages or 'unknown'}")
+    return "\n".join(lines)
+
+
+def _branches(within: Group, ways: Sequence[Way]) -> list[str]:
+    """The lines of the groups inside a group, as branches of the tree."""
+    if not ways:
+        return []
+    groups, text = ways[0]
+    inside = [group for group in groups if set(group) & set(within)]
+    lines = []
+    for i, group in enumerate(inside):
+        corner, side = ("└─ ", "   ") if i == len(inside) - 1 else ("├─ ", "│  ")
+        lines.append(corner + text(group))
+        lines += [side + line for line in _branches(group, ways[1:])]
+    return lines

@@ -13,7 +13,8 @@ import os
 from dataclasses import asdict, fields
 from typing import Any
 
-from shmring.placement.sysfs import among, parse_list, spans
+from shmring.base.text import spans
+from shmring.placement.sysfs import among, parse_list
 from shmring.placement.topology import Cache, Node, Topology, discover
 
 ENVIRON = "SHMRING_TOPOLOGY"

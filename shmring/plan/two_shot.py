@@ -4,6 +4,36 @@ The vector goes chunk by chunk. Chunk k takes two rounds: in its *contribution* 
 that others own; in its *result* round R(k) every owner stages its folded slice. Iteration k of the pipeline stages
 C(k+1), folds chunk k and collects chunk k-1, so the rounds go C0 C1 R0 C2 R1 C3 R2 ... and only the first and the last
 wait are exposed. A rank never stages the slice that it owns.
+
+Example: an all-reduce of three ranks in two chunks, all steps of every rank. ``1b`` is the second slice of chunk 1;
+rank 0 owns slices a, rank 1 slices b, rank 2 slices c.
+
+===========  ===========  ===========
+rank 0       rank 1       rank 2
+===========  ===========  ===========
+claim R0     claim R0     claim R0
+stage 0b 0c  stage 0a 0c  stage 0a 0b
+publish C0   publish C0   publish C0
+stage 1b 1c  stage 1a 1c  stage 1a 1b
+publish C1   publish C1   publish C1
+await C0     await C0     await C0
+fold 0a      fold 0b      fold 0c
+publish R0   publish R0   publish R0
+release C0   release C0   release C0
+claim R1     claim R1     claim R1
+await C1     await C1     await C1
+fold 1a      fold 1b      fold 1c
+publish R1   publish R1   publish R1
+await R0     await R0     await R0
+copy 0b 0c   copy 0c 0a   copy 0a 0b
+await R1     await R1     await R1
+copy 1b 1c   copy 1c 1a   copy 1a 1b
+===========  ===========  ===========
+
+*stage* copies from the input to the rank's slot of the round that is published next; *fold* loads the own slice from
+the input and from the C slots of the other ranks, and stores it to the output and to the rank's R slot; *copy* loads a
+result from its owner's R slot. The first claim covers all rounds before R0, too. Nothing is released after C0: the end
+of the plan releases the rest.
 """
 
 from __future__ import annotations
@@ -66,7 +96,11 @@ class Slices:
     def loops(self) -> tuple[Loop, ...]:
         loops: list[Loop] = []
         once, k = self.iteration(0), 1
-        repeats = self.full - 2  # iterations 1 .. full - 2 stage, fold and collect full chunks
+        # Iteration k stages chunk k + 1, folds chunk k and collects chunk k - 1. All three are full chunks for k from 1
+        # to full - 2: these iterations are alike but for the number of the chunk, and become one loop. Iteration 0 has
+        # nothing to collect and stages two chunks; the iterations from full - 1 on meet the remainder, or have nothing
+        # to stage.
+        repeats = self.full - 2
         if repeats > 1:
             loops += [Loop(1, tuple(once)), Loop(repeats, tuple(self.iteration(1, step=1)))]
             once, k = [], 1 + repeats
@@ -88,11 +122,17 @@ class Slices:
         rounds = [s.round for s in steps if isinstance(s, Publish)]
         return [*(Claim(round) for round in rounds[-1:]), *steps, *then]
 
-    # The rounds of chunk k. Both are affine in k where loops need them: from k = 1 on, and before the last chunk.
+    # The rounds of chunk k, in the order C0 C1 R0 C2 R1 C3 R2 ..., and at the end R(k-1) R(k): after C0 there is one C
+    # and one R for every iteration. Both are affine in k in the iterations that loop.
     def contribution(self, k: int, step: int) -> Affine:
+        """C(k): before it come C0 .. C(k-1) and R0 .. R(k-2), so it is round 2k - 1; C0 is round 0."""
         return Affine(2 * k - 1 if k else 0, 2 * step)
 
     def result(self, k: int, step: int) -> Affine:
+        """R(k): before it come C0 .. C(k+1) and R0 .. R(k-1), so it is round 2k + 2.
+
+        Before that of the last chunk there is one C less, since no chunk follows: it is round 2k + 1.
+        """
         return Affine(2 * k + 2 if k < self.chunks - 1 else 2 * k + 1, 2 * step)
 
     def chunk(self, k: int, step: int) -> tuple[list[int], int, int]:

@@ -9,10 +9,10 @@ import os
 
 from libc.errno cimport EAGAIN, ENOMEM, errno
 from libc.string cimport memcpy
-from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, madvise, mlock, mmap, munmap
+from posix.mman cimport MAP_FAILED, PROT_READ, PROT_WRITE, madvise, mlock, munmap
 
 from shmring._c.faults cimport fault_point
-from shmring.memory.mapping cimport HUGE_NBYTES, PAGE_NBYTES, Mapping, populate, touch_pages
+from shmring.memory.mapping cimport PAGE_NBYTES, Mapping, map_private_like, populate, touch_pages
 
 from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory.mapping import address_space_limit
@@ -27,21 +27,6 @@ cdef extern from "placement/numa_calls.h" nogil:
     const int SHMRING_MPOL_DEFAULT
     int set_policy(void *address, size_t nbytes, int mode, const shmring_nodes *nodes)
     int get_policy(const void *address, int *mode, shmring_nodes *nodes)
-
-
-cdef char *map_private(size_t nbytes, const char *like) noexcept nogil:
-    """New private memory at an address that is ``like`` modulo the huge page size; NULL with errno set."""
-    cdef size_t room_nbytes = nbytes + HUGE_NBYTES
-    cdef size_t before
-    cdef char *room = <char *> mmap(NULL, room_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if room == MAP_FAILED:
-        return NULL
-    before = (<size_t> like - <size_t> room) % HUGE_NBYTES
-    if before:
-        munmap(room, before)
-    if before < HUGE_NBYTES:
-        munmap(room + before + nbytes, HUGE_NBYTES - before)
-    return room + before
 
 
 cdef class MovedPages:
@@ -145,8 +130,8 @@ cdef class MovedPages:
         cdef int error = 0
         if not self.is_moved:
             return
-        private = map_private(self.nbytes, self.address)
-        if private == NULL:
+        private = map_private_like(self.nbytes, <size_t> self.address, PROT_READ | PROT_WRITE, 0)
+        if private == MAP_FAILED:
             raise self.refusal("map", errno)
         if self.policy != SHMRING_MPOL_DEFAULT:
             set_policy(private, self.nbytes, self.policy, &self.nodes)

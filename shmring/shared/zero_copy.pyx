@@ -21,11 +21,11 @@ from shmring.shared.paths cimport (OF_ALL, OF_NO_RANK, OF_ROOT, ONE_RESULT, STAG
                                        parts_of_input, parts_of_output, shared_inputs, shared_outputs)
 from shmring.shared.registry cimport ANYWHERE, NOWHERE, Allocation, AllocationRegistry, MovedArray
 from shmring._c.faults cimport fault_point
-from shmring.engine.signature cimport KIND_ALL_TO_ALL
+from shmring.engine.kinds cimport KIND_ALL_TO_ALL
 from shmring.engine.eager cimport eager_t, open_eager
 
 from shmring.shared.registry import make_private
-from shmring.engine.signature import KINDS
+from shmring.engine.kinds import COLLECTIVES
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
 
@@ -93,7 +93,7 @@ cdef class Sharing:
 
     def takes_private(self, str kind, size_t nbytes):
         """Whether a collective accesses private arrays of all ranks; ``nbytes`` as for its plan."""
-        return self.is_one_process and may_be_zero_copy(self, KINDS.index(kind), nbytes)
+        return self.is_one_process and may_be_zero_copy(self, COLLECTIVES[kind].code, nbytes)
 
     cdef int add_trials(self, tuple key, PathTrials trials) except -1:
         """Try from the next call on whether a collective is better staged. On all ranks in the same call."""

@@ -7,7 +7,7 @@ its own, in which the communicator may be omitted or given by name, and for whic
 from shmring.base.timeouts cimport resolve_timeout
 from shmring.collective.calls cimport combine
 from shmring.communicator cimport Communicator
-from shmring.engine.signature cimport KIND_ALL_REDUCE
+from shmring.engine.kinds cimport KIND_ALL_REDUCE
 
 import shmring.torch.profiler      # shows collectives in profiles  # no-cython-lint
 
@@ -49,4 +49,4 @@ def all_reduce_(tensor, op="sum", *, comm=None, timeout=...):
     The operator `shmring.torch.ops.all_reduce` has gradients.
     """
     cdef Communicator calls = calls_of(comm)
-    return combine(calls.engine, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)
+    return combine(calls.executor, KIND_ALL_REDUCE, tensor, None, op, resolve_timeout(timeout, calls.timeout_ns), False)

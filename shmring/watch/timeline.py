@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shmring.engine.kinds import KINDS
 from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
-from shmring.engine.signature import KINDS, explain
+from shmring.engine.signature import explain
 
 # `record_t` of engine/recording.pxd.
 RECORD = np.dtype(
@@ -105,7 +106,7 @@ def name_of(signature: int) -> str:
 def kind_of(signature: int) -> str:
     """Its kind; empty if there is none such."""
     kind = signature >> 58 & 31  # without BY_COUNTS
-    return (KINDS[kind] or "") if kind < len(KINDS) else ""
+    return KINDS[kind].name if 0 < kind < len(KINDS) else ""
 
 
 def together(timelines: Iterable[Timeline]) -> dict[str, list[Timeline]]:

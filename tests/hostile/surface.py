@@ -26,7 +26,7 @@ GUESTS = (
 )
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
 DOCUMENTED = (
-    "shmring.collective.persistent.Prepared",
+    "shmring.collective.call.Call",
     "shmring.shared.share.Shared",
     "shmring.dtypes.is_defined",
 )

@@ -3,15 +3,15 @@
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from shmring.arrays.array_view cimport array_t
-from shmring.kernel.reduce cimport find_kernel
 from shmring.capi cimport (SHMRING_DEFAULT_TIMEOUT, SHMRING_FLOAT64, SHMRING_KIND_ALL_REDUCE, SHMRING_SUM, shmring_api,
                            shmring_call, shmring_comm, shmring_import, shmring_plan, shmring_all_reduce)
-from shmring.collective.schedule cimport fill_eager
+from shmring.collective.local cimport fill_eager
 from shmring.communicator cimport Communicator
+from shmring.engine.call cimport call_t, check_call, open_call
 from shmring.engine.eager cimport eager_t
 from shmring.engine.engine cimport Engine
-from shmring.engine.signature cimport KIND_ALL_REDUCE, NO_ROOT
+from shmring.engine.kinds cimport KIND_ALL_REDUCE
+from shmring.engine.signature cimport NO_ROOT
 
 cdef const shmring_api *api = shmring_import()
 
@@ -63,11 +63,13 @@ cdef class Loops:
         """The exchanges alone: one request, filled in once, in one turn."""
         cdef int64_t failures = 0
         cdef eager_t request
-        cdef array_t a
-        a.data, a.count, a.nbytes, a.dtype, a.itemsize = &self.x, 1, 8, SHMRING_FLOAT64, 8
+        cdef call_t c
+        open_call(&c, KIND_ALL_REDUCE, NO_ROOT, -1)
+        c.x.data, c.x.count, c.x.nbytes, c.x.dtype, c.x.itemsize = &self.x, 1, 8, SHMRING_FLOAT64, 8
+        c.out, c.op = c.x, SHMRING_SUM
+        check_call(&c, self.engine.c.group.rank, self.engine.c.group.size)
         with nogil:
-            fill_eager(self.engine, KIND_ALL_REDUCE, &a, &a, NO_ROOT, SHMRING_SUM,
-                       find_kernel(SHMRING_SUM, SHMRING_FLOAT64), &request)
+            fill_eager(self.engine, &c, &request)
             failures = not self.engine.enter_free()
             for _ in range(times if failures == 0 else 0):
                 failures += self.engine.run_free(&request, None, NULL, -1) != 0

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shmring.placement.sysfs import parse_list, spans
+from shmring.base.text import spans
+from shmring.placement.sysfs import parse_list
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,32 @@ def test_threads_that_wait_for_their_turn_end_with_the_call_before_them(timeout,
         other.communicate()
 
 
+JOINED = """
+import shmring
+comm = shmring.init(rank={rank}, size=2, session={session!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "error"), [(["-i"], "PeerLostError"), (["-"], "AbortedError")], ids=["session", "script"]
+)
+def test_an_error_of_an_interactive_session_is_not_the_reason_of_its_end(options, error):
+    # One that ends a program is: its standard input is a script there.
+    session = f"interactive{os.getpid()}{os.urandom(4).hex()}"
+    needy = JOINED + "try:\n    comm.barrier()\nexcept Exception as error:\n    print(type(error).__name__)\n"
+    command = [sys.executable, "-c", needy.format(rank=1, session=session)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            command = [sys.executable, *options]
+            text = JOINED.format(rank=0, session=session) + "1 / 0\n"
+            limit = 60 * PATIENCE
+            done = subprocess.run(command, input=text, timeout=limit, capture_output=True, text=True, check=False)
+            assert "ZeroDivisionError" in done.stderr
+            assert other.communicate(timeout=limit)[0].split() == [error]
+        finally:
+            other.kill()
+
+
 def interrupt_close(comm, seed):
     """A handler raises anywhere in close(), which waits for other threads; the next close() ends."""
     moment = random.Random(f"{seed}.{comm.rank}")

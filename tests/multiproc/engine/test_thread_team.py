@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from support.drivers import run_cases
 from support.emulation import needs_address_limit
-from support.harness import PATIENCE, report, run_processes, run_ranks, start_processes, start_ranks
+from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
 from support.oracle import Case
-from support.waits import until_waiting
 
 import shmring
 from shmring.bootstrap import threads as teamwork
@@ -25,8 +24,6 @@ from shmring.bootstrap import tuning as thresholds
 from shmring.errors import (
     AbortedError,
     ClosedError,
-    CollectiveTimeoutError,
-    MismatchError,
     OutOfSharedMemoryError,
     PeerLostError,
 )
@@ -263,103 +260,7 @@ def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
     assert all(outcomes[r].ok for r in (0, 2)), [str(o) for o in outcomes]
 
 
-# ---- trouble ---------------------------------------------------------------------------------------------------------
-
-
-def loop_for_ever(comm, count):
-    x = np.ones(count, np.float32)
-    comm.all_reduce(x, op="max")
-    report("going")
-    while True:
-        comm.all_reduce(x, op="max")
-
-
-@pytest.mark.parametrize(("n", "threads"), [(2, 2), (2, 4), (4, 3)])
-@pytest.mark.parametrize("count", [LARGE // 8, 4 * LARGE])
-def test_survivors_of_a_kill_in_the_middle_name_the_dead(n, threads, count):
-    for pause in (0.003, 0.02):
-        gang = start_ranks(n, loop_for_ever, count, init=of(threads))
-        gang.wait_for("going")
-        time.sleep(pause)
-        victim = n - 1
-        killed_at = gang.kill(victim)
-        outcomes = gang.outcomes()
-        for outcome in outcomes[:-1]:
-            assert type(outcome.error) is PeerLostError, outcome
-            assert outcome.error.rank == victim
-            print(f"rank {outcome.rank} knew after {1e3 * (outcome.ended_at - killed_at):.2f} ms")
-
-
-def stay_behind(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    if comm.rank == comm.size - 1:
-        report("late")
-        time.sleep(1000)
-    if comm.rank == 0:
-        until_waiting(comm, *range(1, comm.size - 1))  # else these may be late, too
-    try:
-        comm.all_reduce(x, timeout=60 if comm.rank else 0.15)
-    except CollectiveTimeoutError:
-        assert comm.is_broken
-        with pytest.raises(CollectiveTimeoutError):
-            comm.barrier()
-        report("timed out")
-        raise
-
-
-@pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
-def test_a_late_rank_is_named_with_what_it_is_in(n, threads):
-    gang = start_ranks(n, stay_behind, init=of(threads))
-    gang.wait_for("late", [n - 1])
-    gang.wait_for("timed out", range(n - 1))
-    gang.kill(n - 1)
-    for outcome in gang.outcomes()[:-1]:
-        assert type(outcome.error) is CollectiveTimeoutError, outcome
-        assert outcome.error.late == (n - 1,)
-        assert "in no call" in str(outcome.error)
-        assert f"all_reduce(sum, float32 x {LARGE})" in str(outcome.error)
-
-
-def loop_with_a_timeout(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    report("going")
-    while True:     # of one rank alone, for which no other one than rank 1 is late by so much
-        comm.all_reduce(x, op="max", timeout=60 if comm.rank else 0.3 * (comm.size - 1) ** 2)
-
-
-@pytest.mark.parametrize(("n", "threads"), [(2, 3), (3, 2)])
-def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n, threads):
-    gang = start_ranks(n, loop_with_a_timeout, init=of(threads))
-    gang.wait_for("going")
-    time.sleep(0.02)
-    gang.stop(1)
-    deadline = time.monotonic() + 30 * PATIENCE
-    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
-        gang._read_sockets(time.monotonic() + 0.1)
-    gang.kill(1)
-    for outcome in gang.outcomes():
-        if outcome.rank != 1:
-            assert type(outcome.error) is CollectiveTimeoutError, outcome
-            assert 1 in outcome.error.late
-
-
-def abort_in_the_middle(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    with pytest.raises(AbortedError, match="enough"):
-        while True:
-            comm.all_reduce(x, op="max")
-            if comm.rank == 0 and comm.stats()["split_calls"] == 20:
-                comm.abort("enough")
-    with pytest.raises(AbortedError, match="enough"):
-        comm.all_reduce(x)
-
-
-@pytest.mark.parametrize("threads", [2, 4])
-def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
-    run_ranks(3, abort_in_the_middle, init=of(threads))
+# ---- trouble: as without helpers, in test_trouble.py; here what only helpers do --------------------------------------
 
 
 def abort_from_another_thread(comm):
@@ -377,80 +278,6 @@ def abort_from_another_thread(comm):
 
 def test_an_abort_reaches_helpers_that_sleep():
     run_ranks(3, abort_from_another_thread, init=of(3))
-
-
-def disagree(comm, way):
-    x, odd = np.ones(LARGE, np.float32), comm.rank == comm.size - 1
-    comm.all_reduce(x)
-    with pytest.raises(MismatchError) as caught:
-        if way == "kind":
-            comm.all_gather(x) if odd else comm.all_reduce(x)
-        elif way == "op":
-            comm.all_reduce(x, op="max" if odd else "sum")
-        elif way == "count":
-            comm.all_reduce(x[1:].copy() if odd else x)
-        elif way == "split or not":
-            comm.all_reduce(x[: LARGE // 8].copy() if odd else x)
-        elif way == "small":
-            comm.all_reduce(x[:4].copy() if odd else x)
-        elif way == "root":
-            comm.reduce(x, root=int(odd))
-            comm.barrier()
-    with pytest.raises(MismatchError):
-        comm.barrier()
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("way", ["kind", "op", "count", "split or not", "small", "root"])
-@pytest.mark.parametrize(("n", "threads"), [(2, 4), (3, 2)])
-def test_ranks_that_disagree_all_get_an_error(n, threads, way):
-    for text in run_ranks(n, disagree, way, init=of(threads, split_nbytes=LARGE)):
-        assert " called " in text
-
-
-def interrupt_while_waiting(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    if comm.rank == 1:
-        until_waiting(comm, 0)
-        report("rank 0 waits")
-        while not comm.is_broken:
-            time.sleep(0.001)
-        with pytest.raises(AbortedError, match="KeyboardInterrupt"):
-            while True:
-                comm.all_reduce(x)
-        return
-    with pytest.raises(KeyboardInterrupt):
-        comm.all_reduce(x)
-    with pytest.raises(AbortedError):
-        comm.barrier()
-
-
-def test_ctrl_c_works_while_waiting_and_the_others_get_an_error():
-    gang = start_ranks(2, interrupt_while_waiting, init=of(3))
-    gang.wait_for("rank 0 waits", [1])
-    gang.signal(0, signal.SIGINT)
-    gang.results()
-
-
-def close_in_the_middle(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    if comm.rank == 0:
-        comm.close()
-        until_helpers(0)
-        return
-    with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
-        while True:
-            comm.all_reduce(x)
-    assert caught.value.rank == 0
-    comm.close()
-    until_helpers(0)
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_rank_that_closes_while_it_is_needed_is_named(n):
-    run_ranks(n, close_in_the_middle, init=of(3))
 
 
 def go_on_without_the_dead(comm):
@@ -568,22 +395,6 @@ def idle(comm):
 def test_idle_helpers_take_no_processor_time():
     # Of half a second with three helpers; far above what is measured, far below what one that spins takes.
     assert max(run_ranks(2, idle, init=of(4, spin_us=100.0))) < 0.1
-
-
-def sleep_in_a_call(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    if comm.rank == 0:
-        time.sleep(0.6)
-        comm.all_reduce(x)
-        return 0.0
-    before = time.process_time()
-    comm.all_reduce(x)
-    return time.process_time() - before
-
-
-def test_helpers_that_wait_for_a_peer_sleep():
-    assert max(run_ranks(2, sleep_in_a_call, init=of(4))) < 0.3
 
 
 def where_they_may_run(comm):

@@ -1,5 +1,6 @@
 """What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
 
+import itertools
 import os
 import random
 import signal
@@ -24,6 +25,12 @@ from shmring.errors import (
 
 GROUPS = [n for n in RANKS if n > 1]
 SMALL, LARGE = 4, 1 << 20
+TEAMS = [1, 3]  # threads of each rank
+
+
+def of(threads, **settings):
+    """The settings of a communicator; with more threads than one, all its large calls are split."""
+    return settings if threads == 1 else {"threads": threads, "split_nbytes": 0, **settings}
 
 
 def loop_for_ever(comm, count):
@@ -34,10 +41,10 @@ def loop_for_ever(comm, count):
         comm.all_reduce(x, op="max")
 
 
-@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize(("count", "threads"), [(SMALL, 1), (LARGE, 1), (LARGE // 32, 3), (LARGE, 3)])
 @pytest.mark.parametrize("n", GROUPS)
-def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count):
-    gang = start_ranks(n, loop_for_ever, count)
+def test_survivors_of_a_kill_in_the_middle_of_all_reduces_name_the_dead(n, count, threads):
+    gang = start_ranks(n, loop_for_ever, count, init=of(threads))
     gang.wait_for("going")
     time.sleep(0.01)
     victim = n // 2
@@ -104,13 +111,19 @@ def stay_behind(comm, count):
     if comm.rank == comm.size - 1:
         report("late")
         time.sleep(1000)
-    comm.all_reduce(x, timeout=0.15)
+    try:
+        comm.all_reduce(x, timeout=0.15)
+    except CollectiveTimeoutError:
+        assert comm.is_broken
+        with pytest.raises(CollectiveTimeoutError):  # for good
+            comm.barrier()
+        raise
 
 
-@pytest.mark.parametrize("count", [SMALL, LARGE])
+@pytest.mark.parametrize(("count", "threads"), [(SMALL, 1), (LARGE, 1), (LARGE, 3)])
 @pytest.mark.parametrize("n", GROUPS)
-def test_a_late_rank_is_named_with_what_it_is_in(n, count):
-    gang = start_ranks(n, stay_behind, count)
+def test_a_late_rank_is_named_with_what_it_is_in(n, count, threads):
+    gang = start_ranks(n, stay_behind, count, init=of(threads))
     gang.wait_for("late", [n - 1])
     deadline = time.monotonic() + 30 * PATIENCE
     while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
@@ -121,7 +134,31 @@ def test_a_late_rank_is_named_with_what_it_is_in(n, count):
         assert isinstance(outcome.error, TimeoutError)
         assert n - 1 in outcome.error.late
         assert "in no call" in str(outcome.error)
-        assert "all_reduce(sum, float64" in str(outcome.error)
+        assert f"all_reduce(sum, float64 x {count})" in str(outcome.error)
+
+
+def loop_with_a_timeout(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    report("going")
+    while True:     # of one rank alone, for which no other one than rank 1 is late by so much
+        comm.all_reduce(x, op="max", timeout=60 if comm.rank else 0.3 * (comm.size - 1) ** 2)
+
+
+@pytest.mark.parametrize(("n", "threads"), [(2, 1), (2, 3), (3, 2)])
+def test_a_rank_that_is_stopped_in_the_middle_is_late_whichever_thread_notices(n, threads):
+    gang = start_ranks(n, loop_with_a_timeout, init=of(threads))
+    gang.wait_for("going")
+    time.sleep(0.02)
+    gang.stop(1)
+    deadline = time.monotonic() + 30 * PATIENCE
+    while time.monotonic() < deadline and sum(o.error is not None for o in gang._outcomes) < n - 1:
+        gang._read_sockets(time.monotonic() + 0.1)
+    gang.kill(1)
+    for outcome in gang.outcomes():
+        if outcome.rank != 1:
+            assert type(outcome.error) is CollectiveTimeoutError, outcome
+            assert 1 in outcome.error.late
 
 
 def wait_for_a_message(comm, call):
@@ -157,6 +194,8 @@ def disagree(comm, way):
             comm.all_reduce(x[1:].copy() if odd else x)
         elif way.startswith("size"):
             comm.all_reduce(np.ones(LARGE, np.float32) if odd else x)
+        elif way == "split or not large":
+            comm.all_reduce(x[: LARGE // 32].copy() if odd else x)
         elif way.startswith("root"):
             comm.reduce(x, root=int(odd))
             comm.barrier()
@@ -172,19 +211,28 @@ def disagree(comm, way):
     return None
 
 
+WAYS = [
+    "kind", "kind large", "op", "op large", "dtype", "dtype large", "count", "count large", "size", "root",
+    "root large", "skip", "skip large",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "way", ["kind", "kind large", "op", "op large", "dtype", "dtype large", "count", "count large", "size", "root",
-            "root large", "skip", "skip large"],
+    ("way", "threads"),
+    [*((way, 1) for way in WAYS), *((way, 3) for way in (*WAYS, "split or not large") if "large" in way), ("size", 3)],
 )
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way):
-    for text in run_ranks(n, disagree, way):
+def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way, threads):
+    settings = of(threads, split_nbytes=LARGE) if threads > 1 else {}
+    for text in run_ranks(n, disagree, way, init=settings):
         assert text is not None
         assert "all_reduce" in text or "reduce(sum, float32" in text, text
         assert " called " in text
 
 
 def abort_in_rank_one(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)  # helpers, if there are any, sleep from here on
     if comm.rank == 1:
         time.sleep(0.05)
         comm.abort("no more data")
@@ -192,15 +240,33 @@ def abort_in_rank_one(comm):
             comm.barrier()
         return
     with pytest.raises(AbortedError, match="rank 1 aborted: no more data") as caught:
-        comm.barrier()
+        comm.all_reduce(x)
     assert caught.value.rank == 1
     with pytest.raises(AbortedError):
         comm.all_reduce(np.ones(3))
 
 
+@pytest.mark.parametrize("threads", TEAMS)
 @pytest.mark.parametrize("n", [2, 4])
-def test_abort_ends_waits(n):
-    run_ranks(n, abort_in_rank_one)
+def test_abort_ends_waits(n, threads):
+    run_ranks(n, abort_in_rank_one, init=of(threads))
+
+
+def abort_in_the_middle(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
+    with pytest.raises(AbortedError, match="enough"):
+        for call in itertools.count():
+            comm.all_reduce(x, op="max")
+            if comm.rank == 0 and call == 20:
+                comm.abort("enough")
+    with pytest.raises(AbortedError, match="enough"):
+        comm.all_reduce(x)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_abort_ends_the_calls_of_the_others_with_all_their_threads(threads):
+    run_ranks(3, abort_in_the_middle, init=of(threads))
 
 
 def raise_in_rank_zero(comm):
@@ -218,6 +284,8 @@ def test_a_rank_that_leaves_with_an_exception_aborts_the_others():
 
 
 def close_early(comm):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
     if comm.rank == 0:
         time.sleep(0.05)
         comm.close()
@@ -226,13 +294,14 @@ def close_early(comm):
             comm.barrier()
         return
     with pytest.raises(PeerLostError, match=r"rank 0 .* closed") as caught:
-        comm.barrier()
+        comm.all_reduce(x)
     assert caught.value.rank == 0
 
 
+@pytest.mark.parametrize("threads", TEAMS)
 @pytest.mark.parametrize("n", [2, 4])
-def test_a_rank_that_closes_while_it_is_needed_is_named(n):
-    run_ranks(n, close_early)
+def test_a_rank_that_closes_while_it_is_needed_is_named(n, threads):
+    run_ranks(n, close_early, init=of(threads))
 
 
 def say_and_close(comm):
@@ -249,24 +318,27 @@ def test_what_a_rank_sent_before_it_closed_still_arrives(n):
 
 
 def interrupt_while_waiting(comm, interrupted):
+    x = np.ones(LARGE, np.float32)
+    comm.all_reduce(x)
     if comm.rank == 1:
         until_waiting(comm, 0)
         report("rank 0 waits")
         while not interrupted.exists():
             time.sleep(0.005)
         with pytest.raises(AbortedError, match="KeyboardInterrupt"):
-            comm.barrier()      # completes: rank 0 had come to it
-            comm.barrier()
+            while True:  # the first ones may complete: rank 0 had come to them
+                comm.all_reduce(x)
         return
     with pytest.raises(KeyboardInterrupt):
-        comm.barrier()
+        comm.all_reduce(x)
     interrupted.touch()
     with pytest.raises(AbortedError):
         comm.barrier()
 
 
-def test_ctrl_c_works_while_waiting_and_the_others_get_an_error(tmp_path):
-    gang = start_ranks(2, interrupt_while_waiting, tmp_path / "interrupted")
+@pytest.mark.parametrize("threads", TEAMS)
+def test_ctrl_c_works_while_waiting_and_the_others_get_an_error(threads, tmp_path):
+    gang = start_ranks(2, interrupt_while_waiting, tmp_path / "interrupted", init=of(threads))
     gang.wait_for("rank 0 waits", [1])
     gang.signal(0, signal.SIGINT)
     gang.results()
@@ -412,23 +484,27 @@ def fork_inside(comm):
     assert x[0] == comm.size
 
 
-def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator():
-    run_ranks(2, fork_inside)
+@pytest.mark.parametrize("threads", TEAMS)
+def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(threads):
+    run_ranks(2, fork_inside, init=of(threads))
 
 
 def sleep_cheaply(comm):
+    x = np.ones(LARGE // 4, np.float32)
+    comm.all_reduce(x)
     if comm.rank == 0:
         time.sleep(1.0)
-        comm.barrier()
+        comm.all_reduce(x)
         return 0.0
     before = time.process_time()
-    comm.barrier()
+    comm.all_reduce(x)
     return time.process_time() - before
 
 
-def test_a_waiting_rank_sleeps():
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_waiting_rank_sleeps_with_its_threads(threads):
     # Far above what is measured (bench/), far below what a spinning rank takes.
-    assert max(run_ranks(4, sleep_cheaply)) < 0.3
+    assert max(run_ranks(4 if threads == 1 else 2, sleep_cheaply, init=of(threads))) < 0.3
 
 
 def killed_all(comm):

@@ -184,6 +184,25 @@ def test_the_read_only_flag_counts_through_the_exchange_table(bare):
     assert x.deleted == (1 if bare else 2)
 
 
+def test_a_new_tensor_that_the_exporter_cannot_wrap_is_given_back():
+    kind, x = exporter([1]), Lender()
+
+    def allocate(prototype, out, context, set_error):
+        ctypes.cast(out, ctypes.POINTER(PTR))[0] = ctypes.addressof(x.managed)
+        return 0
+
+    def refuse(managed, out):
+        return -1
+
+    kind.made["allocate"] = ctypes.PYFUNCTYPE(ctypes.c_int, PTR, PTR, PTR, PTR)(allocate)
+    kind.made["refuse"] = ctypes.PYFUNCTYPE(ctypes.c_int, PTR, PTR)(refuse)
+    kind.made[1].allocate = ctypes.cast(kind.made["allocate"], PTR)
+    kind.made[1].object_from_managed = ctypes.cast(kind.made["refuse"], PTR)
+    with pytest.raises(RuntimeError, match="without an exception"):
+        arrays.new_like(kind(), (4,))
+    assert x.deleted == 1
+
+
 def test_without_a_usable_table_the_capsule_serves():
     class Newer(exporter([2])):
         __dlpack__ = Lender.__dlpack__

@@ -7,7 +7,7 @@ import pytest
 
 from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout
-from shmring.bench.report import Standing, as_json
+from shmring.bench.report import Verdict, as_json
 from shmring.bench.runner import Result, Row, Settings
 from shmring.bench.tables import Table, as_markdown
 from shmring.bench.worker.probe import title_of_mpi
@@ -157,9 +157,9 @@ def a_row(nbytes=1 << 20):
 
 
 def test_ours_is_compared_with_the_best_peer():
-    assert Standing.of(a_row(), FIELD) == ("shmring", "quick", 0.5)
-    assert Standing.of(a_row(), FIELD[1:]) == (None, "quick", None)
-    assert Standing.of(a_row(), FIELD[:1]) == ("shmring", None, None)
+    assert Verdict.of(a_row(), FIELD) == ("shmring", "quick", 0.5)
+    assert Verdict.of(a_row(), FIELD[1:]) == (None, "quick", None)
+    assert Verdict.of(a_row(), FIELD[:1]) == ("shmring", None, None)
 
 
 def test_a_line_has_everybodys_median_the_ceiling_and_the_ratio():

@@ -13,7 +13,7 @@ from support.capi import WARNINGS, compiler
 import shmring
 import shmring.capi
 from shmring.dtypes import DTYPES, OPS
-from shmring.engine.signature import KINDS
+from shmring.engine.kinds import KINDS
 
 HEADER = Path(shmring.capi.get_include()) / "shmring" / "capi.h"
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
@@ -40,7 +40,7 @@ def test_numbers_of_dtypes_operations_and_collectives():
     assert numbers("shmring_dtype") == {"OPAQUE": -1} | wanted
     assert numbers("shmring_op") == {op.upper(): code for code, op in enumerate(OPS)}
     found = numbers("shmring_collective")
-    assert found == {f"KIND_{KINDS[code].upper()}": code for code in range(1, 12)}
+    assert found == {f"KIND_{KINDS[code].name.upper()}": code for code in range(1, 12)}
 
 
 def table_members(text):

@@ -841,6 +841,42 @@ def test_all_that_segment_exports_exists():
     assert all(hasattr(segments, word) for word in segments.__all__)
 
 
+@pytest.mark.parametrize("hides", [names.NameHeldError, SegmentError, OSError])
+def test_an_error_in_giving_back_a_name_does_not_hide_the_first_one(name, monkeypatch, hides):
+    def refuse(*_, **__):
+        raise hides(errno.EBUSY, "refused")
+
+    def interrupt(*_, **__):
+        monkeypatch.setattr(names, "_unlink", refuse)
+        raise KeyboardInterrupt("the first one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "stamp", interrupt)
+        try:
+            create(name, NBYTES, kind=ARRAY)
+        except KeyboardInterrupt as error:
+            found = [error]  # keeps the claim, by its traceback, until the kernel no longer refuses
+    assert str(found[0]) == "the first one"
+    monkeypatch.undo()
+    found.clear()
+    gc.collect()
+    create(name, NBYTES, kind=ARRAY).close()
+
+
+def test_closing_unmaps_even_if_the_name_cannot_be_unlinked(name, monkeypatch):
+    def refuse(*_, **__):
+        raise SegmentError(errno.EACCES, "refused")
+
+    segment = create(name, NBYTES, kind=ARRAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "_unlink", refuse)
+        with pytest.raises(SegmentError, match="refused"):
+            segment.close()
+    assert segment.mapping.closed
+    segment.close()
+    assert not os.path.exists(path_of(name))
+
+
 @pytest.mark.parametrize("kind", ["unnamed", "sparse"])
 def test_a_descriptor_is_closed_once_if_an_interrupt_comes_as_the_segment_is_made(name, kind, monkeypatch):
     closed = []

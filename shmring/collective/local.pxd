@@ -1,7 +1,8 @@
-# Requests of collectives: eager (small) or planned (large).
+# The executor of one machine, and its requests: eager (small) or planned (large).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
+from shmring.engine.call cimport Executor, Prepared, call_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
@@ -22,10 +23,18 @@ cdef inline char *payload_of(array_t *x) noexcept nogil:
 
 cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
                          reduce_kernel kernel, request_t *request)
-cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                     eager_t *t) noexcept nogil
-cdef void fill_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                         execution_t *j) noexcept nogil
-cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                            request_t *request)
+cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil
+cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil
+cdef Program prepare_request(Engine e, call_t *c, request_t *request)
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1
+
+
+cdef class LocalExecutor(Executor):
+    cdef Engine local              # `engine`, with its type
+
+
+cdef class LocalCall(Prepared):
+    cdef Engine engine
+    cdef Program program         # None: the request is eager
+    cdef request_t request
+    cdef int64_t timeout_ns

@@ -6,7 +6,7 @@ COLLECTIVES: tuple[str, ...]
 
 class PREPARE: ...
 
-class Prepared:
+class Call:
     # Read-only, both.
     name: str
     label: int | str

@@ -1,4 +1,4 @@
-"""Requests of collectives: an eager exchange for a small payload, a compiled plan for a large one.
+"""The executor of one machine: an eager exchange for a small payload, a compiled plan for a large one.
 
 A request is an eager one-round exchange if the payload of a rank fits in one eager message, otherwise the execution of
 a compiled plan. Both give the same bits, because both reduce in rank order. All ranks must choose alike, so the choice
@@ -13,15 +13,17 @@ from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.kernel.reduce cimport by_strings, find_carrier
 from shmring.engine.eager cimport open_eager
-from shmring.engine.signature cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
-                                KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
-                                KIND_SCATTER, pack_signature)
+from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
+                                   KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
+                                   KIND_SCATTER, KIND, OF_ROOT)
+from shmring.engine.signature cimport pack_signature
 from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.thread_shares import cut, spaced
-from shmring.engine.signature import KINDS as _KINDS, MAX_COUNT
+from shmring.engine.kinds import KINDS as _KINDS
+from shmring.engine.signature import MAX_COUNT, explain
 
-cdef tuple KINDS = _KINDS
+cdef tuple KIND_NAMES = tuple([kind and kind.name for kind in _KINDS])
 
 # A signature has room for counts below this.
 cdef uint64_t COUNTS = MAX_COUNT + 1
@@ -57,19 +59,16 @@ cdef inline void copy_into(eager_t *t, array_t *out, size_t stride) noexcept nog
     t.stride = stride
 
 
-cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                     eager_t *t) noexcept nogil:
-    """Fill in the eager exchange of the collective ``kind``; False: its payload is too large, it needs a plan.
-
-    Arguments that do not apply (a root, a kernel) must be NO_ROOT, NO_OP, NULL.
-    """
-    cdef bint is_root = e.c.group.rank == root, sends = True
-    cdef size_t part = x.nbytes
-    if x.nbytes > e.eager_limit:
+cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
+    """Fill in the eager exchange of a call; False: its payload is too large, it needs a plan."""
+    cdef int kind = c.kind, root = c.root
+    cdef array_t *out = &c.out
+    cdef reduce_kernel kernel = c.kernel
+    cdef bint is_root = e.c.group.rank == root, sends = is_root or KIND[kind].inputs != OF_ROOT
+    cdef size_t part = c.x.nbytes
+    if c.x.nbytes > e.eager_limit:
         return False
-    if kind == KIND_BROADCAST or kind == KIND_SCATTER:
-        sends = is_root
-    open_eager(t, pack_signature(kind, op, x.dtype, root, x.count), payload_of(x) if sends else NULL, x.nbytes)
+    open_eager(t, pack_signature(kind, c.op, c.x.dtype, root, c.x.count), payload_of(&c.x) if sends else NULL, c.x.nbytes)
     if kind == KIND_ALL_REDUCE or (kind == KIND_REDUCE and is_root):
         receive_from_all(t, e, 0, part)
         reduce_into(t, out, kernel)
@@ -80,12 +79,12 @@ cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int
         copy_into(t, out, part)
     elif kind == KIND_BROADCAST and not is_root:
         receive_from(t, root, 0, part)
-        copy_into(t, x, 0)
+        copy_into(t, &c.x, 0)
     elif kind == KIND_REDUCE_SCATTER:
         receive_from_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
         reduce_into(t, out, kernel)
     elif kind == KIND_ALL_TO_ALL:
-        part = x.nbytes // e.c.group.size
+        part = c.x.nbytes // e.c.group.size
         receive_from_all(t, e, e.c.group.rank * part, part)
         copy_into(t, out, part)
     elif kind == KIND_SCATTER:
@@ -100,31 +99,28 @@ cdef bint fill_eager(Engine e, int kind, array_t *x, array_t *out, int root, int
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
-cdef size_t plan_nbytes(Engine e, int kind, array_t *x, array_t *out) noexcept nogil:
+cdef size_t plan_nbytes(Engine e, call_t *c) noexcept nogil:
     """What the plan of a collective is made for: bytes of the vector, or of one block where there is one per rank."""
-    if kind == KIND_REDUCE_SCATTER or kind == KIND_SCATTER:
-        return out.nbytes
-    return x.nbytes // e.c.group.size if kind == KIND_ALL_TO_ALL else x.nbytes
+    return c.x.nbytes // e.c.group.size if KIND[c.kind].blocks_in else c.x.nbytes
 
 
-cdef Program plan_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                            request_t *request):
-    """The execution of the plan of the collective ``kind``."""
-    cdef uint64_t signature = pack_signature(kind, op, x.dtype, root, x.count)
-    if x.count >= COUNTS:
-        raise ValueError(f"{x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
-    program = find_program(e, KINDS[kind], plan_nbytes(e, kind, x, out), signature, x.itemsize, root)
-    fill_execution(e, kind, x, out, root, op, kernel, &request.execution)
+cdef Program plan_execution(Engine e, call_t *c, request_t *request):
+    """The execution of the plan of a call."""
+    cdef uint64_t signature = pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count)
+    if c.x.count >= COUNTS:
+        raise ValueError(f"{c.x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
+    program = find_program(e, KIND_NAMES[c.kind], plan_nbytes(e, c), signature, c.x.itemsize, c.root)
+    fill_execution(e, c, &request.execution)
     return program
 
 
-cdef void fill_execution(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                         execution_t *j) noexcept nogil:
-    """Fill in the execution of the plan of the collective ``kind``; arguments as of `fill_eager`."""
-    point_execution(e, pack_signature(kind, op, x.dtype, root, x.count), x, out, kernel, kind == KIND_BROADCAST, j)
-    j.kind = kind
-    j.root = root
-    j.nbytes = plan_nbytes(e, kind, x, out)
+cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil:
+    """Fill in the execution of the plan of a call."""
+    point_execution(e, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count), &c.x, &c.out, c.kernel,
+                    c.kind == KIND_BROADCAST, j)
+    j.kind = KIND_NONE if c.kind == KIND_BARRIER else c.kind      # a barrier has no arrays to agree about
+    j.root = c.root
+    j.nbytes = plan_nbytes(e, c)
 
 
 cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
@@ -214,14 +210,13 @@ cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
 
 # ---- any collective --------------------------------------------------------------------------------------------------
 
-cdef Program prepare_request(Engine e, int kind, array_t *x, array_t *out, int root, int op, reduce_kernel kernel,
-                            request_t *request):
-    """The request of the collective ``kind``, with the arguments of `fill_eager`: the program to execute, or None."""
-    if kind == KIND_ALL_REDUCE and e.sharing is not None:
-        refuse_result(e, x, out)
-    if fill_eager(e, kind, x, out, root, op, kernel, &request.eager):
+cdef Program prepare_request(Engine e, call_t *c, request_t *request):
+    """The request of a checked call: the program to execute, or None."""
+    if c.kind == KIND_ALL_REDUCE and e.sharing is not None:
+        refuse_result(e, &c.x, &c.out)
+    if fill_eager(e, c, &request.eager):
         return None
-    return plan_execution(e, kind, x, out, root, op, kernel, request)
+    return plan_execution(e, c, request)
 
 
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1:
@@ -231,3 +226,84 @@ cdef int run_request(Engine e, Program program, request_t *request, int64_t time
     if e.sharing is not None and request.execution.kind != KIND_NONE:
         return execute_shared(e, program, &request.execution, timeout_ns)
     return e.execute(program, &request.execution, timeout_ns)
+
+
+# ---- the executor ----------------------------------------------------------------------------------------------------
+
+cdef class LocalExecutor(Executor):
+    """Executes calls among ranks that map each other's memory.
+
+    Parameters
+    ----------
+    engine : Engine
+    """
+
+    def __cinit__(self, Engine engine not None):
+        self.engine = self.local = engine
+        self.rank = engine.c.group.rank
+        self.size = engine.c.group.size
+
+    cdef int run(self, call_t *call) except -1:
+        cdef request_t request
+        cdef Program program
+        cdef Engine e = self.local
+        e.enter()
+        try:
+            program = prepare_request(e, call, &request)
+            run_request(e, program, &request, call.timeout_ns)
+        finally:
+            e.leave()
+        return 0
+
+    cdef Prepared prepare(self, call_t *call):
+        cdef LocalCall made = LocalCall.__new__(LocalCall)
+        made.engine = self.local
+        made.program = prepare_request(self.local, call, &made.request)
+        made.timeout_ns = call.timeout_ns
+        return made
+
+
+cdef class LocalCall(Prepared):
+    """A call whose request is filled in."""
+
+    cdef int run(self) except -1:
+        self.engine.enter()
+        try:
+            run_request(self.engine, self.program, &self.request, self.timeout_ns)
+        finally:
+            self.engine.leave()
+        return 0
+
+    # The signature is in the half of the request that is used.
+
+    cdef uint64_t signature(self) noexcept:
+        return self.request.eager.signature if self.program is None else self.request.execution.signature
+
+    cdef void sign(self, uint64_t signature) noexcept:
+        if self.program is None:
+            self.request.eager.signature = signature
+        else:
+            self.request.execution.signature = signature
+
+    def describe(self):
+        """The schedule of this rank, in readable lines."""
+        t = &self.request.eager
+        if self.program is not None:
+            if self.program.last is None:
+                return str(self.program.plan)
+            return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
+        group = &self.engine.c.group
+        lines = [f"{explain(self.signature())}, one round of eager messages: rank {group.rank} of {group.size}"]
+        if t.payload != NULL:
+            lines.append(f"  send  {t.nbytes} bytes")
+        if t.last > t.first:
+            verb = "reduce" if t.kernel != NULL else "copy"
+            lines.append(f"  receive  from ranks {t.first}..{t.last - 1}, {verb} {t.part_nbytes} bytes of each, "
+                         f"from byte {t.offset}")
+        return "\n".join(lines)
+
+    def outline(self):
+        """The algorithm, in a few words."""
+        if self.program is None:
+            return "eager"
+        return f"{self.program.plan.algorithm}, {self.program.code.rounds} rounds"
