@@ -371,6 +371,8 @@ cdef class RingReceiver(RingEnd):
         raise NotImplementedError
 
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
+        if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
+            return GONE                # the tail goes on without this receiver
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
     cdef void drop_claim(self) noexcept:
