@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from shmring.channels.record_sender import RecordSender
     from shmring.channels.sender import Sender
     from shmring.collective.async_work import Work
+    from shmring.collective.call import Call
+    from shmring.collective.placement_report import SegmentPlacement
+    from shmring.collective.tracing import Timeline
     from shmring.communicator import Communicator
     from shmring.kernel.reduce import kernels
     from shmring.launch.init import init
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from shmring.nodes.from_mpi import from_mpi
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
     from shmring.placement.topology_file import topology
+    from shmring.shared.share import Shared
 
 # Loaded at first use (PEP 562): a program that needs the collectives alone does not load the channels, and so on.
 _MODULES = {
@@ -74,6 +78,9 @@ _MODULES = {
     "shmring.channels.record_sender": ("RecordSender",),
     "shmring.channels.sender": ("Sender",),
     "shmring.collective.async_work": ("Work",),
+    "shmring.collective.call": ("Call",),
+    "shmring.collective.placement_report": ("SegmentPlacement",),
+    "shmring.collective.tracing": ("Timeline",),
     "shmring.communicator": ("Communicator",),
     "shmring.launch.init": ("init",),
     "shmring.launch.spawn": ("spawn",),
@@ -81,6 +88,7 @@ _MODULES = {
     "shmring.nodes.from_mpi": ("from_mpi",),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
     "shmring.placement.topology_file": ("topology",),
+    "shmring.shared.share": ("Shared",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = ("config", "dtypes", "ring")
@@ -90,6 +98,7 @@ __all__ = [
     "ANY_TAG",
     "AbortedError",
     "BrokenError",
+    "Call",
     "ClosedError",
     "CollectiveTimeoutError",
     "Communicator",
@@ -116,8 +125,11 @@ __all__ = [
     "Request",
     "RoleTakenError",
     "SegmentError",
+    "SegmentPlacement",
     "Sender",
+    "Shared",
     "ShmringError",
+    "Timeline",
     "Work",
     "__version__",
     "broadcast_channel",

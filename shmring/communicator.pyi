@@ -33,7 +33,7 @@ class Communicator:
     config: Config
     @property
     def nodes(self) -> list[list[int]] | None: ...
-    is_closed: bool
+    closed: bool
     is_broken: bool
     parent_ranks: tuple[int, ...] | None
     def __init__(self, engine: Engine, parent_ranks: tuple[int, ...] | None = None) -> None: ...
@@ -46,15 +46,15 @@ class Communicator:
 
     # With async_op the calls return a shmring.Work, else what their docstrings say.
     def all_reduce(
-        self, x: _Array, out: _Array = None, *, op: _Op = "sum", timeout: _Timeout = ..., async_op: bool = False
+        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
     def reduce(
         self,
         x: _Array,
         out: _Array = None,
-        *,
         root: int = 0,
         op: _Op = "sum",
+        *,
         timeout: _Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
@@ -62,19 +62,19 @@ class Communicator:
         self,
         x: _Array,
         out: _Array = None,
-        *,
         op: _Op = "sum",
+        *,
         counts: _Counts = None,
         timeout: _Timeout = ...,
         async_op: bool = False,
     ) -> Any: ...
     def scan(
-        self, x: _Array, out: _Array = None, *, op: _Op = "sum", timeout: _Timeout = ..., async_op: bool = False
+        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
     def exscan(
-        self, x: _Array, out: _Array = None, *, op: _Op = "sum", timeout: _Timeout = ..., async_op: bool = False
+        self, x: _Array, out: _Array = None, op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
-    def broadcast(self, x: _Array, *, root: int = 0, timeout: _Timeout = ..., async_op: bool = False) -> Any: ...
+    def broadcast(self, x: _Array, root: int = 0, *, timeout: _Timeout = ..., async_op: bool = False) -> Any: ...
     def all_gather(
         self, x: _Array, out: _Array = None, *, counts: _Counts = None, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
@@ -82,8 +82,8 @@ class Communicator:
         self,
         x: _Array,
         out: _Array = None,
-        *,
         root: int = 0,
+        *,
         counts: _Counts = None,
         timeout: _Timeout = ...,
         async_op: bool = False,
@@ -92,8 +92,8 @@ class Communicator:
         self,
         x: _Array,
         out: _Array = None,
-        *,
         root: int = 0,
+        *,
         counts: _Counts = None,
         timeout: _Timeout = ...,
         async_op: bool = False,
@@ -110,10 +110,10 @@ class Communicator:
     ) -> Any: ...
     def barrier(self, *, timeout: _Timeout = ..., async_op: bool = False) -> Any: ...
     def all_reduce_many(
-        self, arrays: Sequence[_Array], *, op: _Op = "sum", timeout: _Timeout = ..., async_op: bool = False
+        self, arrays: Sequence[_Array], op: _Op = "sum", *, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
     def broadcast_many(
-        self, arrays: Sequence[_Array], *, root: int = 0, timeout: _Timeout = ..., async_op: bool = False
+        self, arrays: Sequence[_Array], root: int = 0, *, timeout: _Timeout = ..., async_op: bool = False
     ) -> Any: ...
     def plan(self, collective: str, *args: Any, **kwargs: Any) -> Call: ...
     def send(self, x: _Array, dst: int, tag: int = 0, *, timeout: _Timeout = ...) -> None: ...
@@ -144,7 +144,7 @@ class Communicator:
     def zeros(self, shape: int | Sequence[int], dtype: Any = float) -> np.ndarray: ...
     def array(self, x: Any) -> np.ndarray: ...
     def share(self, *arrays: _Array) -> Shared: ...
-    def shared_result(self, shape: int | Sequence[int], dtype: Any = float, *, root: int = 0) -> np.ndarray: ...
+    def shared_result(self, shape: int | Sequence[int], dtype: Any = float, root: int = 0) -> np.ndarray: ...
     def shared_view(self, array: np.ndarray, rank: int) -> np.ndarray: ...
     def split(
         self, color: int | None, key: int | None = None, *, rendezvous_timeout: float | None = 300.0, **settings: Any
@@ -159,7 +159,6 @@ class Communicator:
         self,
         collective: str,
         nbytes: int,
-        *,
         root: int = 0,
         op: str = "sum",
         dtype: str = "float32",

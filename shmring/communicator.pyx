@@ -79,7 +79,7 @@ cdef class Communicator:
         return None
 
     @property
-    def is_closed(self):
+    def closed(self):
         """Whether `close` was called here."""
         return self.engine.is_closed
 
@@ -136,7 +136,7 @@ cdef class Communicator:
 
     # ---- collectives on arrays ---------------------------------------------------------------------------------------
 
-    def all_reduce(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def all_reduce(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks; every rank gets the same bits.
 
         Parameters
@@ -178,7 +178,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_ALL_REDUCE, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def reduce(self, x, out=None, *, int root=0, op="sum", timeout=..., async_op=False):
+    def reduce(self, x, out=None, int root=0, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
 
         Parameters
@@ -204,7 +204,7 @@ cdef class Communicator:
         """
         return reduce(self.executor, x, out, root, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
+    def reduce_scatter(self, x, out=None, op="sum", *, counts=None, timeout=..., async_op=False):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
 
         Parameters
@@ -234,7 +234,7 @@ cdef class Communicator:
         """
         return reduce_scatter(self.executor, x, out, counts, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def scan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def scan(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` over ranks 0 to this one (inclusive prefix).
 
         Parameters
@@ -253,7 +253,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_SCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def exscan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def exscan(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` over the ranks before this one (exclusive prefix).
 
         Parameters
@@ -272,7 +272,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_EXSCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def broadcast(self, x, *, int root=0, timeout=..., async_op=False):
+    def broadcast(self, x, int root=0, *, timeout=..., async_op=False):
         """Copy the root's ``x`` into the ``x`` of all others.
 
         Parameters
@@ -327,7 +327,7 @@ cdef class Communicator:
         """
         return all_gather(self.executor, x, out, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def gather(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
+    def gather(self, x, out=None, int root=0, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
 
         Parameters
@@ -353,7 +353,7 @@ cdef class Communicator:
         """
         return gather(self.executor, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def scatter(self, x, out=None, *, int root=0, counts=None, timeout=..., async_op=False):
+    def scatter(self, x, out=None, int root=0, *, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
 
         Parameters
@@ -409,7 +409,8 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About (4 * size - 2) * x.nbytes bytes touched.
         """
-        return all_to_all(self.executor, x, out, counts, out_counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return all_to_all(self.executor, x, out, counts, out_counts, resolve_timeout(timeout, self.timeout_ns),
+                          async_op)
 
     def barrier(self, *, timeout=..., async_op=False):
         """Return once every rank has called.
@@ -425,7 +426,7 @@ cdef class Communicator:
         """
         return barrier(self.executor, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
+    def all_reduce_many(self, arrays, op="sum", *, timeout=..., async_op=False):
         """All-reduce several arrays in place, as one operation: the same bits as one call for each, in less time.
 
         Parameters
@@ -450,7 +451,7 @@ cdef class Communicator:
         """
         return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def broadcast_many(self, arrays, *, int root=0, timeout=..., async_op=False):
+    def broadcast_many(self, arrays, int root=0, *, timeout=..., async_op=False):
         """Copy the root's arrays into those of all others, as one operation.
 
         Parameters
@@ -1003,7 +1004,7 @@ cdef class Communicator:
         """
         return _share.share(self, arrays)
 
-    def shared_result(self, shape, dtype=float, *, root=0):
+    def shared_result(self, shape, dtype=float, root=0):
         """Make one array in shared memory for all ranks: the ``out`` of reductions whose result they only read.
 
         Parameters
@@ -1211,7 +1212,7 @@ cdef class Communicator:
         """
         return self.engine.stats() | {"pair_queues": self.messages.stats()}
 
-    def explain(self, collective, nbytes, *, root=0, op="sum", dtype="float32"):
+    def explain(self, collective, nbytes, root=0, op="sum", dtype="float32"):
         """Explain which algorithm a collective uses, and what each algorithm costs by the cost model.
 
         Parameters

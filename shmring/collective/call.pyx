@@ -4,7 +4,7 @@
 """
 
 from shmring.arrays.array_view cimport copy_back, is_copy
-from shmring.engine.call cimport Executor, Prepared, call_t
+from shmring.engine.call cimport Executor, call_t
 
 from shmring.collective.async_work import submit
 from shmring.engine.kinds import KINDS

@@ -68,7 +68,8 @@ cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
     cdef size_t part = c.x.nbytes
     if c.x.nbytes > e.eager_limit:
         return False
-    open_eager(t, pack_signature(kind, c.op, c.x.dtype, root, c.x.count), payload_of(&c.x) if sends else NULL, c.x.nbytes)
+    open_eager(t, pack_signature(kind, c.op, c.x.dtype, root, c.x.count), payload_of(&c.x) if sends else NULL,
+               c.x.nbytes)
     if kind == KIND_ALL_REDUCE or (kind == KIND_REDUCE and is_root):
         receive_from_all(t, e, 0, part)
         reduce_into(t, out, kernel)

@@ -241,7 +241,7 @@ def _in_turn(comm: Any, exchange: Callable[[], Any]) -> Any:
         try:
             return exchange()
         except BaseException as error:
-            if not comm.is_closed and not comm.is_broken:
+            if not comm.closed and not comm.is_broken:
                 comm.abort(f"{type(error).__name__}: {error}")
             raise
 

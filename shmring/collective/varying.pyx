@@ -346,16 +346,18 @@ cdef class SwapCall(Call):
         """The rows from each rank (outer) to each. All ranks see the same counts, so all find the same mismatch."""
         cdef int size = self.request.engine.c.group.size, n = 2 * size + 1, i, j
         cdef int64_t *counts = self.counts
+        cdef Engine e = self.request.engine
+        cdef uint64_t signature = self.request.signature()
         matrix = tuple([tuple([counts[j * n + i] for i in range(size)]) for j in range(size)])
         for i in range(size):
             for j in range(size):
                 if 0 <= counts[i * n + size + j] != matrix[j][i]:
-                    self.request.engine.disagree(j, self.request.signature(), f"rank {j} sends {matrix[j][i]} rows to rank {i}, "
-                                                              f"which expects {counts[i * n + size + j]}")
+                    e.disagree(j, signature, f"rank {j} sends {matrix[j][i]} rows to rank {i}, "
+                               f"which expects {counts[i * n + size + j]}")
             sent = sum([line[i] for line in matrix])
             if 0 <= counts[i * n + n - 1] != sent:
-                self.request.engine.disagree(i, self.request.signature(), f"rank {i} has room for {counts[i * n + n - 1]} rows, and "
-                                                          f"the ranks send it {sent}")
+                e.disagree(i, signature, f"rank {i} has room for {counts[i * n + n - 1]} rows, and "
+                           f"the ranks send it {sent}")
         return matrix
 
     cdef Program prepare_swap(self, tuple matrix, array_t *out, request_t *swap, Heap memory):

@@ -4,42 +4,13 @@ A collective is one record, `call_t`, whether it comes from Python or C, is made
 `check_call` checks it, without the interpreter; an `Executor` makes it.
 """
 
-from shmring.arrays.array_view cimport array_t
-from shmring.arrays.outputs cimport OVERLAP, overlaps
-from shmring.engine.kinds cimport KIND, has_root, is_receiver, is_sender
-from shmring.engine.signature cimport NO_OP
-from shmring.kernel.reduce cimport find_kernel
+from shmring.arrays.outputs cimport OVERLAP
+from shmring.engine.kinds cimport KIND
 
 from shmring.dtypes import DTYPES, OPS
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
-
-cdef int check_call(call_t *c, int rank, int size) noexcept nogil:
-    """Check the arguments against each other, and find the kernel: SOUND, or what is wrong."""
-    cdef size_t parts = size if KIND[c.kind].blocks_in else 1      # of x, each as large as out or a block of it
-    cdef size_t times = size if KIND[c.kind].blocks_out else 1
-    if has_root(c.kind) and not 0 <= c.root < size:
-        return BAD_ROOT
-    if KIND[c.kind].takes_op and c.op != NO_OP:
-        c.kernel = find_kernel(c.op, c.x.dtype)
-        if c.kernel == NULL:
-            return BAD_OP
-    if not is_sender(c.kind, rank, c.root) or not is_receiver(c.kind, rank, c.root):
-        return SOUND
-    if c.out.dtype != c.x.dtype:
-        return BAD_DTYPE
-    if c.out.count * parts != c.x.count * times:
-        return BAD_COUNT
-    return OVERLAPPING if is_overlapping(c, rank, parts, times) else SOUND
-
-
-cdef inline bint is_overlapping(call_t *c, int rank, size_t parts, size_t times) noexcept nogil:
-    """Whether x and out overlap and are not in place: there, a smaller one is this rank's block of the other."""
-    if parts > times:
-        return overlaps(&c.out, &c.x, rank * c.out.nbytes)
-    return overlaps(&c.x, &c.out, rank * c.x.nbytes if parts < times else 0)
-
 
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
     """Raise what is wrong with a call."""

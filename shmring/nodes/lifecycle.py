@@ -99,6 +99,11 @@ class NodesLifecycle:
         return self.local.config
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called here."""
+        return self.is_closed
+
+    @property
     def is_broken(self) -> bool:
         """Whether a call has failed; then every call raises."""
         return self._failure is not None or self.local.is_broken
@@ -169,7 +174,7 @@ class NodesLifecycle:
             record = np.frombuffer(pack_error(self._failure), np.uint8)
             self._records[self.local_rank][: len(record)] = record
             self.wire.cut()
-            if not (self.local.is_broken or self.local.is_closed):
+            if not (self.local.is_broken or self.local.closed):
                 self.local.abort(str(self._failure))
         return copy.copy(self._failure)
 

@@ -20,7 +20,7 @@ _BYTES = Operand("", -1, 1, 1)
 class NodesMovement(NodesCalls):
     """The calls of a communicator over several nodes that move data, as `shmring.Communicator` has them."""
 
-    def broadcast(self, x, *, root=0, timeout=..., async_op=False):
+    def broadcast(self, x, root=0, *, timeout=..., async_op=False):
         """As `shmring.Communicator.broadcast`."""
         root = self._checked_rank(root, "root")
         if self._repeats.make(self, "broadcast", root, x, None if self.rank == root else x, timeout, async_op):
@@ -35,7 +35,7 @@ class NodesMovement(NodesCalls):
 
         return self._collective(f"broadcast(root={root})", opened, timeout, async_op, ("broadcast", root))
 
-    def broadcast_many(self, arrays, *, root=0, timeout=..., async_op=False):
+    def broadcast_many(self, arrays, root=0, *, timeout=..., async_op=False):
         """As `shmring.Communicator.broadcast_many`; one call for each array."""
         arrays, root = list(arrays), self._checked_rank(root, "root")
         for x in arrays:
@@ -69,7 +69,7 @@ class NodesMovement(NodesCalls):
         repeat = ("all_gather", 0) if rows is None else None
         return self._collective("all_gather", opened, timeout, async_op, repeat)
 
-    def gather(self, x, out=None, *, root=0, counts=None, timeout=..., async_op=False):
+    def gather(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.gather`."""
         root, rows = self._checked_rank(root, "root"), row_counts(counts, self.size, "counts")
         is_root = self.rank == root
@@ -90,7 +90,7 @@ class NodesMovement(NodesCalls):
 
         return self._collective(f"gather(root={root})", opened, timeout, async_op)
 
-    def scatter(self, x, out=None, *, root=0, counts=None, timeout=..., async_op=False):
+    def scatter(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.scatter`."""
         root, rows = self._checked_rank(root, "root"), row_counts(counts, self.size, "counts")
         is_root = self.rank == root

@@ -27,25 +27,25 @@ class NodesReductions(NodesMovement):
         super().__init__(*args, **kwargs)
         self._descriptions: dict[tuple, tuple[str, Callable, tuple, Operand]] = {}
 
-    def all_reduce(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def all_reduce(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce`."""
         if self._repeats.make(self, "all_reduce", op, x, x if out is None else out, timeout, async_op):
             return x if out is None else out
         return self._reduction("all_reduce", x, out, op, timeout, async_op)
 
-    def reduce(self, x, out=None, *, root=0, op="sum", timeout=..., async_op=False):
+    def reduce(self, x, out=None, root=0, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.reduce`."""
         return self._reduction("reduce", x, out, op, timeout, async_op, root=self._checked_rank(root, "root"))
 
-    def scan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def scan(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.scan`."""
         return self._reduction("scan", x, out, op, timeout, async_op)
 
-    def exscan(self, x, out=None, *, op="sum", timeout=..., async_op=False):
+    def exscan(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.exscan`."""
         return self._reduction("exscan", x, out, op, timeout, async_op)
 
-    def reduce_scatter(self, x, out=None, *, op="sum", counts=None, timeout=..., async_op=False):
+    def reduce_scatter(self, x, out=None, op="sum", *, counts=None, timeout=..., async_op=False):
         """As `shmring.Communicator.reduce_scatter`."""
         is_whole = out is not None and counts is None
         if is_whole and self._repeats.make(self, "reduce_scatter", op, x, out, timeout, async_op):
@@ -74,7 +74,7 @@ class NodesReductions(NodesMovement):
         repeat = ("reduce_scatter", op) if rows is None else None
         return self._collective(f"reduce_scatter({op})", opened, timeout, async_op, repeat)
 
-    def all_reduce_many(self, arrays, *, op="sum", timeout=..., async_op=False):
+    def all_reduce_many(self, arrays, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce_many`; arrays of one dtype share a call."""
         arrays = list(arrays)
         for x in arrays:

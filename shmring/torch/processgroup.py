@@ -146,7 +146,7 @@ class ProcessGroup(Collectives, TorchMessages):
 
     def abort(self) -> None:
         """Break the group on all ranks at once; pending calls fail."""
-        if not self._comm.is_closed:
+        if not self._comm.closed:
             self._comm.abort("torch.distributed aborted the group")
             self.shutdown()
 

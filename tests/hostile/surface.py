@@ -26,8 +26,6 @@ GUESTS = (
 )
 # Public though not exported by `shmring` or `shmring.ring`: what calls return, and what a page mentions.
 DOCUMENTED = (
-    "shmring.collective.call.Call",
-    "shmring.shared.share.Shared",
     "shmring.dtypes.is_defined",
 )
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C

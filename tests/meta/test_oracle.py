@@ -79,3 +79,11 @@ def test_cases_show_all_kinds_and_are_the_same_for_the_same_seed(seed):
     assert cases == draw(60, seed)
     assert {case.dtype for case in cases} >= {"float16", "bfloat16"}
     assert str(Case("scan")).startswith("Case(kind='scan'")
+
+
+def test_the_oracle_has_the_kinds_of_the_product_and_what_each_takes():
+    table = pytest.importorskip("shmring.engine.kinds").COLLECTIVES
+    assert set(KINDS) == set(table) - {"barrier"}
+    for name, own in KINDS.items():
+        for field in ("has_root", "blocks_in", "blocks_out", "takes_op", "takes_counts"):
+            assert getattr(own, field) == getattr(table[name], field), (name, field)

@@ -30,7 +30,7 @@ def default_group(rank):
     dist.barrier()
     dist.destroy_process_group()
     assert not dist.is_initialized()
-    assert group.comm.is_closed
+    assert group.comm.closed
 
 
 @pytest.mark.parametrize("backend", ["shmring", "cpu:shmring"])

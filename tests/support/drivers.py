@@ -12,7 +12,7 @@ import numpy as np
 
 from shmring.dtypes import DTYPE_CODES
 from support.inputs import NUMPY_DTYPES, lay_out
-from support.oracle import KINDS, Case, check, draw
+from support.oracle import FUNCTIONS, KINDS, Case, check, draw
 
 
 class Direct:
@@ -122,6 +122,7 @@ class Unstaged(Direct):
             and nbytes > self.eager_nbytes
             and not case.counts
             and case.is_plain
+            and case.op not in FUNCTIONS
             and case.kind not in ("scan", "exscan")
             and case.place != "new"
             and (case.kind, case.place) != ("all_to_all", "in")
@@ -209,7 +210,7 @@ class CTable(Direct):
 
     @staticmethod
     def takes(case):
-        return case.is_plain and not case.counts and case.place != "new"
+        return case.is_plain and not case.counts and case.place != "new" and case.op not in FUNCTIONS
 
     def fields(self, case, x, out, keywords):
         """The arguments for the table."""

@@ -5,7 +5,7 @@ import numpy as np
 
 import shmring.jax as sj
 from support.drivers import Direct
-from support.oracle import KINDS, check, draw
+from support.oracle import FUNCTIONS, KINDS, check, draw
 
 
 class Jax(Direct):
@@ -16,7 +16,8 @@ class Jax(Direct):
     @staticmethod
     def takes(case):
         # XLA's threads flush denormals to zero, in the kernels of shmring as in XLA's own.
-        return case.is_plain and not case.counts and case.fill == "usual" and case.place == "out" and case.count < 5000
+        can = case.is_plain and not case.counts and case.op not in FUNCTIONS
+        return can and case.fill == "usual" and case.place == "out" and case.count < 5000
 
     def call(self, case, x, out, keywords):
         if case.kind == "scatter" and x is None:  # all ranks pass an array; only the root's is read

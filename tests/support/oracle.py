@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial, reduce
 
 import numpy as np
 
@@ -170,6 +171,12 @@ KINDS = {
     "scatter": Kind(has_root=True, blocks_in=True, takes_counts=True, makes_out=True),
     "all_to_all": Kind(blocks_in=True, blocks_out=True, takes_counts=True, makes_out=True),
 }
+def affine(a, b):
+    """A function of users: neither commutative nor associative."""
+    return (2 * a - b).astype(a.dtype)
+
+
+FUNCTIONS = {"affine": affine, "subtract": np.subtract}  # more operations, by name
 # Elements or rows of a block: none, one, odd, at the ends of an eager's lines and of the eager, one round and many.
 COUNTS = (0, 1, 2, 5, 6, 7, 13, 100, 511, 512, 513, 1025, 4099, 20_011, 65_537, 300_007)
 LARGEST_NBYTES = 1 << 20  # of an array of blocks for each rank
@@ -251,7 +258,7 @@ class Case:
         """What the method of a communicator takes beside the arrays."""
         kind, found = KINDS[self.kind], {}
         if kind.takes_op:
-            found["op"] = self.op
+            found["op"] = FUNCTIONS.get(self.op, self.op)
         if kind.has_root:
             found["root"] = self.root % size
         if self.counts:
@@ -262,10 +269,16 @@ class Case:
 
     def expected(self, inputs: Sequence, rank: int):
         """`result` for this case."""
-        size = len(inputs)
-        return result(
-            self.kind, inputs, rank, root=self.root % size, op=self.op, counts=self.all_counts(size)
-        )
+        size, op = len(inputs), self.op
+        if op in FUNCTIONS:
+            op = partial(reduce, FUNCTIONS[op])
+        return result(self.kind, inputs, rank, root=self.root % size, op=op, counts=self.all_counts(size))
+
+    def has_operation(self) -> bool:
+        """Whether the operation is defined, here."""
+        if self.op in FUNCTIONS:
+            return NUMPY_DTYPES[self.dtype].kind in "iufc" and not self.counts and self.fill == "usual"
+        return is_defined(self.op if KINDS[self.kind].takes_op else "land", self.dtype)
 
     def may_share_rows(self) -> bool:
         """Whether one argument may be a block of the other though that is not contiguous."""
@@ -279,7 +292,7 @@ class Case:
         has_blocks = kind.blocks_in or kind.blocks_out
         nbytes = self.count * int(np.prod(self.row, dtype=np.int64)) * dtype.itemsize
         return (
-            is_defined(self.op if kind.takes_op else "land", self.dtype)
+            self.has_operation()
             and nbytes <= (LARGEST_NBYTES // 4 if has_blocks else 2 * LARGEST_NBYTES)
             and (kind.has_root or not self.root)
             and (kind.takes_counts or not self.counts)
@@ -294,7 +307,7 @@ class Case:
 AXES = {
     "count": COUNTS,
     "dtype": tuple(NUMPY_DTYPES),
-    "op": tuple(OPS),
+    "op": (*OPS, *FUNCTIONS),
     "root": (0, 1, -1),
     "counts": ("", "", *PATTERNS),
     "row": ((), (), (3,), (2, 2)),

@@ -41,7 +41,7 @@ def new_token() -> jax.Array:
 
 def bind(name: str, operands: list, entry: Registered, token, like=None, **parameters) -> list:
     """Bind one call: ordered, or with a token behind operands and results. ``like``: the result of a receive."""
-    if entry.comm.is_closed:
+    if entry.comm.closed:
         raise ClosedError(f"{entry!r}: is closed")
     if like is not None:
         parameters["like"] = (like.shape, carrier(like.dtype))

@@ -37,8 +37,6 @@ class Cost(NamedTuple):
 # little, since the ratio decides.
 TYPICAL = Network(latency_s=30e-6, per_byte_s=0.8e-9)
 
-REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
-
 
 @lru_cache(maxsize=1024)
 def choose(kind: str, layout: Layout, nbytes: int, merged: bool, network: Network = TYPICAL) -> str:

@@ -23,39 +23,6 @@ def almost_affine(a, b):
 almost_affine.__qualname__ = "affine"
 
 
-def fold_everything(comm, count):
-    size, rank = comm.size, comm.rank
-    for f, dtype in ((affine, "f8"), (affine, "i2"), (np.subtract, "f4"), (np.hypot, "f2"), (np.left_shift, "u1")):
-        xs = [values(dtype, count, r, 1) for r in range(size)]
-        with np.errstate(all="ignore"):
-            whole = fold(f, xs)
-            assert same_bits(comm.all_reduce(xs[rank].copy(), op=f), whole)
-            out = np.empty_like(whole)
-            assert comm.all_reduce(xs[rank], out, op=f) is out
-            assert same_bits(out, whole)
-            root = size - 1
-            x = xs[rank].copy()
-            result = comm.reduce(x, root=root, op=f)
-            assert result is x if rank == root else result is None
-            assert same_bits(x, whole if rank == root else xs[rank])
-            assert same_bits(comm.scan(xs[rank].copy(), op=f), fold(f, xs[: rank + 1]))
-            x = comm.exscan(xs[rank].copy(), op=f)
-            assert same_bits(x, fold(f, xs[:rank]) if rank else xs[0])
-            blocks = [values(dtype, (size, count), r, 2) for r in range(size)]
-            share = comm.reduce_scatter(blocks[rank].copy(), op=f)
-            assert same_bits(share, fold(f, [b[rank] for b in blocks]))
-            many = comm.all_reduce_many([xs[rank].copy(), xs[rank][::2].copy()], op=f)
-            assert same_bits(many[0], whole)
-            assert same_bits(many[1], fold(f, [x[::2] for x in xs]))
-            assert same_bits(comm.all_reduce(xs[rank].copy(), op=f, async_op=True).wait(), whole)
-
-
-@pytest.mark.parametrize("count", [0, 1, 100, 20_000])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_callables_are_folded_in_rank_order(n, count):
-    run_ranks(n, fold_everything, count)
-
-
 def compare_ufuncs(comm):
     """A ufunc gives the bits of the ufunc, by a kernel or not."""
     for f in (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_xor, np.logical_or, np.true_divide):

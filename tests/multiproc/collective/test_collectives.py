@@ -1,5 +1,6 @@
 """Collectives beside the right answer (`test_cases`): mistakes, reuse of slots, and which way was chosen."""
 
+import inspect
 import os
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.oracle import reduce_model
 import shmring
 from shmring.dtypes import OPS, is_defined
 from shmring.kernel.reduce import WAYS
+from shmring.nodes.communicator import NodesCommunicator
 
 
 def undefined_operations(comm):
@@ -196,3 +198,28 @@ def test_all_ranks_exchange_results_if_rank_0_does(n):
     assert made[0, 4] == made[0, 0]
     assert made[4, 0] == made[4, 4]
     assert made[4, 4][0][-1] < made[0, 0][0][-1]
+
+
+@pytest.mark.parametrize("cls", [shmring.Communicator, NodesCommunicator])
+def test_root_and_op_may_be_positional_in_every_call(cls):
+    found = set()
+    for name in dir(cls):
+        if name[0] != "_" and inspect.isroutine(getattr(cls, name)):
+            for parameter in inspect.signature(getattr(cls, name)).parameters.values():
+                if parameter.name in ("root", "op"):
+                    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, name
+                    found.add(name)
+    assert {"reduce", "broadcast", "gather", "scatter", "all_reduce", "scan", "broadcast_object"} <= found
+
+
+def use_positions(comm):
+    x = np.arange(4.0) + comm.rank
+    got = comm.reduce(x, np.empty(4), 1, "max")
+    assert got is None if comm.rank != 1 else got.tolist() == [1, 2, 3, 4]
+    assert comm.all_reduce(x.copy(), None, "min").tolist() == [0, 1, 2, 3]
+    assert comm.broadcast(x, 1).tolist() == [1, 2, 3, 4]
+    assert comm.broadcast_object(comm.rank, 1) == 1
+
+
+def test_root_and_op_by_position():
+    run_ranks(2, use_positions)

@@ -6,8 +6,10 @@ import time
 
 import pytest
 from support.drivers import run_cases
-from support.inputs import values
+from support.inputs import NUMPY_DTYPES, values
 from support.oracle import draw
+
+from shmring.dtypes import OPS
 
 LEVELS = {
     "two nodes": ["0-3", "4-7"],
@@ -27,12 +29,14 @@ def forced(tmp_path, nodes):
     return {"SHMRING_TOPOLOGY": str(path)}
 
 
+def is_large(case):
+    """Whether the call needs a plan."""
+    return not case.counts and case.op in OPS and case.count * NUMPY_DTYPES[case.dtype].itemsize > 4096
+
+
 def cases(seed):
-    """Calls that are large enough for plans, of the kinds that have hierarchical ones."""
-    found = []
-    for kind in KINDS:
-        found += draw(10, seed, lambda case: not case.counts and case.count > 4000 and case.dtype[-1] != "8", kind=kind)
-    return found
+    """Calls of the kinds that have hierarchical plans."""
+    return [case for kind in KINDS for case in draw(10, seed, is_large, kind=kind)]
 
 
 def calls(comm, some):

@@ -60,7 +60,7 @@ def call_everything(comm):
     for name in set(dir(Communicator)) - set(methods_of(Communicator)):
         if not name.startswith("_"):
             getattr(comm, name)
-    assert comm.is_closed
+    assert comm.closed
     assert "closed" in repr(comm)
     assert shared.tolist() == [0] * 5
     assert work.wait() is not None
@@ -121,7 +121,7 @@ def close_while_others_use_it(comm, what):
                 try:
                     calls[what](group)
                 except (shmring.errors.ShmringError, ValueError):
-                    if group.is_closed:
+                    if group.closed:
                         return
 
         threads = [threading.Thread(target=call) for _ in range(2)]
@@ -166,7 +166,7 @@ def close_in_a_handler_while_receiving(comm):
     with pytest.raises((ClosedError, AbortedError)):
         group.recv(np.ones(3), 1)
     other.join()
-    assert group.is_closed
+    assert group.closed
 
 
 def test_a_signal_handler_may_close_while_threads_receive():
@@ -266,7 +266,7 @@ def interrupt_close(comm, seed):
         ]
         for thread in threads:
             thread.start()
-        while not group.is_closed:
+        while not group.closed:
             try:
                 signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-5, 2e-3))
                 group.close()
@@ -334,7 +334,7 @@ def both_are_roots(comm, call):
     except MismatchError as error:
         return str(error)
     finally:
-        assert group.is_closed
+        assert group.closed
 
 
 @pytest.mark.parametrize("call", ["eager", "planned"])

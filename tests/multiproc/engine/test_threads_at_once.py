@@ -178,7 +178,7 @@ def test_shared_arrays_are_made_and_dropped_while_others_are_used():
 def close_while_watched(comm):
     def watch():
         try:
-            while not comm.is_closed:
+            while not comm.closed:
                 comm.stats(), comm.is_broken, repr(comm), comm.engine.totals()
                 comm.engine.rank_states()
                 comm.barrier()

@@ -160,7 +160,7 @@ def close_it(comm, path):
     table.call(PLAN, handle, **plan)
     comm.barrier()
     table.call(CLOSE, handle)
-    assert comm.is_closed
+    assert comm.closed
     wanted = (CLOSED, ANY, text_of(shmring.ClosedError, comm.barrier))
     for what, fields in (("barrier", {}), (PLAN, plan), (SEND, {**plan, "peer": 0}), (RECV, {**plan, "peer": 0}),
                          (ISEND, {**plan, "peer": 0}), (IRECV, {**plan, "peer": 0}), (DUP, {}), (SPLIT, {}),
