@@ -41,7 +41,7 @@ def main(actors):
     with steps, policy_out:
         while True:
             try:
-                batch = steps.recv_many()  # whatever one actor has sent by now, as one array
+                batch = steps.next_ready().recv_many()  # whatever one actor has sent by now, as one array
             except shmring.EndOfStreamError:
                 break
             np.add.at(pulls, batch["arm"], 1)

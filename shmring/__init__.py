@@ -42,7 +42,6 @@ from shmring.version import __version__
 if TYPE_CHECKING:
     from shmring.arrays.lease import Lease
     from shmring.channels.api import broadcast_channel, channel, fan_in, open_channel
-    from shmring.channels.broadcast import BroadcastSender
     from shmring.channels.fan_in import FanInReceiver
     from shmring.channels.inspect import list_channels
     from shmring.channels.joinable_queue import JoinableQueue
@@ -70,7 +69,6 @@ _MODULES = {
     "shmring.arrays.lease": ("Lease",),
     "shmring.kernel.reduce": ("kernels",),
     "shmring.channels.api": ("broadcast_channel", "channel", "fan_in", "open_channel"),
-    "shmring.channels.broadcast": ("BroadcastSender",),
     "shmring.channels.fan_in": ("FanInReceiver",),
     "shmring.channels.inspect": ("list_channels",),
     "shmring.channels.joinable_queue": ("JoinableQueue",),
@@ -99,7 +97,6 @@ __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "AbortedError",
-    "BroadcastSender",
     "BrokenError",
     "Call",
     "ClosedError",

@@ -58,7 +58,7 @@ typedef struct {
     uint64_t summed_at;    /* and the call before which all ranks' times are summed */
 } shmring_trials;
 
-/* What the writer of a ring of bytes has learned of the kinds of stores (arrays/lap_tuning.pyx); only its end of the
+/* What the writer of a ring of bytes has learned of the kinds of stores (ring/lap_tuning.pyx); only its end of the
  * ring loads or stores this. The writer's and the reader's times are kept by parity of the lap. */
 typedef struct {
     shmring_trials trials;
@@ -94,8 +94,8 @@ typedef struct {
 /* The holder of one end of a ring. */
 typedef struct {
     uint32_t taken;  /* 1 once a process has taken it (compare-and-swap) */
-    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 disconnected by the other end; once it is set, no
-                      * counter of this end changes */
+    uint32_t closed; /* 0 open, 1 closed, 2 left without closing, 3 a consumer that the producer has disconnected; once it
+                      * is set, no counter of this end changes */
     uint32_t only;   /* 1 + the one processor its thread may use, 0: several. Two ends on one processor do not spin */
     uint32_t unused;
     shmring_liveness liveness;
@@ -105,45 +105,55 @@ typedef struct {
 /* Totals of one end, for observers; beside its counter, on a line that the end writes anyway. */
 typedef struct {
     uint64_t messages;
-    uint64_t dropped;     /* producer: messages that did not fit and were not sent */
-    uint64_t overwritten; /* producer: messages in the ring that newer ones replaced before they were received */
-    uint64_t waits;       /* calls that found the ring full, or empty, and had to wait */
-    uint64_t sleeps;      /* how often it slept in them */
+    uint64_t dropped; /* producer: messages that did not fit and were not sent */
+    uint64_t waits;   /* calls that found the ring full, or empty, and had to wait */
+    uint64_t sleeps;  /* how often it slept in them */
 } shmring_ring_counts;
 
-/* A single-producer single-consumer ring of nslots equal slots, directly followed by them (ring/spsc.pxd).
+/* One consumer of a ring: how far it has read, and where it stands. */
+typedef struct {
+    SHMRING_APART uint64_t head; /* consumer's: slots ever released */
+    shmring_ring_counts received;
+    uint64_t read_ns[2]; /* ever spent in reading timed frames, by parity of their lap; stored before `head` */
+    SHMRING_APART shmring_ring_role consumer;
+    uint64_t overwritten;     /* producer's: messages that newer ones replaced before this consumer received them */
+    uint64_t producer_asleep; /* waiter word of the producer while it waits for this consumer; as in shmring_waiter */
+} shmring_ring_head;
+
+/* A ring of nslots equal slots, with one producer and, in a broadcast, several consumers (ring/spsc.pxd). It is directly
+ * followed by a shmring_ring_head for each further consumer, and these by the slots. Each consumer reads every slot; a
+ * slot is free when the last of them has released it.
  * Counters only grow and may wrap at 2^64; distances are taken by unsigned subtraction.
- * Invariant, seen from either side:   0 <= tail - head <= nslots. */
-#define SHMRING_RING_MAGIC 0x35676e6972ull /* "ring5" */
+ * Invariant for each head, seen from either side:   0 <= tail - head <= nslots. */
+#define SHMRING_RING_MAGIC 0x36676e6972ull /* "ring6" */
+#define SHMRING_RING_MOST_HEADS 1024u
 typedef struct {
     uint64_t magic;  /* written last when the ring is made (release); this line never changes afterwards */
     uint64_t nslots; /* a power of two */
     uint64_t slot_nbytes;
     uint64_t drops; /* 1: the producer may discard the oldest message; head's top bit is set while one is being read */
-    uint64_t slots_at; /* bytes from the ring to its slots, which several rings may share (channels/broadcast.pyx) */
+    uint64_t nheads;
     SHMRING_APART uint64_t tail; /* producer's: slots ever committed */
     shmring_ring_counts sent;
-    SHMRING_APART uint64_t head; /* consumer's: slots ever released */
-    shmring_ring_counts received;
-    uint64_t read_ns[2]; /* ever spent in reading timed frames, by parity of their lap; stored before `head` */
     SHMRING_APART shmring_ring_role producer;
-    SHMRING_APART shmring_ring_role consumer;
     SHMRING_APART shmring_laps laps; /* producer's */
+    shmring_ring_head heads[1];
 } shmring_ring;
 
-_Static_assert(offsetof(shmring_ring, head) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
-               "the two counters have two writers");
+_Static_assert(offsetof(shmring_ring, producer) - offsetof(shmring_ring, tail) == SHMRING_FALSE_SHARING,
+               "the counter of the producer is on a line of its own");
+_Static_assert(sizeof(shmring_ring_head) == 2 * SHMRING_FALSE_SHARING, "the counter and the role of a consumer");
 _Static_assert(sizeof(shmring_ring) == 7 * SHMRING_FALSE_SHARING, "the slots start on a line of their own");
 
 /* A queue (channels/queue.pyx): a ring whose ends go from process to process, each to the holder of its lock. */
 typedef struct {
     SHMRING_APART pthread_mutex_t sending;
-    uint64_t item_state; /* of the item that the holder of `sending` puts (compare-and-swap; channels/queue_ends.pxd) */
+    uint64_t is_putting; /* 1 while the holder of `sending` puts an item, and after its death in the middle of one */
     uint64_t began;      /* the slot at which that item begins */
     uint64_t sent;       /* messages put before it */
     SHMRING_APART pthread_mutex_t receiving;
     SHMRING_APART uint64_t done; /* calls of task_done (compare-and-swap) */
-    uint32_t joiners;            /* callers that wait in join() (compare-and-swap) */
+    uint64_t joining;            /* waiter word of callers of join(), and the semaphore on which they sleep */
     sem_t joined;
 } shmring_queue;
 
@@ -320,7 +330,7 @@ typedef struct {
     _Alignas(SHMRING_LINE) union {
         uint8_t payload[SHMRING_CELL_NBYTES];
         struct {
-            uint64_t timed; /* not 0: the receiver times its read of the piece (arrays/lap_tuning.pxd) */
+            uint64_t timed; /* not 0: the receiver times its read of the piece (ring/lap_tuning.pxd) */
             uint32_t kind;  /* enum shmring_stores, of the piece */
             uint32_t skew;  /* in the first cell of a message: bytes from a line to where it lies */
         };

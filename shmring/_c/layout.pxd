@@ -76,33 +76,39 @@ cdef extern from "_c/layout.h" nogil:
     ctypedef struct shmring_ring_counts:
         uint64_t messages
         uint64_t dropped
-        uint64_t overwritten
         uint64_t waits
         uint64_t sleeps
+
+    const uint64_t SHMRING_RING_MOST_HEADS
+
+    ctypedef struct shmring_ring_head:
+        uint64_t head
+        shmring_ring_counts received
+        uint64_t read_ns[2]
+        shmring_ring_role consumer
+        uint64_t overwritten
+        uint64_t producer_asleep
 
     ctypedef struct shmring_ring:
         uint64_t magic
         uint64_t nslots
         uint64_t slot_nbytes
         uint64_t drops
-        uint64_t slots_at
+        uint64_t nheads
         uint64_t tail
         shmring_ring_counts sent
-        uint64_t head
-        shmring_ring_counts received
-        uint64_t read_ns[2]
         shmring_ring_role producer
-        shmring_ring_role consumer
         shmring_laps laps
+        shmring_ring_head heads[1]
 
     ctypedef struct shmring_queue:
         pthread_mutex_t sending
-        uint64_t item_state
+        uint64_t is_putting
         uint64_t began
         uint64_t sent
         pthread_mutex_t receiving
         uint64_t done
-        uint32_t joiners
+        uint64_t joining
         sem_t joined
 
     enum:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from shmring.channels.broadcast import BroadcastSender
 from shmring.channels.fan_in import FanInReceiver
-from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named
+from shmring.channels.format import WHEN_FULL
+from shmring.channels.memory import ChannelMemory, allows_pickle, create_unnamed, open_named, require_one_of
 from shmring.channels.multi_ring import create_broadcast, create_fan_in
 from shmring.channels.receiver import Receiver
 from shmring.channels.record_receiver import RecordReceiver
@@ -61,6 +61,7 @@ def channel(
     The memory has no name: it is freed with the last process that has an end, however that process ends. Any thread may
     call.
     """
+    require_one_of("when_full", when_full, WHEN_FULL)
     return _ends(create_unnamed(capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle)))
 
 
@@ -110,6 +111,7 @@ def open_channel(
         raise ValueError(f"role={role!r}: must be 'sender' or 'receiver'")
     if not isinstance(name, str) or not name:
         raise TypeError(f"name={name!r}: must be a text that is not empty")
+    require_one_of("when_full", when_full, WHEN_FULL)
     memory = open_named(name, capacity_nbytes, _dtype(dtype), when_full, allows_pickle(allow_pickle))
     try:
         return _ends(memory)[role == "receiver"].take()
@@ -148,6 +150,7 @@ def fan_in(
     messages does not delay the others. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
+    require_one_of("when_full", when_full, WHEN_FULL)
     rings = create_fan_in(nsenders, capacity_nbytes, kind, when_full, allows_pickle(allow_pickle))
     sender = Sender if kind is None else RecordSender
     return [sender(rings.ring(i), "sender") for i in range(nsenders)], FanInReceiver(rings)
@@ -160,7 +163,7 @@ def broadcast_channel(
     dtype: Any = None,
     when_slow: str = "wait",
     allow_pickle: bool | None = None,
-) -> tuple[BroadcastSender, list[Any]]:
+) -> tuple[Any, list[Any]]:
     """Make a channel from one sender to many: each receiver gets all messages, at its own pace, from one copy of each.
 
     Parameters
@@ -180,9 +183,9 @@ def broadcast_channel(
 
     Returns
     -------
-    BroadcastSender, list of Receiver
-        Or of RecordReceiver. The receivers are those of a `channel`. Each end belongs to the process that first uses
-        it.
+    Sender, list of Receiver
+        Or RecordSender, list of RecordReceiver: those of a `channel`. `Sender.send` returns to how many receivers a
+        message goes, `Sender.receivers` the state of each. Each end belongs to the process that first uses it.
 
     Notes
     -----
@@ -190,9 +193,9 @@ def broadcast_channel(
     wait for it. A receiver that closes or dies is left behind at once. The memory has no name. Any thread may call.
     """
     kind = _dtype(dtype)
-    rings = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))
-    receiver = Receiver if kind is None else RecordReceiver
-    return BroadcastSender(rings), [receiver(rings.ring(i + 1), "receiver") for i in range(nreceivers)]
+    members = create_broadcast(nreceivers, capacity_nbytes, kind, when_slow, allows_pickle(allow_pickle))
+    sender, receiver = (Sender, Receiver) if kind is None else (RecordSender, RecordReceiver)
+    return sender(members[0], "sender"), [receiver(member, "receiver") for member in members]
 
 
 def _ends(memory: ChannelMemory) -> tuple[Any, Any]:

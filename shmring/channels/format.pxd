@@ -1,11 +1,7 @@
 # Codes in the headers of channel segments (channels/format.pyx).
 
-cdef enum:                         # sending into a full channel
+cdef enum:                         # what a sender does when a receiver leaves no room
     WAITS = 0
-    DROPS_NEWEST = 1
-    DROPS_OLDEST = 2
-
-cdef enum:                         # a receiver of a broadcast that leaves no room
-    SLOW_WAITS = 0
-    SLOW_DROPS_OLDEST = 1
-    SLOW_DISCONNECTS = 2
+    DROPS_NEWEST = 1               # this one and the next: the channel drops
+    DROPS_OLDEST = 2               # this one and the next: the receiver claims what it reads (ring/overwrite.pyx)
+    DISCONNECTS = 3

@@ -1,13 +1,10 @@
-"""Formats of channel segments: codes in their headers, and what they hold beside rings: a common waiter, shared slots,
-locks."""
+"""Formats of channel segments: codes in their headers, and what they hold beside rings: a common waiter, locks."""
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy, memset
 
-from shmring._c.layout cimport (SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_queue, shmring_ring,
-                                shmring_waiter)
-from shmring.ring.spsc cimport ring_format
+from shmring._c.layout cimport SHMRING_FALSE_SHARING, pthread_mutex_t, sem_t, shmring_queue, shmring_waiter
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -17,10 +14,11 @@ cdef extern from "channels/robust.h" nogil:
     int lock_init(pthread_mutex_t *lock)
     uint32_t lock_holder(const pthread_mutex_t *copy)
 
-WHEN_FULL = {"wait": WAITS, "drop_newest": DROPS_NEWEST, "drop_oldest": DROPS_OLDEST}
-WHEN_SLOW = {"wait": SLOW_WAITS, "drop_oldest": SLOW_DROPS_OLDEST, "disconnect": SLOW_DISCONNECTS}
+# What a sender does when there is no room: in a channel, and in a broadcast because a receiver is slow.
+POLICIES = {"wait": WAITS, "drop_newest": DROPS_NEWEST, "drop_oldest": DROPS_OLDEST, "disconnect": DISCONNECTS}
+WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
+WHEN_SLOW = ("wait", "drop_oldest", "disconnect")
 
-CONTROL_NBYTES = sizeof(shmring_ring)           # before the slots
 WAITER_NBYTES = SHMRING_FALSE_SHARING
 QUEUE_NBYTES = sizeof(shmring_queue)
 
@@ -40,21 +38,6 @@ def format_common_waiter(buffer):
     export_room(buffer, &view, sizeof(shmring_waiter))
     memset(view.buf, 0, sizeof(shmring_waiter))
     sem_init(&(<shmring_waiter *>view.buf).wake, 1, 0)
-    PyBuffer_Release(&view)
-
-
-def format_shared_slots(buffer, uint64_t count, uint64_t nslots, uint64_t slot_nbytes, bint drops):
-    """Make ``count`` + 1 rings, one after the other, and behind them slots that are the slots of each.
-
-    The sender writes through the first; each of the others has a receiver, which ``drops`` allows to overwrite.
-    """
-    cdef Py_buffer view
-    cdef uint64_t i, at
-    export_room(buffer, &view, (int(count) + 1) * sizeof(shmring_ring) + int(nslots) * slot_nbytes)
-    for i in range(count + 1):
-        at = i * sizeof(shmring_ring)
-        ring_format(<char *>view.buf + at, nslots, slot_nbytes, 0, drops and i > 0,
-                    (count + 1) * sizeof(shmring_ring) - at)
     PyBuffer_Release(&view)
 
 

@@ -12,15 +12,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, lock_holders
+from shmring.channels.format import QUEUE_NBYTES, lock_holders
 from shmring.channels.memory import LABEL_NBYTES, LABEL_OFFSET
-from shmring.channels.multi_ring import ring_offsets
+from shmring.channels.multi_ring import ring_heads
 from shmring.errors import ShmringError
 from shmring.memory.header import CHANNEL, HEADER_NBYTES, unpack
 from shmring.memory.names import inode_of
 from shmring.memory.open_files import OpenFile, open_files
 from shmring.memory.spelling import user_prefix
 from shmring.ring.inspect import RingLook, look
+from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES
 
 
 class ChannelLook(NamedTuple):
@@ -119,9 +120,11 @@ def _rings(file: OpenFile) -> list[tuple[str, bool, RingLook, Holders]]:
     if label and not label.startswith(user_prefix()):
         return []
     name = "".join(c if c.isprintable() else "?" for c in label or file.name)
-    end = min(header.nbytes, 1 << 62) - CONTROL_NBYTES
-    offsets = [offset for offset in ring_offsets(header) if offset <= end]
-    looks = [look(bytearray(copy)) for copy in file.read(*((offset, CONTROL_NBYTES) for offset in offsets))]
+    heads = [(offset, i, CONTROL_NBYTES + i * HEAD_NBYTES) for offset, i in ring_heads(header)]
+    end = min(header.nbytes, 1 << 62)
+    heads = [(offset, i, nbytes) for offset, i, nbytes in heads if offset + nbytes <= end]
+    copies = file.read(*((offset, nbytes) for offset, _, nbytes in heads))
+    looks = [look(bytearray(copy), i) for copy, (_, i, _) in zip(copies, heads, strict=True)]
     is_one = len(looks) == 1 and not header.params[2] & 0x7F
     holders = _holders(file, header.params[2]) if is_one else (None, None)
     return [(name if is_one else f"{name}, ring {i}", is_named, one, holders) for i, one in enumerate(looks)]

@@ -1,17 +1,16 @@
 """Queues with items that are reported done: the interface of ``multiprocessing.JoinableQueue``."""
 
-from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
-from shmring._c.atomics cimport add_u32, compare_swap_u64, full_fence, load_acquire_u64, load_relaxed_u32
-from shmring._c.layout cimport sem_t
+from shmring._c.atomics cimport compare_swap_u64, load_acquire_u64
+from shmring._c.layout cimport shmring_queue
 from shmring.channels.queue cimport Queue
-from shmring.channels.queue_ends cimport TICK_NS
-from shmring.sync.backoff cimport before_wake, sem_post, sleep_on
+from shmring.ring.blocking cimport drive, wake_at_once
+from shmring.sync.backoff cimport TICK, back_off, before_wake, end_wait, patience_t, sem_post, sleeper_t
+from shmring.sync.group cimport READY, UNREADY
 
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_getvalue(sem_t *sem, int *value)
+cdef enum:
+    LONGEST_SLEEP_NS = 20000000        # of join(): several processes may be in it, and the waiter word is one
 
 
 cdef class JoinableQueue(Queue):
@@ -26,7 +25,6 @@ cdef class JoinableQueue(Queue):
             More were reported done than were ever put.
         """
         cdef uint64_t done
-        cdef int value = 0
         self.require_made()
         while True:
             done = load_acquire_u64(&self.q.done)
@@ -34,26 +32,25 @@ cdef class JoinableQueue(Queue):
                 raise ValueError("task_done() called too many times")
             if compare_swap_u64(&self.q.done, done, done + 1):
                 break
-        # SYNC joined (meets: join).
         before_wake()
         if done + 1 >= load_acquire_u64(&self.ring.sent.messages):
-            sem_getvalue(&self.q.joined, &value)
-            while value < <int>load_relaxed_u32(&self.q.joiners):
-                sem_post(&self.q.joined)
-                value += 1
+            wake_at_once(&self.q.joining, &self.q.joined)
 
     def join(self):
         """Wait until all items that were ever put have been reported done."""
-        while not self.is_done():
-            add_u32(&self.q.joiners, 1)
-            # SYNC joined (meets: task_done).
-            full_fence()
-            if not self.is_done():
-                with nogil:
-                    sleep_on(&self.q.joined, TICK_NS)
-            add_u32(&self.q.joiners, <uint32_t>-1)
-            PyErr_CheckSignals()
-
-    cdef bint is_done(self) except -1:
+        cdef bint is_busy = False
         self.require_made()
-        return load_acquire_u64(&self.q.done) >= load_acquire_u64(&self.ring.sent.messages)
+        drive(await_done, self, NULL, -1, &is_busy)
+
+
+cdef int await_done(object queue, void *what, patience_t *patience) noexcept nogil:
+    """A step of `join` (ring/blocking.pxd)."""
+    cdef shmring_queue *q = (<JoinableQueue>queue).q
+    cdef sleeper_t sleeper = sleeper_t(word=&q.joining, what=1, wake=&q.joined, next=NULL, spin_ns=0, yields=0,
+                                       tick_ns=LONGEST_SLEEP_NS)
+    while load_acquire_u64(&q.done) < load_acquire_u64(&(<JoinableQueue>queue).ring.sent.messages):
+        if back_off(patience, &sleeper) == TICK:
+            return UNREADY
+    end_wait(patience, &sleeper)
+    sem_post(&q.joined)                # for the next process in join(), if there is one
+    return READY

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shmring.arrays import dtype_codec
-from shmring.channels.format import WHEN_FULL
+from shmring.channels.format import POLICIES
 from shmring.config import configure
 from shmring.errors import SegmentError
 from shmring.memory import segment
@@ -27,7 +27,7 @@ from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import CHANNEL, Segment
 from shmring.memory.unnamed import create_unnamed as create_unnamed_segment
 from shmring.placement.cpus import processor_quota
-from shmring.ring.spsc import format_ring, ring_nbytes
+from shmring.ring.spsc import CONTROL_NBYTES, HEAD_NBYTES, format_ring
 
 # In a channel of records their description follows the header in its page.
 _TEXT_OFFSET = 1024
@@ -57,7 +57,7 @@ class ChannelMemory:
     dtype : numpy.dtype or None
         Of its records; None: messages of any kind.
     when_full : str
-        One of `WHEN_FULL`.
+        One of `POLICIES`.
     allow_pickle : bool
         Whether the ends that use this object send objects, or unpickle those that they receive: the process that made
         the channel must allow it, and this process by its own argument or setting.
@@ -66,6 +66,8 @@ class ChannelMemory:
     """
 
     ring_offset = HEADER_NBYTES
+    number = 0  # of the receiver, in a broadcast
+    is_broadcast = False
     common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
@@ -76,9 +78,9 @@ class ChannelMemory:
         flags, text_nbytes, _, _ = memory.header.params
         text = bytes(memoryview(self.mapping)[_TEXT_OFFSET : _TEXT_OFFSET + min(text_nbytes, _TEXT_NBYTES)])
         self.dtype = dtype_codec.dtype_of(text) if text else None
-        if flags & 0xFF >= len(WHEN_FULL):
+        if flags & 0xFF >= len(POLICIES):
             raise SegmentError(f"{self.title} is corrupted: its header has flags {flags:#x}")
-        self.when_full = list(WHEN_FULL)[flags & 0xFF]
+        self.when_full = list(POLICIES)[flags & 0xFF]
         config = configure()
         self.allow_pickle = bool(flags >> 8 & 1) and (config.allow_pickle if allow_pickle is None else allow_pickle)
         self.spin_ns = config.spin_ns(2, min(os.cpu_count() or 1, processor_quota() or float("inf")))
@@ -156,14 +158,21 @@ class RingPlan(NamedTuple):
 
     nslots: int
     slot_nbytes: int
-    flags: int
+    when_full: str
+    allow_pickle: bool
     text: bytes
     """The description of its records."""
+    nheads: int = 1
 
-    def reserve(self, name: str | None, ring_nbytes: int, params: tuple = ()) -> Segment:
-        """A segment for it, not announced yet; ``params`` describe several rings (channels/multi_ring.py)."""
-        nbytes = HEADER_NBYTES + ring_nbytes
-        params = (self.flags, len(self.text), *params)
+    @property
+    def nbytes(self) -> int:
+        return CONTROL_NBYTES + (self.nheads - 1) * HEAD_NBYTES + self.nslots * self.slot_nbytes
+
+    def reserve(self, name: str | None, nbytes: int, params: tuple = ()) -> Segment:
+        """A segment of so many bytes behind its header page, not announced yet; ``params`` describe several rings
+        (channels/multi_ring.py)."""
+        nbytes += HEADER_NBYTES
+        params = (POLICIES[self.when_full] | self.allow_pickle << 8, len(self.text), *params)
         if name is not None:
             memory = segment.create(name, nbytes, kind=CHANNEL, params=params)
         else:
@@ -173,6 +182,12 @@ class RingPlan(NamedTuple):
         _write(memory, _TEXT_OFFSET, self.text)
         return memory
 
+    def format(self, memory: Segment, offset: int = HEADER_NBYTES) -> None:
+        """Make the ring at an offset of its segment."""
+        drops = self.when_full in ("drop_oldest", "disconnect")
+        with memoryview(memory.mapping) as view, view[offset:] as rest:
+            format_ring(rest, self.nslots, self.slot_nbytes, drops=drops, nheads=self.nheads)
+
 
 def _write(memory: Segment, offset: int, text: bytes) -> None:
     with memoryview(memory.mapping) as page:
@@ -181,8 +196,6 @@ def _write(memory: Segment, offset: int, text: bytes) -> None:
 
 def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, allow_pickle: bool) -> RingPlan:
     """Check the arguments of a ring; raises `TypeError` and `ValueError`."""
-    if when_full not in WHEN_FULL:
-        raise ValueError(f"when_full={when_full!r}: must be one of {', '.join(WHEN_FULL)}")
     if dtype is not None and dtype.subdtype is not None:
         raise TypeError(f"dtype={dtype}: records cannot be sub-arrays; a structured dtype can have one as a field")
     text = b"" if dtype is None else dtype_codec.describe(dtype)
@@ -196,13 +209,18 @@ def checked_ring(capacity_nbytes: int, dtype: np.dtype | None, when_full: str, a
     if not _LEAST_NBYTES <= capacity_nbytes <= _MOST_NBYTES:
         raise ValueError(f"capacity_nbytes={capacity_nbytes}: must be from {_LEAST_NBYTES} to {_MOST_NBYTES}")
     nslots = 1 << max(0, -(-capacity_nbytes // slot_nbytes) - 1).bit_length()
-    return RingPlan(nslots, slot_nbytes, WHEN_FULL[when_full] | allow_pickle << 8, text)
+    return RingPlan(nslots, slot_nbytes, when_full, allow_pickle, text)
+
+
+def require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse an argument that is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(choices)}")
 
 
 def _create(name, capacity_nbytes, dtype, when_full, allow_pickle) -> Segment:
     ring = checked_ring(capacity_nbytes, dtype, when_full, allow_pickle)
-    memory = ring.reserve(name, ring_nbytes(ring.nslots, ring.slot_nbytes))
-    with memoryview(memory.mapping) as view, view[HEADER_NBYTES:] as rest:
-        format_ring(rest, ring.nslots, ring.slot_nbytes, drops=when_full == "drop_oldest")
+    memory = ring.reserve(name, ring.nbytes)
+    ring.format(memory)
     memory.announce()
     return memory

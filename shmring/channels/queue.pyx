@@ -1,8 +1,15 @@
-"""Queues: the interface of ``multiprocessing.Queue`` over a ring whose ends go from process to process.
+"""Queues: the interface of ``multiprocessing.Queue``, over a ring whose ends go from process to process.
+
+A ring has one producer and one consumer at a time. Its counters always stand between two frames, so another process
+can continue where the last one stopped, or died. The holder of a robust lock owns an end: when the holder dies, the
+kernel passes the lock on. An item longer than the ring streams through it; a consumer that has its beginning waits for
+the rest. An item that its producer gave up, or did not live to complete, is retracted by the next producer, or, if a
+consumer has its beginning already, cut.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 import os
@@ -10,28 +17,52 @@ import queue
 import sys
 import weakref
 
-from shmring._c.atomics cimport compare_swap_u64, load_acquire_u64, load_relaxed_u64, store_release_u64
+from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.faults cimport fault_point
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.channels.message_codec cimport encode, encode_pickled, message_t, pickle_object, unpickle_content
-from shmring.channels.message_reader cimport take_bytes
-from shmring.channels.message_writer cimport put_bytes
-from shmring.channels.queue_ends cimport GLANCE_NS, PUTTING, NO_ITEM, VOID, QueueEnds, is_holder, tick_until
+from shmring.channels.receiver cimport take_bytes
+from shmring.channels.sender cimport put_bytes
 from shmring.ring.blocking cimport LATE
 from shmring.sync.backoff cimport deadline_of, left_until
 
-from shmring.objects.codec import Dumped
-from shmring.channels.message_reader import PickledContent
 from shmring.channels.queue_memory import create_queue
+from shmring.channels.receiver import PickledContent
+from shmring.errors import ClosedError
+from shmring.objects.codec import Dumped
 
 cnp.import_array()
+
+cdef extern from "channels/robust.h" nogil:
+    const int LOCK_LATE
+    int lock_try(pthread_mutex_t *lock)
+    int lock_within(pthread_mutex_t *lock, int64_t ns)
+    void lock_release(pthread_mutex_t *lock)
+
+cdef extern from "Python.h" nogil:
+    unsigned long PyThread_get_thread_ident()
+
+cdef enum:
+    TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
+    GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
 
 cdef object queues = weakref.WeakSet()      # of this process
 
 
+# How long to wait before the next look at signals, and at the liveness of the other side; 0: time is over.
+cdef inline int64_t tick_until(int64_t deadline_ns, int64_t timeout_ns) noexcept nogil:
+    cdef int64_t left = left_until(deadline_ns, timeout_ns)
+    return TICK_NS if left < 0 else min(<int64_t>TICK_NS, left)
+
+
+cdef inline bint is_holder(const uint64_t *holder) noexcept nogil:
+    """Whether it is the calling thread, which alone stores its number."""
+    return load_relaxed_u64(holder) == PyThread_get_thread_ident()
+
+
 @cython.no_gc
-cdef class Queue(QueueEnds):
+cdef class Queue:
     """A queue between processes, to be used like `multiprocessing.Queue`: any number may put, and any number get.
 
     Parameters
@@ -39,7 +70,7 @@ cdef class Queue(QueueEnds):
     maxsize : int, default 0
         How many items may be in it; 0 or less: as many as there is room for.
     capacity_nbytes : int, default 8 MiB
-        Memory for what is in it, reserved at once. An item may be longer.
+        Memory for what is in it, reserved at once. An item may be longer: it streams through it.
     allow_pickle : bool, optional
         Whether it carries what must be pickled; unpickling runs code that the producer chose. By default the setting of
         the same name, in each process.
@@ -77,6 +108,112 @@ cdef class Queue(QueueEnds):
         self.require_made()
         return _adopted, (type(self), self.memory)
 
+    cdef int use(self, memory) except -1:
+        self.memory = memory
+        self.mapping = memory.mapping
+        self.maxsize = memory.maxsize or <uint64_t>1 << 63
+        self.make_ends()
+        self.ring = <shmring_ring *>(self.mapping.address + <size_t>memory.ring_offset)
+        self.q = <shmring_queue *>(self.mapping.address + <size_t>memory.queue_offset)
+        return 0
+
+    cdef int require_made(self) except -1:
+        if self.q == NULL:
+            raise ClosedError(f"this {type(self).__name__} was not made: its __init__ has not run, or has failed")
+        return 0
+
+    cdef int make_ends(self) except -1:
+        """The ends of this process, not used yet."""
+        self.sending_thread = self.receiving_thread = 0
+        self.sender = Sender(self.memory, "sender")
+        self.make_receiver()
+        return 0
+
+    cdef int make_receiver(self) except -1:
+        self.receiver = Receiver(self.memory, "receiver")
+        self.receiver.leaves_pickled = True
+        return 0
+
+    # ---- owning an end ----
+
+    cdef bint lock(self, pthread_mutex_t *lock, uint64_t *holder, int64_t timeout_ns) except -1:
+        """False if time ran out. Its holder owns that end: no other process, and no other thread, uses it."""
+        cdef int64_t deadline_ns, left
+        cdef int outcome
+        self.require_made()
+        if self.is_closed:
+            raise ClosedError("this queue is closed")
+        if is_holder(holder):
+            raise RuntimeError("this thread is in the middle of the same call of this queue: a signal handler or "
+                               "finalizer cannot repeat it")
+        outcome = lock_try(lock)
+        if outcome == LOCK_LATE and timeout_ns != 0:
+            deadline_ns = deadline_of(timeout_ns)
+            while outcome == LOCK_LATE:
+                left = tick_until(deadline_ns, timeout_ns)
+                if left <= 0:
+                    break
+                with nogil:
+                    outcome = lock_within(lock, left)
+                if outcome == LOCK_LATE:
+                    PyErr_CheckSignals()
+        if outcome < 0:
+            raise OSError(-outcome, f"cannot lock this queue: {os.strerror(-outcome)}")
+        if outcome == LOCK_LATE:
+            return False
+        store_relaxed_u64(holder, PyThread_get_thread_ident())
+        return True
+
+    cdef void unlock(self, pthread_mutex_t *lock, uint64_t *holder) noexcept:
+        store_relaxed_u64(holder, 0)
+        lock_release(lock)
+
+    cdef int have_sender(self) except -1:
+        if not self.sender.is_taken:
+            self.sender.prepare()
+        self.sender.resume(load_relaxed_u64(&self.q.is_putting) and not self.retract())
+        return 0
+
+    cdef bint retract(self) noexcept:
+        """Retract an item that was given up, or that its producer did not live to complete. False: another process is
+        getting, and must be given a CUT."""
+        cdef uint64_t head
+        cdef int outcome = lock_within(&self.q.receiving, GLANCE_NS)
+        if outcome == LOCK_LATE or outcome < 0:
+            return False
+        # With both locks held, no other process uses the counters.
+        head = load_relaxed_u64(&self.ring.heads[0].head)
+        if <int64_t>(self.q.began - head) >= 0:
+            store_release_u64(&self.ring.tail, self.q.began)
+            fault_point("retract")
+            store_release_u64(&self.ring.sent.messages, self.q.sent)
+        else:                          # its beginning was received, and nothing follows it
+            store_release_u64(&self.ring.heads[0].head, load_relaxed_u64(&self.ring.tail))
+            self.settle()
+        store_release_u64(&self.q.is_putting, 0)
+        lock_release(&self.q.receiving)
+        return True
+
+    cdef void settle(self) noexcept nogil:
+        """Both locks held, the ring empty: a process that died may not have counted its last item."""
+        store_release_u64(&self.ring.sent.messages, load_relaxed_u64(&self.ring.heads[0].received.messages))
+
+    cdef int have_receiver(self) except -1:
+        if not self.receiver.is_taken:
+            self.receiver.prepare()
+        self.receiver.resume()
+        return 0
+
+    cdef bint is_given_up(self) except -1:
+        """Whether no process is in the middle of an item: it would have the lock."""
+        cdef int outcome = lock_try(&self.q.sending)
+        if outcome == LOCK_LATE or outcome < 0:
+            return False
+        if load_relaxed_u64(&self.ring.tail) == load_relaxed_u64(&self.ring.heads[0].head):
+            self.settle()
+        lock_release(&self.q.sending)
+        return True
+
     # ---- putting ----
 
     def put(self, obj, block=True, timeout=None):
@@ -95,6 +232,8 @@ cdef class Queue(QueueEnds):
         ------
         queue.Full
             No room in time. Nothing was put.
+        ValueError
+            It is longer than half the capacity, and there is no time to wait. Nothing was put.
         ObjectError
             It does not pickle. Nothing was put.
         ClosedError
@@ -115,19 +254,15 @@ cdef class Queue(QueueEnds):
             self.await_place(timeout_ns, deadline_ns)
             fault_point("putting")
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
+            self.q.began = load_relaxed_u64(&self.ring.tail)
+            store_release_u64(&self.q.is_putting, 1)
             is_begun = True
-            while True:
-                self.q.began = load_relaxed_u64(&self.ring.tail)
-                store_release_u64(&self.q.item_state, PUTTING)
-                self.put_content(content, timeout_ns, deadline_ns)
-                fault_point("put")
-                if compare_swap_u64(&self.q.item_state, PUTTING, NO_ITEM) or self.complete(timeout_ns, deadline_ns):
-                    return
-                store_release_u64(&self.ring.sent.messages, self.q.sent)
+            self.put_content(content, timeout_ns, deadline_ns)
+            fault_point("put")
+            store_release_u64(&self.q.is_putting, 0)
         except BaseException:
             if is_begun:
-                store_release_u64(&self.ring.sent.messages, self.q.sent)
-                store_release_u64(&self.q.item_state, VOID)
+                self.retract()         # else the next producer does
             raise
         finally:
             self.unlock(&self.q.sending, &self.sending_thread)
@@ -138,6 +273,9 @@ cdef class Queue(QueueEnds):
         if PyBytes_CheckExact(content) and put_bytes(self.sender, content):
             return 0
         _keeper = encode_pickled(content, &m) if isinstance(content, Dumped) else encode(content, &m)
+        if timeout_ns == 0 and m.load.nbytes > self.sender.longest:
+            raise ValueError(f"an item of {m.load.nbytes} bytes cannot be put without waiting: at most "
+                             f"{self.sender.longest} bytes, half of the capacity, can")
         left = left_until(deadline_ns, timeout_ns)
         # A timeout that is over is not passed on as 0, with which no message is streamed.
         if self.sender.send_message(&m, max(left, <int64_t>1) if timeout_ns > 0 else left) == LATE:
@@ -148,10 +286,11 @@ cdef class Queue(QueueEnds):
         """Wait until fewer items than `maxsize` are in it."""
         cdef uint64_t received
         while True:
-            received = load_acquire_u64(&self.ring.received.messages)
+            received = load_acquire_u64(&self.ring.heads[0].received.messages)
             if self.count() < self.maxsize:
                 return 0
-            if self.sender.wait_for(&self.ring.received.messages, received + 1, load_relaxed_u64(&self.ring.head),
+            if self.sender.wait_for(&self.ring.heads[0].received.messages, received + 1,
+                                    load_relaxed_u64(&self.ring.heads[0].head),
                                     left_until(deadline_ns, timeout_ns)) == LATE:
                 raise queue.Full
 
@@ -175,7 +314,8 @@ cdef class Queue(QueueEnds):
         block : bool, default True
             Whether to wait for one.
         timeout : float, optional
-            Seconds to wait for one to come; None for ever.
+            Seconds to wait for one to come; None for ever. An item that has begun to come is waited for, as long as its
+            producer goes on.
 
         Returns
         -------
@@ -194,8 +334,10 @@ cdef class Queue(QueueEnds):
         cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
         cdef int64_t deadline_ns
         self.require_made()
-        if is_holder(&self.sending_thread):
-            timeout_ns = 0                         # a handler in the middle of put(): no producer can go on
+        if is_holder(&self.sending_thread):        # a handler in the middle of put(): no producer can go on
+            timeout_ns = 0
+            if self.count() == 0:
+                raise queue.Empty
         deadline_ns = deadline_of(timeout_ns)
         if not self.lock(&self.q.receiving, &self.receiving_thread, timeout_ns or (GLANCE_NS if self.count() else 0)):
             raise queue.Empty
@@ -204,9 +346,6 @@ cdef class Queue(QueueEnds):
             fault_point("getting")
             item = self.next_item(timeout_ns, deadline_ns)
             fault_point("got")
-        except BaseException:
-            self.hold_item()
-            raise
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
         if isinstance(item, PickledContent):
@@ -215,33 +354,30 @@ cdef class Queue(QueueEnds):
 
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns):
         cdef uint64_t head
-        cdef int64_t left
         cdef bint found = False
-        while self.receiver.kept is None:
-            head = load_relaxed_u64(&self.ring.head)
-            if self.ring.sent.messages != self.ring.received.messages and load_acquire_u64(&self.ring.tail) == head:
-                self.is_no_producer()        # one is about to put, or died
-            if self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
-                                      left_until(deadline_ns, timeout_ns)) == LATE:
-                raise queue.Empty
-            item = take_bytes(self.receiver)
-            if item is not None:
-                return item
-            item = self.receiver.next_message(0, &found)
-            # A part of an item has come, and the rest will, unless it is given up.
-            while not found and self.receiver.target is not None:
-                left = tick_until(deadline_ns, timeout_ns)
-                if left == 0 and self.hold_item():
+        while True:
+            head = load_relaxed_u64(&self.ring.heads[0].head)
+            if self.receiver.target is None and self.receiver.kept is None:
+                if (self.ring.sent.messages != self.ring.heads[0].received.messages
+                        and load_acquire_u64(&self.ring.tail) == head):
+                    self.is_given_up()       # a producer is about to put, or died before it had counted its item
+                if self.receiver.wait_for(&self.ring.tail, head + 1, head + 1,
+                                          left_until(deadline_ns, timeout_ns)) == LATE:
                     raise queue.Empty
-                item = self.receiver.next_message(left, &found)
-                if not found and self.is_no_producer():
+                item = take_bytes(self.receiver)
+                if item is not None:
+                    return item
+            # A part of an item has come, and the rest will, unless it is given up.
+            item = self.receiver.next_message(0, &found)
+            while not found and self.receiver.target is not None:
+                item = self.receiver.next_message(TICK_NS, &found)
+                if not found and self.is_given_up():
                     item = self.receiver.next_message(0, &found)      # the rest may have come before it left
-                    if not found and self.receiver.target is not None:
+                    if not found:
                         self.make_receiver()
                         self.have_receiver()
             if found:
                 return item
-        return self.receiver.next_message(0, &found)
 
     def get_nowait(self):
         """Get the next item if there is one. Raises as `get`.
@@ -269,6 +405,16 @@ cdef class Queue(QueueEnds):
     def full(self):
         """Whether there are `maxsize` items in it; a moment later there may be fewer."""
         return self.count() >= self.maxsize
+
+    cdef uint64_t count(self) except? 0:
+        self.require_made()
+        # The receiver's count first: there are never fewer than none.
+        cdef uint64_t received = load_acquire_u64(&self.ring.heads[0].received.messages)
+        cdef uint64_t sent = load_acquire_u64(&self.ring.sent.messages)
+        # A process that was killed may not have counted its last item; but an empty ring has nothing in it.
+        if load_acquire_u64(&self.ring.tail) == load_acquire_u64(&self.ring.heads[0].head):
+            return 0
+        return max(<int64_t>0, <int64_t>(sent - received))
 
     # ---- leaving ----
 

@@ -1,16 +1,16 @@
 """The memory of a queue: a ring, and behind it the locks that own its ends.
 
-    [header page][ring and its slots][shmring_queue]
+[header page][ring and its slots][shmring_queue]
 """
 
 from __future__ import annotations
 
-from shmring.channels.format import CONTROL_NBYTES, QUEUE_NBYTES, format_queue
+from shmring.channels.format import QUEUE_NBYTES, format_queue
 from shmring.channels.memory import ChannelMemory, allows_pickle, checked_ring
 from shmring.errors import SegmentError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import Segment
-from shmring.ring.spsc import format_ring
+from shmring.ring.spsc import CONTROL_NBYTES
 
 _ALIGNMENT = 128
 
@@ -46,13 +46,10 @@ def create_queue(capacity_nbytes: int, maxsize: int, allow_pickle: bool | None =
     """Fresh memory for a queue."""
     allow_pickle = allows_pickle(allow_pickle)
     ring = checked_ring(capacity_nbytes, None, "wait", allow_pickle)
-    ring_nbytes = -(-(CONTROL_NBYTES + ring.nslots * ring.slot_nbytes) // _ALIGNMENT) * _ALIGNMENT
-    params = (HEADER_NBYTES + ring_nbytes, maxsize)
-    memory = ring.reserve(None, ring_nbytes + QUEUE_NBYTES, params)
-    with memoryview(memory.mapping) as view:
-        with view[HEADER_NBYTES:] as rest:
-            format_ring(rest, ring.nslots, ring.slot_nbytes)
-        with view[HEADER_NBYTES + ring_nbytes :] as rest:
-            format_queue(rest)
+    ring_nbytes = -(-ring.nbytes // _ALIGNMENT) * _ALIGNMENT
+    memory = ring.reserve(None, ring_nbytes + QUEUE_NBYTES, (HEADER_NBYTES + ring_nbytes, maxsize))
+    ring.format(memory)
+    with memoryview(memory.mapping) as view, view[HEADER_NBYTES + ring_nbytes :] as rest:
+        format_queue(rest)
     memory.announce()
     return QueueMemory(memory, allow_pickle)

@@ -11,13 +11,12 @@ from shmring._c.atomics cimport store_relaxed_u64
 from shmring.base.timeouts cimport checked_count, checked_part, int_or_none, timeout_to_ns
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.lease cimport make_lease
-from shmring.channels.endpoint cimport deadline_of, left_until
 from shmring.channels.ring_ends cimport RingReceiver
-from shmring.channels.format cimport DROPS_OLDEST
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
 from shmring.ring.blocking cimport GONE, LATE, wake_peer
 from shmring.ring.overwrite cimport claim_next
 from shmring.ring.spsc cimport ring_peek, ring_ready, ring_release, ring_try_pop
+from shmring.sync.backoff cimport deadline_of, left_until
 
 from shmring.channels import aio
 
@@ -27,7 +26,7 @@ cnp.import_array()
 @cython.final
 @cython.no_gc
 cdef class RecordReceiver(RingReceiver):
-    """The receiving end of a channel of records; made by `shmring.channel` and `shmring.open_channel` with a ``dtype``.
+    """The receiving end of a channel of records; made by the calls for channels, with a ``dtype``.
 
     Iterating over it gives one record after the other and ends when the sender has closed; `recv_many` returns all
     that are there as one array. Belongs to the process that uses it first, and to one thread at a time.
@@ -160,7 +159,7 @@ cdef class RecordReceiver(RingReceiver):
         cdef int64_t found
         cdef uint64_t n = self.await_records(checked_count(count, INT64_MAX), timeout_to_ns(timeout))
         cdef const char *address = ring_peek(&self.c, n, &found)
-        self.lease = make_lease(self.mapping, <char *>address, self.channel.dtype, (found,), True)
+        self.lease = make_lease(self.memory, <char *>address, self.channel.dtype, (found,), True)
         return self.lease
 
     @cython.critical_section
@@ -188,8 +187,8 @@ cdef class RecordReceiver(RingReceiver):
         self.announce(n)
 
     cdef bint has_next(self) except -1:
-        cdef int64_t ready = claim_next(&self.c) if self.drops == DROPS_OLDEST else ring_ready(&self.c, 1)
-        self.give_up_claim()
+        cdef int64_t ready = claim_next(&self.c) if self.claims else ring_ready(&self.c, 1)
+        self.drop_claim()
         if ready < 0:
             raise self.corrupt()
         return ready > 0
@@ -201,7 +200,7 @@ cdef class RecordReceiver(RingReceiver):
         self.require_idle()
         most = min(most, self.c.capacity)
         while True:
-            ready = claim_next(&self.c) if self.drops == DROPS_OLDEST else ring_ready(&self.c, most)
+            ready = claim_next(&self.c) if self.claims else ring_ready(&self.c, most)
             if ready < 0:
                 raise self.corrupt()
             if ready:
@@ -226,7 +225,7 @@ cdef class RecordReceiver(RingReceiver):
         return 0
 
     cdef inline void announce(self, uint64_t count) noexcept nogil:
-        store_relaxed_u64(&self.ring.received.messages, self.ring.received.messages + count)
+        store_relaxed_u64(&self.c.own.received.messages, self.c.own.received.messages + count)
         wake_peer(&self.watch, self.c.head)
 
     @property

@@ -3,8 +3,6 @@
 cimport cython
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 
-import queue
-
 import numpy as np
 
 from shmring._c.atomics cimport store_relaxed_u64
@@ -12,13 +10,12 @@ from shmring.base.timeouts cimport checked_count, checked_part, int_or_none, tim
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.array_view cimport check_no_mask
 from shmring.arrays.lease cimport make_lease
-from shmring.channels.endpoint cimport DROPPED, deadline_of, is_gone, left_until
-from shmring.channels.ring_ends cimport RingSender
+from shmring.channels.ring_ends cimport DROPPED, RingSender, ring_is_gone
 from shmring.channels.format cimport DROPS_OLDEST, WAITS
 from shmring.channels.message_codec cimport LONG_COPY_NBYTES
-from shmring.ring.blocking cimport GONE, LATE, wake_peer
-from shmring.ring.overwrite cimport overwrite_slots
-from shmring.ring.spsc cimport ring_commit, ring_free, ring_reserve, ring_try_push
+from shmring.ring.blocking cimport LATE, wake_peer
+from shmring.ring.spsc cimport ring_commit, ring_reserve, ring_try_push
+from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
 
 from shmring.channels import aio
@@ -51,7 +48,7 @@ cdef object one_record(object record, object dtype):
 @cython.final
 @cython.no_gc
 cdef class RecordSender(RingSender):
-    """The sending end of a channel of records; made by `shmring.channel` and `shmring.open_channel` with a ``dtype``.
+    """The sending end of a channel of records; made by the calls for channels, with a ``dtype``.
 
     Records go as they lie in memory, without headers: one call and one announcement move thousands. Belongs to the
     process that uses it first, and to one thread at a time.
@@ -71,7 +68,8 @@ cdef class RecordSender(RingSender):
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this record did not.
+            True; False if the channel drops what does not fit, and this record did not. In a broadcast an int: to how
+            many receivers.
 
         Raises
         ------
@@ -84,9 +82,9 @@ cdef class RecordSender(RingSender):
         """
         self.require_idle()
         sent = self.send_many(one_record(record, self.channel.dtype), timeout)
-        if not sent and not self.drops:
-            raise queue.Full
-        return sent == 1
+        if not sent and (self.policy == WAITS or self.is_broadcast):
+            raise self.full()
+        return self.reached() if sent else False
 
     @cython.critical_section
     def try_send(self, record):
@@ -132,23 +130,28 @@ cdef class RecordSender(RingSender):
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns, pushed
         cdef uint64_t done = 0, count
         cdef const char *source
+        cdef int outcome
         self.require_idle()
         array = records_of(records, self.channel.dtype)
         self.require_idle()              # again: making the array may have run Python code, which used this end
         count = cnp.PyArray_SIZE(array)
         source = <const char *>cnp.PyArray_DATA(array)
-        if is_gone(self.watch.other):
-            raise self.peer_lost()
-        if self.drops:
-            return self.push_or_drop(source, count)
+        self.require_receiver()
+        if self.policy == DROPS_OLDEST and count > self.p.capacity:     # older than what they would make room for
+            self.ring.sent.dropped += count - self.p.capacity
+            source += (count - self.p.capacity) * self.p.slot_nbytes
+            count = self.p.capacity
         deadline_ns = deadline_of(timeout_ns)
         while True:
             pushed = self.push(source + done * self.p.slot_nbytes, count - done)
             done += pushed
             if done == count:
                 return done
-            if self.wait_for_room(min(count - done, max(self.p.capacity // 4, <uint64_t>1)),
-                                  left_until(deadline_ns, timeout_ns)) == LATE:
+            outcome = self.await_room(count - done, left_until(deadline_ns, timeout_ns))
+            if outcome == LATE:
+                return done
+            if outcome == DROPPED:         # with the one that is counted already
+                self.ring.sent.dropped += count - done - 1
                 return done
 
     async def send_async(self, records):
@@ -166,14 +169,14 @@ cdef class RecordSender(RingSender):
         """
         array = records_of(records, self.channel.dtype)
         done = self.send_many(array, 0)
-        while done < array.size and self.drops == WAITS:
+        while done < array.size and self.policy == WAITS:
             await aio.readable(self)
             done += self.send_many(array.reshape(-1)[done:], 0)
         return done
 
     cdef int64_t push(self, const char *source, uint64_t count) except -1:
         cdef int64_t pushed
-        if count * self.p.slot_nbytes < LONG_COPY_NBYTES:
+        if count * self.p.slot_nbytes < LONG_COPY_NBYTES or self.policy != WAITS:
             pushed = ring_try_push(&self.p, source, count)
         else:
             self.is_busy = True
@@ -190,37 +193,15 @@ cdef class RecordSender(RingSender):
 
     cdef inline void announce(self, uint64_t count) noexcept nogil:
         store_relaxed_u64(&self.ring.sent.messages, self.ring.sent.messages + count)
-        wake_peer(&self.watch, self.p.tail)
+        if self.p.nheads == 1:
+            wake_peer(&self.watch, self.p.tail)
+        else:
+            self.wake_receivers()
 
-    cdef int wait_for_room(self, uint64_t nslots, int64_t timeout_ns) except -1:
-        """READY: one slot is free, ``nslots`` if it had to sleep; or LATE."""
-        cdef uint64_t room_at = self.p.tail + 1 - self.p.capacity
-        if ring_free(&self.p, 1) > 0:
-            return READY
-        cdef int outcome = self.wait_for(&self.ring.head, room_at, room_at + nslots - 1, timeout_ns)
-        if outcome == GONE:
-            raise self.peer_lost()
-        return outcome
-
-    cdef object push_or_drop(self, const char *source, uint64_t count):
-        cdef uint64_t skipped = 0
-        cdef int64_t pushed
-        if self.drops == DROPS_OLDEST:
-            skipped = max(count, self.p.capacity) - self.p.capacity      # older than what they would make room for
-            if overwrite_slots(&self.p, count - skipped, &self.ring.sent.overwritten) < 0:
-                raise self.corrupt()
-            source += skipped * self.p.slot_nbytes
-        pushed = ring_try_push(&self.p, source, self.clip(count - skipped))
-        if pushed < 0:
-            raise self.corrupt()
-        self.announce(pushed)
-        self.ring.sent.dropped += count - pushed
-        return pushed
-
-    cdef inline uint64_t clip(self, uint64_t count) noexcept:
-        """How many may be asked for: a producer that moves head must not look for more than it made room for."""
-        cdef uint64_t known = self.p.capacity - (self.p.tail - self.p.cached_head)
-        return min(count, known) if self.drops == DROPS_OLDEST else count
+    cdef int await_room(self, uint64_t count, int64_t timeout_ns) except -1:
+        """As `make_room`. A sender that waits goes on with one slot, and is woken when more are free."""
+        cdef uint64_t most = min(count, max(self.p.capacity // 4, <uint64_t>1))
+        return self.make_room(most if self.policy >= DROPS_OLDEST else 1, most, timeout_ns)
 
     @cython.critical_section
     def reserve(self, count=1, timeout=None):
@@ -247,36 +228,35 @@ cdef class RecordSender(RingSender):
             ``count`` is not positive; or another lease is open.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
-        cdef int outcome
-        while True:
-            outcome = self.try_reserve(count)
-            if outcome == READY:
-                return self.lease
-            if outcome == DROPPED or self.wait_for_room(1, left_until(deadline_ns, timeout_ns)) == LATE:
-                raise queue.Full
+        cdef uint64_t most = checked_count(count, INT64_MAX)
+        while not self.try_reserve(most):
+            if self.make_room(1, 1, left_until(deadline_ns, timeout_ns)) != READY:
+                raise self.full()
+        return self.lease
 
-    cdef int try_reserve(self, object count) except -1:
-        """READY: there is a lease; LATE: one slot must be free first; or DROPPED."""
+    cdef bint try_reserve(self, uint64_t most) except -1:
+        """Whether there is a lease; else a slot must be free first."""
         cdef int64_t found = 0
         cdef char *address
-        cdef uint64_t most = checked_count(count, INT64_MAX)
         self.require_idle()
-        most = min(most, self.p.capacity)
-        if is_gone(self.watch.other):
-            raise self.peer_lost()
-        if self.drops == DROPS_OLDEST:
-            if overwrite_slots(&self.p, most, &self.ring.sent.overwritten) < 0:
-                raise self.corrupt()
-        address = ring_reserve(&self.p, self.clip(most), &found)
+        self.require_receiver()
+        if self.policy >= DROPS_OLDEST:
+            self.overwrite_for(min(most, self.p.capacity))
+        address = ring_reserve(&self.p, min(most, self.p.capacity), &found)
         if found < 0:
             raise self.corrupt()
         if address == NULL:
-            if self.drops == WAITS:
-                return LATE
-            self.ring.sent.dropped += 1
-            return DROPPED
-        self.lease = make_lease(self.mapping, address, self.channel.dtype, (found,), False)
-        return READY
+            return False
+        self.lease = make_lease(self.memory, address, self.channel.dtype, (found,), False)
+        return True
+
+    cdef int overwrite_for(self, uint64_t count) except -1:
+        """Overwrite as much as is needed and possible for so many records."""
+        cdef uint64_t i
+        for i in range(self.p.nheads):
+            if not ring_is_gone(&self.ring.heads[i].consumer):
+                self.overwrite_at(i, count)
+        return 0
 
     @cython.critical_section
     def commit(self, count=None):
@@ -286,6 +266,11 @@ cdef class RecordSender(RingSender):
         ----------
         count : int, optional
             Only the first so many records; the others are given up.
+
+        Returns
+        -------
+        bool
+            As of `send`.
 
         Raises
         ------
@@ -301,6 +286,7 @@ cdef class RecordSender(RingSender):
         self.end_lease()
         ring_commit(&self.p, n)
         self.announce(n)
+        return self.reached()
 
     @property
     def dtype(self):

@@ -1,18 +1,42 @@
-# The sending and the receiving end of one ring (channels/ring_ends.pyx).
-from libc.stdint cimport int64_t
+# The sending and the receiving end of the ring of a channel (channels/ring_ends.pyx).
+from libc.stdint cimport int64_t, uint64_t
 
-from shmring.channels.endpoint cimport RingEndpoint
-from shmring.ring.spsc cimport consumer_t, producer_t
+from shmring.ring.end cimport RingEnd
+from shmring.ring.spsc cimport ring_is_gone
+from shmring.sync.backoff cimport deadline_of, left_until
+
+cdef enum:     # what making room ends with, beside READY and LATE
+    DROPPED = 5
 
 
-cdef class RingSender(RingEndpoint):
-    cdef producer_t p
+cdef class RingSender(RingEnd):
+    cdef readonly object channel       # the memory and its settings (channels/memory.py)
+    cdef int policy                    # channels/format.pxd
+    cdef bint is_broadcast
+    cdef bint has_frames
+
+    cdef int receivers_left(self) noexcept nogil
+    cdef int require_receiver(self) except -1
+    cdef object reached(self)
+    cdef int make_room(self, uint64_t least, uint64_t most, int64_t timeout_ns) except -1
+    cdef int overwrite_at(self, uint64_t number, uint64_t wanted) except -1
+    cdef int await_receiver(self, uint64_t number, uint64_t least, uint64_t most, int64_t timeout_ns) except -1
+    cdef void wake_receivers(self) noexcept nogil
+    cdef object full(self)
+    cdef object peer_lost(self)
 
 
-cdef class RingReceiver(RingEndpoint):
-    cdef consumer_t c
+cdef class RingReceiver(RingEnd):
+    cdef readonly object channel
+    cdef bint claims                   # the sender may overwrite what is not claimed
 
     cdef bint has_next(self) except -1
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1
-    cdef void give_up_claim(self) noexcept
+    cdef void drop_claim(self) noexcept
     cdef object stream_over(self)
+    cdef object peer_lost(self)
+
+
+# Whether there is a receiver to send to, as far as one look tells.
+cdef inline bint has_receiver(RingSender s) noexcept nogil:
+    return not ring_is_gone(s.watch.other) if s.p.nheads == 1 else s.receivers_left() > 0

@@ -1,33 +1,277 @@
-"""The sending and the receiving end of one ring: what ends of messages and of records have in common."""
+"""The sending and the receiving end of the ring of a channel: what ends of messages and of records have in common.
+
+A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last
+receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`): wait for
+the receiver that leaves none, drop the new message, drop the oldest that this receiver has not read, or disconnect it.
+"""
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
+import os
 import queue
+from typing import NamedTuple
 
+from shmring._c.atomics cimport compare_swap_u32, load_acquire_u64
+from shmring._c.layout cimport shmring_ring_head, shmring_waiter
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.endpoint cimport deadline_of, left_until
-from shmring.channels.format cimport DROPS_OLDEST
-from shmring.ring cimport overwrite
-from shmring.ring.blocking cimport GONE, wake_peer_at_once
-from shmring.ring.spsc cimport (END_CLOSED, ring_abort, ring_attach_consumer, ring_attach_producer,
-                                ring_close_consumer, ring_close_producer, ring_end_state)
+from shmring.channels.format cimport DISCONNECTS, DROPS_OLDEST, WAITS
+from shmring.memory.mapping cimport Mapping
+from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
+from shmring.ring.end cimport take_role
+from shmring.ring.eventfd cimport Notifier
+from shmring.ring.overwrite cimport after_claim, disconnect, give_up_claim, overwrite, position_of
+from shmring.ring.spsc cimport (END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_abort, ring_control_nbytes,
+                                ring_end_state)
+from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
 
-from shmring.errors import EndOfStreamError
+from shmring.channels.format import POLICIES
+from shmring.channels.memory import ChannelMemory
+from shmring.errors import DisconnectedError, EndOfStreamError, PeerLostError, SegmentError
+from shmring.ring.end import OTHER_ROLES
+from shmring.ring.spsc import END_STATES
 
+
+class Follower(NamedTuple):
+    """State of one receiver.
+
+    Attributes
+    ----------
+    state : str
+        ``"absent"``, ``"here"``, ``"closed"``, ``"lost"``; or ``"disconnected"``, by this sender.
+    pid : int
+    behind : float
+        How much of the capacity it has still to read, from 0 to 1.
+    dropped_count : int
+        Messages that were overwritten before it received them.
+    """
+
+    state: str
+    pid: int
+    behind: float
+    dropped_count: int
+
+
+# ---- what both have of their channel ---------------------------------------------------------------------------------
+
+cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
+    """Where the ring of a channel is in its memory."""
+    cdef Mapping mapping
+    cdef size_t offset
+    if not isinstance(channel, ChannelMemory) or role != own:
+        raise TypeError(f"{type(end).__name__}({channel!r}, {role!r}): ends are made by the calls for channels")
+    mapping = channel.mapping
+    offset = min(<size_t>channel.ring_offset, mapping.nbytes)
+    if channel.common_waiter_offset:
+        end.bed = &(<shmring_waiter *>(mapping.address + <size_t>channel.common_waiter_offset)).wake
+    end.expected_nbytes = 8 if channel.dtype is None else channel.dtype.itemsize
+    end.owned_by_lock = channel.owned_by_lock
+    end.watch.spin_ns, end.watch.tick_ns = channel.spin_ns, channel.tick_ns
+    end.place(mapping, mapping.address + offset, mapping.nbytes - offset, own)
+    if end.is_producer:
+        return 0
+    if <size_t>channel.number * sizeof(shmring_ring_head) > end.ring_nbytes - ring_control_nbytes():
+        raise SegmentError(f"{channel.title} is corrupted: its memory has no room for so many receivers")
+    end.watch_consumer(channel.number)
+    return 0
+
+
+cdef int take_in(RingEnd end, object channel) except? -1:
+    """Take an end under the lock of the name, if there is one."""
+    cdef int code
+    processors = None if end.owned_by_lock else os.sched_getaffinity(0)
+    only = 1 + min(processors) if processors is not None and len(processors) == 1 else 0
+    with channel.taking(end.role) as again:
+        code = take_role(end, again)
+        if not code and not end.owned_by_lock:
+            end.watch.own.only = only
+    return code
+
+
+cdef object descriptor_of(RingEnd end):
+    if end.notifier is not None:
+        end.require_open()
+    else:
+        end.prepare()
+        end.notifier = Notifier(1, end.memory)
+        end.notifier.notice.awaited[0].watch = &end.watch
+    return end.notifier.notice.descriptor
+
+
+cdef tuple reduced(RingEnd end, object channel):
+    if end.is_taken or end.is_closed:
+        raise TypeError(f"this {end.role} belongs to process {os.getpid()} or is closed: only an end that was never "
+                        "used can be pickled")
+    return type(end), (channel, end.role)
+
+
+cdef int leave_channel(RingEnd end, object channel, bint in_good_order) except -1:
+    if not end.is_closed:
+        RingEnd.close_end(end, in_good_order)
+        channel.leave()
+    return 0
+
+
+cdef object lost(RingEnd end, object channel):
+    """The error that the other end is gone."""
+    pid = end.watch.other.liveness.pid
+    how = "has closed it" if ring_end_state(end.watch.other) == END_CLOSED else "died or left without close()"
+    return PeerLostError(f"the {OTHER_ROLES[end.role]} of {channel.title}, process {pid}, {how}", -1, pid)
+
+
+# ---- sending ---------------------------------------------------------------------------------------------------------
 
 @cython.no_gc
-cdef class RingSender(RingEndpoint):
-    """The sending end of one ring."""
+cdef class RingSender(RingEnd):
+    """The sending end of the ring of a channel."""
 
-    cdef int attach(self, bint again) noexcept:
-        return ring_attach_producer(&self.p, self.ring, self.ring_nbytes, again, not self.owned_by_lock)
+    def __cinit__(self, channel, role):
+        place_in(self, channel, role, "sender")
+        self.channel = channel
+        self.policy = POLICIES[channel.when_full]
+        self.is_broadcast = channel.is_broadcast
+        self.has_frames = channel.dtype is None
 
-    cdef void leave(self, bint in_good_order) noexcept:
-        if not self.owned_by_lock:
-            ring_close_producer(&self.p, in_good_order)
-            wake_peer_at_once(&self.watch)
+    cdef object title(self):
+        return self.channel.title if self.channel is not None else "this channel"
+
+    cdef int attached(self) except? -1:
+        return take_in(self, self.channel)
+
+    cdef int close_end(self, bint in_good_order) except -1:
+        return leave_channel(self, self.channel, in_good_order)
+
+    def __reduce__(self):
+        return reduced(self, self.channel)
+
+    # ---- receivers ----
+
+    cdef int receivers_left(self) noexcept nogil:
+        """How many have not closed their end, or died; those not taken yet are counted."""
+        cdef uint64_t i
+        cdef int left = 0
+        for i in range(self.p.nheads):
+            left += not ring_is_gone(&self.ring.heads[i].consumer)
+        return left
+
+    cdef int require_receiver(self) except -1:
+        if not has_receiver(self):
+            raise self.peer_lost()
+        return 0
+
+    cdef object reached(self):
+        """What sending returns: True, or in a broadcast the number of receivers."""
+        return self.receivers_left() if self.is_broadcast else True
+
+    cdef object peer_lost(self):
+        if self.p.nheads == 1:
+            return lost(self, self.channel)
+        return PeerLostError(f"all {self.p.nheads} receivers of this broadcast are closed or dead", -1,
+                             self.ring.heads[0].consumer.liveness.pid)
+
+    cdef void wake_receivers(self) noexcept nogil:
+        """Wake each that sleeps until what was just committed."""
+        cdef shmring_ring_head *at
+        cdef uint64_t i
+        before_wake()
+        for i in range(self.p.nheads):
+            at = &self.ring.heads[i]
+            wake_sleeper(&at.consumer.waiter.asleep, &at.consumer.waiter.wake, self.p.tail)
+
+    @property
+    @cython.critical_section
+    def receivers(self):
+        """State of each receiver, as a list: state, pid, how far behind, how much it missed."""
+        cdef shmring_ring_head *at
+        cdef uint64_t i, head, tail
+        self.require_open()
+        if not self.is_taken:
+            self.prepare()
+        found, tail = [], load_acquire_u64(&self.ring.tail)
+        for i in range(self.p.nheads):
+            at = &self.ring.heads[i]
+            head = position_of(self.ring, load_acquire_u64(&at.head))
+            state = END_STATES[ring_end_state(&at.consumer)]
+            if at.consumer.closed == ROLE_DISCONNECTED:
+                state = "disconnected"
+            found.append(Follower(state, at.consumer.liveness.pid, min(1.0, <double>(tail - head) / self.p.capacity),
+                                  at.overwritten))
+        return found
+
+    # ---- room ----
+
+    cdef int make_room(self, uint64_t least, uint64_t most, int64_t timeout_ns) except -1:
+        """READY once ``least`` slots are free, or might be; LATE; or DROPPED: this message is.
+
+        A receiver that must be waited for wakes this end when ``most`` are free.
+        """
+        cdef int64_t deadline_ns = deadline_of(timeout_ns)
+        cdef uint64_t i, head
+        cdef int outcome
+        least = min(least, self.p.capacity)
+        most = max(least, min(most, self.p.capacity))
+        for i in range(self.p.nheads):
+            while not ring_is_gone(&self.ring.heads[i].consumer):
+                # SYNC drained (meets: ring_release in ring/spsc.pxd).
+                head = position_of(self.ring, load_acquire_u64(&self.ring.heads[i].head))
+                if self.p.tail - head > self.p.capacity:
+                    raise self.corrupt()
+                if self.p.capacity - (self.p.tail - head) >= least or self.overwrite_at(i, least):
+                    break
+                if self.policy != WAITS and not self.is_broadcast:
+                    self.ring.sent.dropped += 1
+                    return DROPPED
+                outcome = self.await_receiver(i, least, most, left_until(deadline_ns, timeout_ns))
+                if outcome == LATE:
+                    return LATE
+        self.require_receiver()
+        return READY
+
+    cdef int overwrite_at(self, uint64_t number, uint64_t wanted) except -1:
+        """If a slow receiver is not waited for: overwrite its oldest messages, or disconnect it. False: it is waited
+        for, or is reading the message that is in the way."""
+        cdef shmring_ring_head *at = &self.ring.heads[number]
+        cdef int outcome
+        if self.policy < DROPS_OLDEST:
+            return False
+        outcome = overwrite(&self.p, at, self.p.capacity if self.policy == DISCONNECTS else wanted, self.has_frames)
+        if outcome < 0:
+            raise self.corrupt()
+        if outcome and self.policy == DISCONNECTS:
+            disconnect(at)
+            before_wake()
+            wake_at_once(&at.consumer.waiter.asleep, &at.consumer.waiter.wake)
+        return outcome
+
+    cdef int await_receiver(self, uint64_t number, uint64_t least, uint64_t most, int64_t timeout_ns) except -1:
+        """READY: a receiver has released enough slots, or the message that it was reading, or is gone; or LATE."""
+        cdef shmring_ring_head *at = &self.ring.heads[number]
+        cdef uint64_t base = self.p.tail - self.p.capacity, until = base + least, wake_at = base + most
+        cdef bint was_busy = self.is_busy          # in the middle of a streamed message
+        cdef int outcome
+        if self.policy != WAITS:                   # after one message it will be overwritten
+            wake_at = position_of(self.ring, load_acquire_u64(&at.head))
+            until = after_claim(wake_at)
+        if number != self.number:
+            self.signal_notifier()                 # its thread uses the watch
+            self.watch_consumer(number)
+        outcome = self.wait_for(&at.head, until, wake_at, timeout_ns)
+        self.is_busy = was_busy
+        if outcome != GONE:
+            return outcome
+        if self.p.nheads == 1:
+            raise self.peer_lost()
+        compare_swap_u32(&at.consumer.closed, 0, ROLE_LEFT)      # not every death marks the liveness word
+        return READY
+
+    cdef object full(self):
+        """The error that there is no room in time."""
+        if not self.is_broadcast:
+            return queue.Full()
+        pid = self.watch.other.liveness.pid
+        return queue.Full(f"no room for this message: receiver {self.number} (process {pid}) has not taken earlier "
+                          "ones")
 
     @cython.critical_section
     def abort(self):
@@ -36,40 +280,116 @@ cdef class RingSender(RingEndpoint):
         self.end_lease()
         ring_abort(&self.p)
 
+    # ---- state ----
+
+    @cython.critical_section
+    def fileno(self):
+        """A descriptor for ``select``, ``poll``, ``epoll`` and event loops: readable when there may be room.
+
+        Returns
+        -------
+        int
+            An eventfd, readable when there may be room for what did not fit, or the receiver is gone. It stays readable
+            until a call with ``timeout=0`` (`try_send`) finds no room: so call on until then. It closes with this end.
+
+        Notes
+        -----
+        From the first call on, a thread of this process waits in place of this end.
+        """
+        return descriptor_of(self)
+
+    @property
+    def name(self):
+        """The name it was opened by."""
+        return self.channel.key
+
+    @property
+    def when_full(self):
+        """What sending does when there is no room: ``wait``, ``drop_newest``, ``drop_oldest`` or ``disconnect``."""
+        return self.channel.when_full
+
     @property
     @cython.critical_section
     def sent_count(self):
         """Messages, or records, ever sent into this channel."""
         return self.ring.sent.messages
 
+    @property
+    @cython.critical_section
+    def dropped_count(self):
+        """Messages, or records, ever dropped because they did not fit, or because newer ones did not; of a broadcast,
+        those of all receivers together."""
+        cdef uint64_t i, count = self.ring.sent.dropped
+        for i in range(max(self.p.nheads, 1)):
+            count += self.ring.heads[i].overwritten
+        return count
+
+    @cython.critical_section
+    def __len__(self):
+        """Messages, or records, sent and not yet received, by the slowest receiver: a hint."""
+        cdef uint64_t i
+        cdef int64_t most = 0
+        for i in range(max(self.p.nheads, 1)):
+            most = max(most, <int64_t>(self.ring.sent.messages - self.ring.heads[i].overwritten
+                                       - self.ring.heads[i].received.messages))
+        return most
+
+    def __repr__(self):
+        return f"<shmring.{type(self).__name__} of {self.channel.title}{', closed' if self.is_closed else ''}>"
+
+
+# ---- receiving -------------------------------------------------------------------------------------------------------
 
 @cython.no_gc
-cdef class RingReceiver(RingEndpoint):
-    """The receiving end of one ring. Iterating over it ends when the sender has closed."""
+cdef class RingReceiver(RingEnd):
+    """The receiving end of the ring of a channel. Iterating over it ends when the sender has closed."""
 
-    cdef int attach(self, bint again) noexcept:
-        return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.owned_by_lock)
+    def __cinit__(self, channel, role):
+        place_in(self, channel, role, "receiver")
+        self.channel = channel
+        self.claims = POLICIES[channel.when_full] >= DROPS_OLDEST
+
+    cdef object title(self):
+        return self.channel.title if self.channel is not None else "this channel"
+
+    cdef int attached(self) except? -1:
+        return take_in(self, self.channel)
+
+    cdef int close_end(self, bint in_good_order) except -1:
+        return leave_channel(self, self.channel, in_good_order)
 
     cdef void leave(self, bint in_good_order) noexcept:
         if not self.owned_by_lock:
-            self.give_up_claim()
-            ring_close_consumer(&self.c, in_good_order)
-            wake_peer_at_once(&self.watch)
+            self.drop_claim()
+        RingEnd.leave(self, in_good_order)
+
+    def __reduce__(self):
+        return reduced(self, self.channel)
 
     cdef bint has_next(self) except -1:
         """Whether a call would find something to return, or an error to raise, without waiting."""
         raise NotImplementedError
 
     cdef int wait_for_tail(self, int64_t timeout_ns) except -1:
+        if self.claims and self.c.own.consumer.closed == ROLE_DISCONNECTED:
+            return GONE                # the tail goes on without this receiver
         return self.wait_for(&self.ring.tail, self.c.head + 1, self.c.head + 1, timeout_ns)
 
-    cdef void give_up_claim(self) noexcept:
-        if self.drops == DROPS_OLDEST and self.lease is None:
-            overwrite.give_up_claim(&self.c)
+    cdef void drop_claim(self) noexcept:
+        if self.claims and self.lease is None:
+            give_up_claim(&self.c)
+
+    cdef object peer_lost(self):
+        cdef shmring_ring_head *at = self.c.own
+        if at.consumer.closed == ROLE_DISCONNECTED:
+            pid = self.watch.other.liveness.pid
+            return DisconnectedError(f"process {pid} has disconnected this receiver of {self.channel.title}, which was "
+                                     f"too slow: {at.overwritten} messages were dropped", -1, pid)
+        return lost(self, self.channel)
 
     cdef object stream_over(self):
         """The error that nothing more will come."""
-        if ring_end_state(self.watch.other) == END_CLOSED:
+        if self.peer_state() == END_CLOSED:
             return EndOfStreamError(f"the sender of {self.channel.title} has closed it, and all was received")
         return self.peer_lost()
 
@@ -119,7 +439,7 @@ cdef class RingReceiver(RingEndpoint):
     def ended(self):
         """Whether the sender has closed in good order and all was received, so that `recv` would raise that."""
         self.require_idle()
-        return ring_end_state(self.watch.other) == END_CLOSED and not self.has_next()
+        return self.peer_state() == END_CLOSED and not self.has_next()
 
     def __iter__(self):
         return self
@@ -130,8 +450,51 @@ cdef class RingReceiver(RingEndpoint):
         except EndOfStreamError:
             raise StopIteration from None
 
+    # ---- state ----
+
+    @cython.critical_section
+    def fileno(self):
+        """A descriptor for ``select``, ``poll``, ``epoll`` and event loops: readable when a message may have come.
+
+        Returns
+        -------
+        int
+            An eventfd, readable when a message may have come, or the sender is gone. It stays readable until a call
+            with ``timeout=0`` (`try_recv`, `poll`) finds nothing: so call on until then. It closes with this end.
+
+        Notes
+        -----
+        From the first call on, a thread of this process waits in place of this end.
+        """
+        return descriptor_of(self)
+
+    @property
+    def name(self):
+        """The name it was opened by."""
+        return self.channel.key
+
+    @property
+    def when_full(self):
+        """What sending does when there is no room: ``wait``, ``drop_newest``, ``drop_oldest`` or ``disconnect``."""
+        return self.channel.when_full
+
     @property
     @cython.critical_section
     def received_count(self):
-        """Messages, or records, ever received from this channel."""
-        return self.ring.received.messages
+        """Messages, or records, ever received from this channel by this end."""
+        return self.watch.counts.messages
+
+    @property
+    @cython.critical_section
+    def dropped_count(self):
+        """Messages, or records, ever dropped because they did not fit, or because newer ones did not."""
+        return self.ring.sent.dropped + self.ring.heads[self.number].overwritten
+
+    @cython.critical_section
+    def __len__(self):
+        """Messages, or records, sent and not yet received: a hint, the other end may change it at any time."""
+        return max(0, <int64_t>(self.ring.sent.messages - self.ring.heads[self.number].overwritten
+                                - self.watch.counts.messages))
+
+    def __repr__(self):
+        return f"<shmring.{type(self).__name__} of {self.channel.title}{', closed' if self.is_closed else ''}>"

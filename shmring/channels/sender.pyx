@@ -1,4 +1,8 @@
-"""The sending end of a channel of messages."""
+"""The sending end of a channel of messages: whole frames, streams of pieces, frames written in place.
+
+A message that fits is one frame. A longer one, if the caller may wait, is streamed: a first frame with its length, then
+pieces, so that both ends copy at the same time. A stream that ends early is followed by a CUT frame.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -6,35 +10,201 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-import queue
 from math import prod
 from operator import index
 
 import numpy as np
 
-from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
-from shmring.channels.endpoint cimport deadline_of, left_until
-from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, message_t,
-                                             pickle_object, word_and_meta)
-from shmring.channels.message_writer cimport announce, is_clear, put_bytes
+from shmring._c.atomics cimport load_relaxed_u64
 from shmring.arrays.lease cimport make_lease
-from shmring.ring.blocking cimport LATE
-from shmring.ring.framing cimport (ARRAY, BYTES, OTHER_DTYPE, WORD_NBYTES, code_of, copy_in, kind_of,
-                                   longest_frame, nwords_of, open_frame, stores_of_frame, word_of)
+from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
+from shmring.channels.format cimport DROPS_OLDEST, WAITS
+from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, is_partly_sent,
+                                             message_t, pickle_object, start_stream, word_and_meta)
+from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
+from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
+                                   longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
+from shmring.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
+from shmring.sync.backoff cimport be_patient, deadline_of, left_until
 from shmring.sync.group cimport READY
 from shmring.sync.liveness cimport fork_generation
 
 from shmring.channels import aio
 
+cdef enum:
+    PIECE_NBYTES = 128 << 10       # of a stream: both ends copy at the same time, within the second-level cache
+    PIECE_NBYTES_LEAST = 1024
+
+cdef enum:                         # what a step of a stream ends with, beside the outcomes of waits
+    NO_ROOM = 6
+
+# A stream under way.
+ctypedef struct stream_t:
+    message_t *m
+    int64_t timeout_ns
+    int64_t deadline_ns
+    uint64_t needed                # slots that must be free for its next piece
+
 
 @cython.final
 @cython.no_gc
-cdef class Sender(MessageWriter):
-    """The sending end of a channel of messages; made by `shmring.channel` and `shmring.open_channel`.
+cdef class Sender(RingSender):
+    """The sending end of a channel of messages; made by `shmring.channel`, `shmring.open_channel`, `shmring.fan_in` and
+    `shmring.broadcast_channel`.
 
     A message is bytes, an array, or a Python object; the receiver gets what was sent. Belongs to the process that uses
     it first, and to one thread at a time.
     """
+
+    cdef int attach(self, bint again) noexcept:
+        cdef int code = RingSender.attach(self, again)
+        if code == 0:
+            self.longest = longest_frame(self.p.capacity)
+            # Several pieces fit into the ring, unless they would be so small that their words weigh as much.
+            self.piece = min(min(self.longest, <uint64_t>PIECE_NBYTES),
+                             max(self.longest // 4 // WORD_NBYTES * WORD_NBYTES, <uint64_t>PIECE_NBYTES_LEAST))
+            # Only a sender that may wait streams.
+            self.must_cut = self.p.tail != 0 and self.policy == WAITS
+            self.p.learns_stores = self.policy < DROPS_OLDEST
+        return code
+
+    cdef void resume(self, bint must_cut) noexcept:
+        """Take over from another process that had the lock of this end."""
+        if self.p.tail != load_relaxed_u64(&self.ring.tail):     # else no other process has sent since
+            ring_resume_producer(&self.p)
+        self.must_cut = must_cut
+
+    cdef void leave(self, bint in_good_order) noexcept:
+        self.announce_quiet()
+        if self.must_cut and in_good_order and not self.owned_by_lock:
+            self.put_cut()
+        RingSender.leave(self, in_good_order)
+
+    cdef bint put_cut(self) noexcept:
+        cdef int64_t needed
+        if open_frame(&self.p, word_of(CUT), 0, &needed) == NULL:
+            return False
+        announce(self, 0)
+        self.must_cut = False
+        return True
+
+    # ---- without waiting: READY, or LATE: `wanted` slots must be free first ----
+
+    cdef int try_open(self, uint64_t word, uint64_t nbytes, char **to, uint64_t *wanted) except -1:
+        """Reserve a whole frame, at ``to``."""
+        cdef int64_t needed
+        if nbytes > self.longest:
+            raise ValueError(f"a message of {nbytes} bytes is too long to go in one piece (at most {self.longest}): "
+                             "make the capacity larger, or call send() with a timeout, which sends several pieces")
+        self.require_receiver()
+        wanted[0] = 1
+        if self.must_cut and not self.put_cut():
+            return LATE
+        to[0] = open_frame(&self.p, word, nbytes, &needed)
+        if to[0] != NULL:
+            return READY
+        if needed == RING_CORRUPT:
+            raise self.corrupt()
+        wanted[0] = needed
+        return LATE
+
+    cdef int try_whole(self, message_t *m, uint64_t *wanted) except -1:
+        """Send a message as one frame."""
+        cdef char *to
+        cdef int outcome = self.try_open(m.load.word | stores_of_frame(&self.p, m.load.nbytes), m.load.nbytes, &to,
+                                         wanted)
+        if outcome != READY:
+            return outcome
+        if m.load.nbytes <= self.piece:
+            put_load(&self.p, to, &m.load, m.load.nbytes)
+        else:
+            self.is_busy = True
+            with nogil:
+                put_load(&self.p, to, &m.load, m.load.nbytes)
+            self.is_busy = False
+        announce(self, 1)
+        return READY
+
+    cdef int try_begin_stream(self, message_t *m, uint64_t *wanted) except -1:
+        """Begin a stream once there is room for a frame; raise what must be raised before anything is sent."""
+        cdef char *to
+        if m.meta_nbytes + WORD_NBYTES > self.piece:
+            raise ValueError(f"the dtype and shape of this message take {m.meta_nbytes} bytes, which do not fit into a "
+                             f"frame of {self.piece}: make the channel larger")
+        cdef int outcome = self.try_open(0, 0, &to, wanted)
+        if outcome == READY:
+            ring_abort(&self.p)
+            start_stream(m)
+        return outcome
+
+    # ---- with a timeout ----
+
+    cdef int send_message(self, message_t *m, int64_t timeout_ns) except -1:
+        """READY, LATE or DROPPED. Only with time to wait a message may be streamed."""
+        cdef uint64_t wanted
+        cdef int outcome
+        cdef bint is_whole = m.load.nbytes <= self.piece or self.policy != WAITS or timeout_ns == 0
+        cdef int64_t deadline_ns = 0
+        while True:
+            outcome = self.try_whole(m, &wanted) if is_whole else self.try_begin_stream(m, &wanted)
+            if outcome == READY:
+                break
+            if deadline_ns == 0:           # a message for which there is room needs no look at the clock
+                deadline_ns = deadline_of(timeout_ns)
+            outcome = self.await_room(wanted, left_until(deadline_ns, timeout_ns))
+            if outcome != READY:
+                return outcome
+        if is_whole:
+            return READY
+        return self.send_stream(m, timeout_ns if deadline_ns == 0 else left_until(deadline_ns, timeout_ns))
+
+    cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1:
+        return self.make_room(wanted, max(wanted, self.p.capacity // 4), timeout_ns)
+
+    cdef int send_stream(self, message_t *m, int64_t timeout_ns) except -1:
+        """Send the pieces; an exception or a timeout in the middle has the message cut."""
+        cdef stream_t stream
+        cdef int outcome = NO_ROOM
+        stream.m, stream.timeout_ns, stream.deadline_ns, stream.needed = m, timeout_ns, deadline_of(timeout_ns), 0
+        self.signal_notifier()
+        try:
+            while outcome == NO_ROOM:
+                if stream.needed:          # of several receivers
+                    outcome = self.await_room(stream.needed, left_until(stream.deadline_ns, timeout_ns))
+                    if outcome != READY:
+                        return outcome
+                outcome = drive(push_pieces, self, &stream, left_until(stream.deadline_ns, timeout_ns), &self.is_busy)
+            if outcome == RING_CORRUPT:
+                raise self.corrupt()
+            if outcome == GONE:
+                raise self.peer_lost()
+            return outcome
+        finally:
+            self.end_send(m)
+
+    cdef int put_pieces(self, message_t *m, uint64_t *needed) noexcept nogil:
+        """READY: all are in the ring; LATE: ``needed`` slots must be free first; or RING_CORRUPT."""
+        cdef uint64_t nbytes
+        cdef int64_t words
+        cdef char *to
+        while m.load.nbytes:
+            nbytes = min(m.load.nbytes, self.piece)
+            to = open_frame(&self.p, m.load.word | stores_of_frame(&self.p, nbytes), nbytes, &words)
+            if to == NULL:
+                needed[0] = words
+                return RING_CORRUPT if words == RING_CORRUPT else LATE
+            put_load(&self.p, to, &m.load, nbytes)
+            m.load.nbytes -= nbytes
+            m.load.word = word_of(PIECE)
+            announce(self, m.load.nbytes == 0)
+        return READY
+
+    cdef void end_send(self, message_t *m) noexcept:
+        if m.is_streamed:
+            self.is_busy = False
+            self.must_cut = is_partly_sent(m)
+
+    # ---- one message ----
 
     @cython.critical_section
     def send(self, x, timeout=None):
@@ -52,31 +222,33 @@ cdef class Sender(MessageWriter):
         Returns
         -------
         bool
-            True; False if the channel drops what does not fit, and this message did not.
+            True; False if the channel drops what does not fit, and this message did not. In a broadcast an int: to how
+            many receivers, those not taken yet included, those that are gone not.
 
         Raises
         ------
         queue.Full
-            No room in time. The receiver gets nothing of this message.
+            No room in time. No receiver gets anything of this message.
         PeerLostError
-            The receiver has closed, or died. On a named channel a new one may come, and sending goes on.
+            The receiver, in a broadcast each of them, has closed, or died. On a named channel a new one may come, and
+            sending goes on.
         TypeError, ValueError
             Not bytes nor an array, or too long for a call that may not wait. Nothing was sent.
         """
         cdef message_t m
         cdef int64_t timeout_ns = -1 if timeout is None else timeout_to_ns(timeout)
         if PyBytes_CheckExact(x) and put_bytes(self, x):
-            return True
+            return True if not self.is_broadcast else self.reached()
         self.require_idle()
         _keeper = encode(x, &m)
         return self.send_encoded(&m, timeout_ns)
 
-    cdef bint send_encoded(self, message_t *m, int64_t timeout_ns) except -1:
+    cdef object send_encoded(self, message_t *m, int64_t timeout_ns):
         self.require_idle()      # again: encoding may have run Python code, which used this end
         cdef int outcome = self.send_message(m, timeout_ns)
         if outcome == LATE:
-            raise queue.Full
-        return outcome == READY
+            raise self.full()
+        return self.reached() if outcome == READY else False
 
     @cython.critical_section
     def try_send(self, x):
@@ -162,20 +334,40 @@ cdef class Sender(MessageWriter):
 
     async def _send_in_steps(self, x, bint is_pickled):
         cdef message_t m
-        cdef uint64_t wanted
         self.fileno()      # before the first step: in the middle of a message it could not be made
         _keeper = encode_pickled(x, &m) if is_pickled else encode(x, &m)
         try:
-            while self.take_step(&m, &wanted) == LATE:
+            while self.take_step(&m) == LATE:
                 await aio.readable(self)
         finally:
             self.end_send(&m)
 
     @cython.critical_section
-    cdef int take_step(self, message_t *m, uint64_t *wanted) except -1:
-        if not m.is_streamed:      # this end may have been closed meanwhile
-            self.require_idle()
-        return self.advance(m, False, wanted)
+    cdef int take_step(self, message_t *m) except -1:
+        """Send a message, or go on with it, without waiting: LATE if there is no room for the rest.
+
+        To be called until it is not LATE; then, or to give the message up, call `end_send`. In between no other call of
+        this end is possible if a part of the message is in the ring.
+        """
+        cdef uint64_t wanted = 0
+        cdef int outcome = READY
+        while True:
+            if not m.is_streamed:      # this end may have been closed meanwhile
+                self.require_idle()
+                if m.load.nbytes <= self.piece or self.policy != WAITS:
+                    outcome = self.try_whole(m, &wanted)
+                else:
+                    outcome = self.try_begin_stream(m, &wanted)
+            if m.is_streamed:
+                self.is_busy = True
+                outcome = self.put_pieces(m, &wanted)
+                if outcome == RING_CORRUPT:
+                    raise self.corrupt()
+            if outcome == LATE:        # looks again, and arms the notifier
+                outcome = self.await_room(wanted, 0)
+                if outcome == READY:
+                    continue
+            return outcome
 
     # ---- several at a time, and in place ----
 
@@ -206,7 +398,7 @@ cdef class Sender(MessageWriter):
             for x in messages:
                 to = NULL
                 if PyBytes_CheckExact(x) and is_clear(self) and <uint64_t>PyBytes_GET_SIZE(x) <= self.piece:
-                    if self.quiet < QUIET_MAX and not self.drops:
+                    if self.quiet < QUIET_MAX and self.policy == WAITS:
                         to = open_frame(&self.p, word_of(BYTES) | stores_of_frame(&self.p, PyBytes_GET_SIZE(x)),
                                         PyBytes_GET_SIZE(x), &needed)
                 if to != NULL:
@@ -236,10 +428,6 @@ cdef class Sender(MessageWriter):
             announce(self, self.quiet)
         self.quiet = 0
 
-    cdef void leave(self, bint in_good_order) noexcept:
-        self.announce_quiet()
-        MessageWriter.leave(self, in_good_order)
-
     @cython.critical_section
     def reserve(self, shape, dtype=None, timeout=None):
         """Lease memory of the ring, to write a message in place.
@@ -268,17 +456,14 @@ cdef class Sender(MessageWriter):
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout), deadline_ns = deadline_of(timeout_ns)
         cdef uint64_t wanted
-        cdef int outcome
         shape = as_shape(shape)
-        while True:
-            outcome = self.try_reserve(shape, dtype, &wanted)
-            if outcome == READY:
-                return self.lease
-            if outcome != LATE or self.wait_for_room(wanted, left_until(deadline_ns, timeout_ns)) == LATE:
-                raise queue.Full
+        while self.try_reserve(shape, dtype, &wanted) != READY:
+            if self.await_room(wanted, left_until(deadline_ns, timeout_ns)) != READY:
+                raise self.full()
+        return self.lease
 
     cdef int try_reserve(self, object shape, object dtype, uint64_t *wanted) except -1:
-        """READY: there is a lease; LATE: ``wanted`` slots must be free first; or DROPPED."""
+        """READY: there is a lease; or LATE: ``wanted`` slots must be free first."""
         cdef uint64_t meta_nbytes, nbytes
         cdef char *to
         cdef int outcome
@@ -295,7 +480,7 @@ cdef class Sender(MessageWriter):
             self.reserved_word = (<uint64_t *>to) - 1
             self.reserved_meta = meta_nbytes
             self.reserved_nwords = self.p.reserved
-            self.lease = make_lease(self.mapping, to + meta_nbytes, kind, shape, False)
+            self.lease = make_lease(self.memory, to + meta_nbytes, kind, shape, False)
         return outcome
 
     @cython.critical_section
@@ -306,6 +491,11 @@ cdef class Sender(MessageWriter):
         ----------
         count : int, optional
             Only the first so many along the first axis.
+
+        Returns
+        -------
+        bool
+            As of `send`.
 
         Raises
         ------
@@ -332,6 +522,7 @@ cdef class Sender(MessageWriter):
             self.reserved_word[0] = self.reserved_word[0] >> 32 << 32 | nbytes
         self.p.reserved = before + nwords_of(nbytes)
         announce(self, 1)
+        return self.reached()
 
     # ---- state ----
 
@@ -344,6 +535,29 @@ cdef class Sender(MessageWriter):
     def longest_nbytes(self):
         """The longest message that lies in the ring in one piece; longer ones stream, and `try_send` refuses them."""
         return longest_frame(self.ring.nslots)
+
+
+cdef int push_pieces(object end, void *what, patience_t *patience) noexcept nogil:
+    """A step of a stream (ring/blocking.pxd): READY, LATE, GONE, RING_CORRUPT or UNREADY; NO_ROOM if there are several
+    receivers."""
+    cdef stream_t *stream = <stream_t *>what
+    cdef awaited_t a
+    cdef uint64_t base
+    cdef int outcome
+    while True:
+        outcome = (<Sender>end).put_pieces(stream.m, &stream.needed)
+        if outcome != LATE:
+            return outcome
+        if (<Sender>end).p.nheads > 1:
+            return NO_ROOM
+        base = (<Sender>end).p.tail - (<Sender>end).p.capacity
+        a.watch, a.counter = &(<Sender>end).watch, &(<Sender>end).ring.heads[0].head
+        a.until = base + stream.needed
+        a.wake_at = base + max(stream.needed, (<Sender>end).p.capacity // 4)
+        outcome = await_any(&a, 1, patience)
+        if outcome != READY:
+            return outcome
+        be_patient(patience, left_until(stream.deadline_ns, stream.timeout_ns))
 
 
 cdef tuple as_shape(object shape):

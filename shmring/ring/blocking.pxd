@@ -1,7 +1,7 @@
-# Blocking at a ring: one end waits for the counter of the other (ring/blocking.pyx).
+# Blocking at rings: an end waits for the counter of another (ring/blocking.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role, shmring_waiter
+from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
 from shmring.sync.backoff cimport patience_t, sleeper_t
 
 # What a wait ends with, beside READY and UNREADY of sync/group.pxd.
@@ -9,37 +9,61 @@ cdef enum:
     LATE = 3           # the timeout is over
     GONE = 4           # the other end closed, or its holder died, and the counter will not come
 
-# How one end waits for the other. The waiters need not be those in the roles: several rings may share a semaphore.
+# How one end waits for another, and wakes it. The semaphores need not be those in the roles: several rings may share
+# one.
 ctypedef struct watch_t:
     shmring_ring_role *own
     shmring_ring_role *other
-    shmring_waiter *waiter         # of this end
-    shmring_waiter *peer           # of the other end,
-    sem_t *wake                    # and what wakes that: its semaphore, or one that several rings share
+    uint64_t *word                 # waiter word of this end, and the semaphore on which it sleeps
+    sem_t *bed
+    uint64_t *peer                 # waiter word of the other end, and the semaphore that wakes it
+    sem_t *wake
     shmring_ring_counts *counts    # this end's
     int64_t spin_ns
     int yields
     int64_t tick_ns
+
+# What is waited for: a counter of another end, and the number it must reach. Once asleep, the end is woken at
+# `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.
+ctypedef struct awaited_t:
+    watch_t *watch
+    const uint64_t *counter
+    uint64_t until
+    uint64_t wake_at
+    sleeper_t sleeper              # while await_any runs
+
+# Several of them at once; the first one's watch determines how to wait, and its semaphore is posted by all.
+ctypedef struct wait_t:
+    awaited_t *awaited
+    int n
 
 
 # What a waiter word holds while its end sleeps until a counter reaches `count`.
 cdef inline uint64_t waiter_word(uint64_t count) noexcept nogil:
     return count << 1 | 1
 
+
 # Call after moving the own counter to `value`: wakes the other end if that is what it sleeps for.
 cdef void wake_peer(watch_t *w, uint64_t value) noexcept nogil
 
-# Wake the other end if it sleeps, whatever for. Call after storing what it has to look at.
-cdef void wake_peer_at_once(watch_t *w) noexcept nogil
+# Wake the end with that waiter word if it sleeps until `value`, or, for `wake_at_once`, whatever for. The caller calls
+# `before_wake` between storing what that end has to look at and this.
+cdef void wake_sleeper(uint64_t *word, sem_t *wake, uint64_t value) noexcept nogil
+cdef void wake_at_once(uint64_t *word, sem_t *wake) noexcept nogil
 
-# Wait for the other end's counter to reach `until`. Without the GIL. READY, GONE, LATE, or UNREADY after a tick or a
-# signal: the caller lets Python handle signals and calls again with the same patience. Once asleep, the end is woken at
-# `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.
-cdef int await_counter(watch_t *w, const uint64_t *counter, uint64_t until, uint64_t wake_at,
-                       patience_t *patience) noexcept nogil
+# Without the GIL. READY when one of the counters has come; GONE: it has not, and an awaited end is gone; LATE; or
+# UNREADY after a tick or a signal: the caller lets Python handle signals and calls again with the same patience.
+cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil
+cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil
 
 # The same for some hundred nanoseconds, with the GIL: READY or UNREADY.
-cdef int await_briefly(watch_t *w, const uint64_t *counter, uint64_t until) noexcept nogil
+cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
 
-# For several rings (ring/wait_any.pyx): where this end sleeps, and how soon.
-cdef sleeper_t sleeper_of(watch_t *w, uint64_t wake_at) noexcept nogil
+# The same for one counter, at once: READY, GONE or LATE.
+cdef int look_once(awaited_t *a) noexcept nogil
+
+# The driver of every wait with a timeout: take a step without the GIL, let Python handle signals, and again, until the
+# step is not UNREADY. `is_busy` is set meanwhile: other threads may run.
+ctypedef int (*step_t)(object end, void *what, patience_t *patience) noexcept nogil
+cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9
+cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil      # what: a wait_t

@@ -1,92 +1,147 @@
-"""Blocking at a ring: wait until the other end's counter has reached a number, and wake the other end.
+"""Blocking at rings: wait until the counter of another end has reached a number, and wake the other end.
 
 Before sleeping, an end stores the number it waits for in its waiter word. After advancing a counter, the peer loads
 that word and posts the semaphore only if the number was reached. The liveness of the awaited end is checked after
 spinning and at every tick of sleep, so a wait for a dead end returns.
+
+An end that waits at several rings at once stores a waiter word at each, and one semaphore is posted by all. So nothing
+differs for a producer there, and one that is not awaited makes no system call.
 """
 
-from shmring._c.atomics cimport cpu_pause, load_acquire_u64, load_relaxed_u64
+from cpython.exc cimport PyErr_CheckSignals
+
+from shmring._c.atomics cimport cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64
 from shmring._c.faults cimport fault_point
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
-from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, before_wake, end_wait,
-                                   is_past_deadline, sem_post, take_sleeper)
+from shmring.ring.spsc cimport END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
+from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
+                                   end_wait, is_past_deadline, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
 
 
-cdef inline bint has_come(const uint64_t *counter, uint64_t until) noexcept nogil:
+cdef inline bint has_come(awaited_t *a) noexcept nogil:
     # SYNC filled (meets: ring_commit in ring/spsc.pxd), SYNC drained (meets: ring_release in ring/spsc.pxd). Every
     # caller loads the counter again, by ring_ready or ring_free.
-    return <int64_t> (load_acquire_u64(counter) - until) >= 0
+    return <int64_t> (load_acquire_u64(a.counter) - a.until) >= 0
+
+
+cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil:
+    cdef int i
+    for i in range(n):
+        if has_come(&awaited[i]):
+            return True
+    return False
+
+
+cdef bint is_gone(watch_t *w) noexcept nogil:
+    cdef int state = ring_end_state(w.other)
+    return state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED
+
+
+cdef bint any_is_gone(awaited_t *awaited, int n) noexcept nogil:
+    cdef int i
+    for i in range(n):
+        if is_gone(awaited[i].watch):
+            return True
+    return False
 
 
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
-cdef void take_peer(watch_t *w, uint64_t word) noexcept nogil:
-    if take_sleeper(&w.peer.asleep, word):
+cdef void post(uint64_t *at, sem_t *wake, uint64_t word) noexcept nogil:
+    if take_sleeper(at, word):
         fault_point("ring_wake")
-        sem_post(w.wake)
+        sem_post(wake)
+
+
+cdef void wake_sleeper(uint64_t *word, sem_t *wake, uint64_t value) noexcept nogil:
+    cdef uint64_t found = load_relaxed_u64(word)
+    if found and <int64_t> (waiter_word(value) - found) >= 0:
+        post(word, wake, found)
+
+
+cdef void wake_at_once(uint64_t *word, sem_t *wake) noexcept nogil:
+    cdef uint64_t found = load_relaxed_u64(word)
+    if found:
+        post(word, wake, found)
 
 
 cdef void wake_peer(watch_t *w, uint64_t value) noexcept nogil:
-    cdef uint64_t word
     before_wake()
-    word = load_relaxed_u64(&w.peer.asleep)
-    if word and <int64_t> (waiter_word(value) - word) >= 0:
-        take_peer(w, word)
-
-
-cdef void wake_peer_at_once(watch_t *w) noexcept nogil:
-    cdef uint64_t word
-    before_wake()
-    word = load_relaxed_u64(&w.peer.asleep)
-    if word:
-        take_peer(w, word)
+    wake_sleeper(w.peer, w.wake, value)
 
 
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
-cdef int await_briefly(watch_t *w, const uint64_t *counter, uint64_t until) noexcept nogil:
+cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil:
     cdef int _i
-    if w.spin_ns:
+    if awaited[0].watch.spin_ns:
         for _i in range(BRIEF_LOOKS):
-            if has_come(counter, until):
+            if any_has_come(awaited, n):
                 return READY
             cpu_pause()
     return UNREADY
 
 
-cdef sleeper_t sleeper_of(watch_t *w, uint64_t wake_at) noexcept nogil:
+cdef int look_once(awaited_t *a) noexcept nogil:
+    # The other end's state first, its counter second: what it did before it went is not lost.
+    cdef bint is_over = is_gone(a.watch)
+    return READY if has_come(a) else GONE if is_over else LATE
+
+
+cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
     # Two ends that may use only one and the same processor need it for each other: they do not spin.
-    return sleeper_t(word=&w.waiter.asleep, what=waiter_word(wake_at), wake=&w.waiter.wake, next=NULL,
+    cdef watch_t *w = a.watch
+    return sleeper_t(word=w.word, what=waiter_word(a.wake_at), wake=w.bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,
                      tick_ns=w.tick_ns)
 
 
-cdef int await_counter(watch_t *w, const uint64_t *counter, uint64_t until, uint64_t wake_at,
-                       patience_t *patience) noexcept nogil:
-    cdef sleeper_t sleeper = sleeper_of(w, wake_at)
-    cdef int step = LOOK, state, outcome = READY
+cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:
+    cdef shmring_ring_counts *counts = awaited[0].watch.counts
+    cdef int i, step = LOOK, outcome = READY
+    cdef bint is_over
+    for i in range(n):
+        awaited[i].sleeper = sleeper_of(&awaited[i])
+        awaited[i].sleeper.next = &awaited[i + 1].sleeper if i + 1 < n else NULL
     if patience.stage == FRESH:
-        w.counts.waits += 1
-    while not has_come(counter, until):
+        counts.waits += 1
+    while not any_has_come(awaited, n):
         if step >= CHECK:
             # The other end's state first, its counter second: what it did before it went is not lost.
-            state = ring_end_state(w.other)
-            if has_come(counter, until):
+            is_over = any_is_gone(awaited, n)
+            if any_has_come(awaited, n):
                 break
-            if state == END_CLOSED or state == END_LOST:
-                outcome = GONE
-                break
-            if is_past_deadline(patience):
-                outcome = LATE
+            if is_over or is_past_deadline(patience):
+                outcome = GONE if is_over else LATE
                 break
             if step == TICK:
                 return UNREADY
-        step = back_off(patience, &sleeper)
+        step = back_off(patience, &awaited[0].sleeper)
         if patience.stage == SLEEPS and step != CHECK:
             if step == TICK:
-                w.counts.sleeps += 1
+                counts.sleeps += 1
             else:
                 fault_point("ring_sleep")
-    end_wait(patience, &sleeper)
+    end_wait(patience, &awaited[0].sleeper)
     return outcome
+
+
+cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil:
+    cdef wait_t *wait = <wait_t *>what
+    return await_any(wait.awaited, wait.n, patience)
+
+
+cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9:
+    cdef patience_t patience
+    cdef int outcome
+    be_patient(&patience, timeout_ns)
+    is_busy[0] = True
+    try:
+        while True:
+            with nogil:
+                outcome = step(end, what, &patience)
+            if outcome != UNREADY:
+                return outcome
+            PyErr_CheckSignals()
+    finally:
+        is_busy[0] = False

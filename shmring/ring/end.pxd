@@ -1,8 +1,11 @@
-# What the two ends of a ring have in common as Python objects (ring/end.pyx).
+# One end of a ring, as a Python object (ring/end.pyx).
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmring._c.layout cimport shmring_ring_role
-from shmring.arrays.lease cimport Span, borrowed_t
+from shmring._c.layout cimport sem_t, shmring_ring
+from shmring.arrays.lease cimport Lease
+from shmring.ring.blocking cimport watch_t
+from shmring.ring.eventfd cimport Notifier
+from shmring.ring.spsc cimport consumer_t, producer_t
 from shmring.sync.liveness cimport fork_generation
 
 
@@ -10,50 +13,51 @@ cdef class Export:
     cdef Py_buffer memory
 
 
-cdef class End:
-    cdef Export export             # of the caller's buffer; None once closed
-    cdef bint is_open
+cdef class RingEnd:
+    cdef object memory                 # keeps the ring mapped
+    cdef readonly str role
     cdef bint is_producer
-    cdef uint32_t generation
-    cdef Span span                 # what is lent,
-    cdef object view               # and as what
-    cdef shmring_ring_role *own
-    cdef shmring_ring_role *other
-    cdef void *private             # the producer_t or consumer_t
-    cdef uint64_t capacity
-    cdef size_t nbytes             # of a slot
+    cdef shmring_ring *ring
+    cdef size_t ring_nbytes            # from the ring on to the end of the memory
+    cdef size_t expected_nbytes        # of a slot; 0: any
+    cdef uint64_t number               # which of the consumers
+    cdef bint owned_by_lock            # goes from process to process: the holder of a lock has it (channels/queue.pyx)
+    cdef producer_t p                  # one of the two
+    cdef consumer_t c
+    cdef watch_t watch                 # of the consumer that this end is, or that it waits for
+    cdef sem_t *bed                    # on which the consumer of several rings sleeps; NULL: each has its own
+    cdef uint32_t generation           # of the process that took it
+    cdef bint is_taken                 # by this process, and not closed
+    cdef bint is_closed
+    cdef bint is_busy                  # a thread is in a call that has released the GIL
+    cdef Lease lease
+    cdef Notifier notifier             # if there is a descriptor
+    cdef char[128] apart               # two ends in one process are used by two threads
 
-    cdef int attach(self, buffer, bint is_producer) except -1
-    cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly)
-    cdef uint64_t taken(self, count, const uint64_t *lent) except? 0
-    cdef int take_back(self) except -1
-    cdef void leave_ring(self, bint in_good_order) noexcept
+    cdef int place(self, object memory, char *base, size_t nbytes, str role) except -1
+    cdef void watch_consumer(self, uint64_t number) noexcept
+    cdef object title(self)
+    cdef int prepare(self) except -1
+    cdef int attach(self, bint again) noexcept
+    cdef int attached(self) except? -1
+    cdef int refuse(self, int code) except -1
+    cdef void leave(self, bint in_good_order) noexcept
+    cdef void wake_others(self) noexcept
     cdef int close_end(self, bint in_good_order) except -1
+    cdef int require_open(self) except -1
+    cdef int require_usable(self) except -1
+    cdef int require_idle(self) except -1
+    cdef int require_lease(self, str how) except -1
+    cdef int end_lease(self) except -1
+    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1
+    cdef void signal_notifier(self) noexcept
+    cdef object corrupt(self)
+    cdef int peer_state(self) noexcept
 
 
-# ---- what every call checks; the errors are out of line ----
-
-cdef int refuse_closed(End end) except -1
-cdef int refuse_lent(End end) except -1
-cdef int refuse_size(End end, size_t nbytes, bint is_one) except -1
-cdef int refuse_counter(End end) except -1
+cdef int take_role(RingEnd end, bint again) noexcept
 
 
-cdef inline int require_open(End end) except -1:
-    return 0 if end.is_open and end.generation == fork_generation() else refuse_closed(end)
-
-
-cdef inline int require_idle(End end) except -1:
-    require_open(end)
-    return 0 if end.span is None else refuse_lent(end)
-
-
-# How many slots a caller's memory is long: exactly one, or any whole number.
-cdef inline uint64_t slots_in(End end, borrowed_t *b, bint is_one) except? 0:
-    if b.nbytes != end.nbytes if is_one else b.nbytes % end.nbytes:
-        refuse_size(end, b.nbytes, is_one)
-    return b.nbytes // end.nbytes
-
-
-cdef inline int64_t checked(End end, int64_t count) except -1:
-    return count if count >= 0 else refuse_counter(end)
+# Whether this process has it, so that no check is needed before a call.
+cdef inline bint is_held(RingEnd end) noexcept:
+    return end.is_taken and not end.is_busy and end.generation == fork_generation()

@@ -1,34 +1,24 @@
-"""What the two ends of a ring have in common as Python objects: attaching, leases, leaving."""
+"""One end of a ring, as a Python object: taking the role, leases, waiting, the other end's state, leaving."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdlib cimport free
-from libc.string cimport memset, strerror
-from posix.stdlib cimport posix_memalign
+from libc.string cimport strerror
 
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, shmring_ring
-from shmring.base.timeouts cimport checked_part, int_or_none
-from shmring.arrays.lease cimport make_span
-from shmring.ring.spsc cimport (RING_CORRUPT, RING_FOREIGN, RING_TAKEN, consumer_t, producer_t, ring_attach_consumer,
-                                ring_attach_producer, ring_end_state, ring_in, ring_leave)
+from shmring.ring.blocking cimport LATE, awaited_t, await_briefly, await_step, drive, look_once, wait_t, wake_at_once
+from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED,
+                                ring_attach_consumer, ring_attach_producer, ring_end_state, ring_leave)
+from shmring.sync.backoff cimport before_wake
+from shmring.sync.group cimport READY
 
 from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring.spsc import END_STATES
 
-
-# The private state of an end, alone on its lines: two ends in one process are used by two threads.
-cdef void *isolated(size_t nbytes) except NULL:
-    cdef void *address = NULL
-    nbytes = (nbytes + SHMRING_FALSE_SHARING - 1) // SHMRING_FALSE_SHARING * SHMRING_FALSE_SHARING
-    if posix_memalign(&address, SHMRING_FALSE_SHARING, nbytes) != 0:
-        raise MemoryError
-    memset(address, 0, nbytes)
-    return address
+OTHER_ROLES = {"producer": "consumer", "consumer": "producer", "sender": "receiver", "receiver": "sender"}
 
 
 # no_gc, here and below: in a garbage cycle the collector clears a memoryview although its memory is exported to an end,
-# and the mapping goes before the ring is left. What lies behind an export is none of the collector's business: nothing
-# that an end refers to refers back to it, unless the exporter itself does.
+# and the mapping goes before the ring is left. The collector need not follow an export: an end is in a cycle only if
+# the exporter makes one.
 @cython.final
 @cython.no_gc
 cdef class Export:
@@ -42,88 +32,217 @@ cdef class Export:
 
 
 @cython.no_gc
-cdef class End:
-    """What both ends of a ring have in common; made by `Producer` and `Consumer`."""
+cdef class RingEnd:
+    """One end of one ring.
 
-    cdef int attach(self, buffer, bint is_producer) except -1:
-        """Take the end of the ring in a buffer; ``private`` becomes a producer_t or a consumer_t."""
-        cdef size_t nbytes
-        cdef char *base
+    Belongs to the process that takes it, and to one thread at a time.
+    """
+
+    cdef int place(self, object memory, char *base, size_t nbytes, str role) except -1:
+        """Where its ring is; before everything else."""
+        self.memory, self.role = memory, role
+        self.is_producer = role in ("producer", "sender")
+        if nbytes < sizeof(shmring_ring):
+            raise SegmentError(f"there is no ring, or only a part of one, in the memory of {self.title()}")
+        self.ring, self.ring_nbytes = <shmring_ring *>base, nbytes
+        self.watch.yields = 4
+        self.watch_consumer(0)
+        return 0
+
+    cdef void watch_consumer(self, uint64_t number) noexcept:
+        """The consumer that this end is, or that it waits for; `attach` has checked that there are so many."""
+        cdef watch_t *w = &self.watch
+        cdef shmring_ring *ring = self.ring
+        self.number = number
+        w.own = &ring.heads[number].consumer
+        w.other = &ring.producer
+        w.word, w.bed = &w.own.waiter.asleep, &w.own.waiter.wake if self.bed == NULL else self.bed
+        w.peer, w.wake = &ring.heads[number].producer_asleep, &w.other.waiter.wake
+        w.counts = &ring.heads[number].received
+        if self.is_producer:
+            w.own, w.other = w.other, w.own
+            w.word, w.peer = w.peer, w.word
+            w.bed, w.wake = w.wake, w.bed
+            w.counts = &ring.sent
+
+    cdef object title(self):
+        """How error messages name the ring."""
+        return "this ring"
+
+    # ---- taking ----
+
+    cdef int attach(self, bint again) noexcept:
+        if self.is_producer:
+            return ring_attach_producer(&self.p, self.ring, self.ring_nbytes, again, not self.owned_by_lock,
+                                        self.expected_nbytes)
+        return ring_attach_consumer(&self.c, self.ring, self.ring_nbytes, again, not self.owned_by_lock,
+                                    self.expected_nbytes, self.number)
+
+    cdef int attached(self) except? -1:
+        """Take the role, under the lock of the name if there is one: 0, a RING_ code, or an errno."""
+        return take_role(self, False)
+
+    cdef int prepare(self) except -1:
+        """Take the end if no process has it yet; raise if it cannot be used."""
         cdef int code
-        self.export, self.is_producer = Export(buffer), is_producer
-        base = ring_in(&self.export.memory, &nbytes)
-        self.own, self.other = &(<shmring_ring *>base).producer, &(<shmring_ring *>base).consumer
-        if is_producer:
-            self.private = isolated(sizeof(producer_t))
-            code = ring_attach_producer(<producer_t *>self.private, base, nbytes)
-        else:
-            self.own, self.other = self.other, self.own
-            self.private = isolated(sizeof(consumer_t))
-            code = ring_attach_consumer(<consumer_t *>self.private, base, nbytes)
-        if code == RING_FOREIGN:
-            raise SegmentError("this buffer holds no ring, or only a part of one")
-        if code == RING_CORRUPT:
-            raise SegmentError("the ring in this buffer has invalid counters (impossible distance of tail and head)")
-        if code == RING_TAKEN:
-            pid = self.own.liveness.pid
-            state = ("just arriving", "alive", "closed", "dead")[ring_end_state(self.own)]
-            role = "producer" if is_producer else "consumer"
-            raise RoleTakenError(f"process {pid} took the {role}'s end of this ring (now {state})", pid)
+        self.require_open()
+        self.require_usable()
+        if self.is_taken:
+            return 0
+        code = self.attached()
         if code:
-            raise OSError(code, f"cannot hold a liveness: {strerror(code).decode()}")
-        self.generation = fork_generation()
-        self.is_open = True
+            self.refuse(code)
+        return self.require_usable()       # another thread may have begun a call meanwhile
+
+    cdef int refuse(self, int code) except -1:
+        """Raise what a code of attaching stands for."""
+        if code == RING_TAKEN:
+            pid = self.watch.own.liveness.pid
+            state = ("being taken", "alive", "closed by it", "its holder is dead")[ring_end_state(self.watch.own)]
+            raise RoleTakenError(f"process {pid} has taken the {self.role} of {self.title()} ({state})", pid)
+        if code == RING_FOREIGN:
+            raise SegmentError(f"there is no ring, or only a part of one, in the memory of {self.title()}, or its "
+                               "header is corrupted")
+        if code == RING_CORRUPT:
+            raise SegmentError(f"{self.title()} is corrupted: it has invalid counters (impossible distance of tail and "
+                               "head)")
+        raise OSError(code, f"cannot register the {self.role} for death detection: {strerror(code).decode()}")
+
+    @cython.critical_section
+    def take(self):
+        """Make this end belong to this process now, instead of at its first use.
+
+        Returns
+        -------
+        object
+            This end itself.
+
+        Raises
+        ------
+        RoleTakenError
+            Another process, or another object of this one, has it or had it; ``pid`` names it. An end of a named
+            channel can be taken again once its holder has closed it or died.
+        ClosedError
+            It was closed here, or taken before this process was forked from its holder.
+        """
+        self.prepare()
+        return self
+
+    # ---- what calls require ----
+
+    cdef int require_open(self) except -1:
+        if self.is_closed or self.ring == NULL:
+            raise ClosedError(f"this {self.role} is closed, or was never made")
+        if self.is_taken and self.generation != fork_generation():
+            raise ClosedError(f"this {self.role} belongs to the process that this one was forked from")
         return 0
 
-    cdef object lend(self, const char *address, uint64_t nbytes, bint is_readonly):
-        self.span = make_span(self.export, <char *>address, nbytes, is_readonly)
-        self.view = memoryview(self.span)
-        return self.view
-
-    cdef uint64_t taken(self, count, const uint64_t *lent) except? 0:
-        """End the view; how many of the lent slots ``count`` stands for."""
-        count = int_or_none(count)
-        cdef uint64_t n = checked_part(count, lent[0])
-        self.take_back()
-        return n
-
-    cdef int take_back(self) except -1:
-        """End the view. Raises if an array or a slice of it is still alive, as mmap does."""
-        require_open(self)
-        if self.span is None:
-            raise ValueError("nothing is reserved or peeked: call reserve() or peek() first")
-        self.view.release()
-        if self.span.exports:
-            raise BufferError("slices or arrays of this view are still alive: delete them and call again")
-        self.span = self.view = None
+    cdef int require_usable(self) except -1:
+        if self.is_closed:
+            raise ClosedError(f"this {self.role} is closed")
+        if self.is_busy:
+            raise RuntimeError(f"another thread is in a call of this {self.role}: an end is for one thread at a time")
         return 0
 
-    cdef void leave_ring(self, bint in_good_order) noexcept:
-        if self.is_open and self.generation == fork_generation():
-            ring_leave(self.own, in_good_order)
-        self.is_open = False
+    cdef int require_idle(self) except -1:
+        if not is_held(self):
+            self.prepare()
+        if self.lease is not None:
+            raise ValueError("a lease is still open: commit, abort or release it first")
+        return 0
+
+    cdef int require_lease(self, str how) except -1:
+        if not self.is_taken or self.generation != fork_generation():
+            self.prepare()
+        if self.lease is None:
+            raise ValueError(f"nothing is {how}: call {'peek' if how == 'peeked' else 'reserve'}() first")
+        return 0
+
+    cdef int end_lease(self) except -1:
+        self.lease.end()
+        self.lease = None
+        return 0
+
+    # ---- waiting ----
+
+    cdef int wait_for(self, const uint64_t *counter, uint64_t until, uint64_t wake_at, int64_t timeout_ns) except -1:
+        """READY, GONE or LATE. Releases the GIL unless the counter reaches ``until`` at once; handles signals."""
+        cdef awaited_t awaited
+        cdef wait_t wait
+        awaited.watch, awaited.counter, awaited.until, awaited.wake_at = &self.watch, counter, until, wake_at
+        if timeout_ns == 0:
+            outcome = look_once(&awaited)
+            if outcome == LATE and self.notifier is not None:
+                self.notifier.notice.awaited[0].counter = counter
+                self.notifier.arm(&until)
+            return outcome
+        self.signal_notifier()
+        if await_briefly(&awaited, 1) == READY:
+            return READY
+        wait.awaited, wait.n = &awaited, 1
+        return drive(await_step, self, &wait, timeout_ns, &self.is_busy)
+
+    cdef void signal_notifier(self) noexcept:
+        """A waiter word has room for one waiter: the notifier's thread leaves it to this call, and waits again once a
+        call with ``timeout=0`` has found nothing to do."""
+        if self.notifier is not None:
+            self.notifier.signal()
+
+    cdef object corrupt(self):
+        other = OTHER_ROLES[self.role]
+        return SegmentError(f"the {other}'s counter, or a frame, is invalid in {self.title()}: no data was transferred "
+                            "by this call")
+
+    # ---- leaving ----
 
     @cython.critical_section
     def close(self):
-        """Close this end in good order: nothing more will come, or be read. Idempotent.
+        """Close this end in good order: nothing more will be sent, or received. Idempotent.
 
-        The other side finds out by `peer` and, at the end of the stream, `Consumer.finished`. An end that goes without
-        (garbage collection, the end of the interpreter, a ``with`` block left by an exception, death) is ``"lost"`` to
-        the other side, never mistaken for an orderly end. Raises ``BufferError`` while views of reserved or peeked
-        slots are alive.
+        What was sent stays receivable. An end that goes without (garbage collection, the end of the interpreter, a
+        ``with`` block left by an exception, death) is lost to the other side, never mistaken for an orderly end.
+
+        Raises
+        ------
+        BufferError
+            Arrays or views of a lease are still alive. Nothing was closed; delete them and call again.
         """
         self.close_end(True)
 
     cdef int close_end(self, bint in_good_order) except -1:
-        if self.is_open and self.span is not None and self.generation == fork_generation():
-            self.take_back()
-        self.leave_ring(in_good_order)
-        self.export = None
+        cdef bint is_own = self.is_taken and self.generation == fork_generation()
+        if self.is_closed:
+            return 0
+        if is_own:
+            self.require_usable()
+            if self.lease is not None:
+                self.end_lease()
+        self.is_closed = True
+        self.notifier = None
+        if is_own:
+            self.leave(in_good_order)
+        self.is_taken = False
         return 0
+
+    cdef void leave(self, bint in_good_order) noexcept:
+        if not self.owned_by_lock:
+            ring_leave(self.watch.own, in_good_order)
+            self.wake_others()
+
+    cdef void wake_others(self) noexcept:
+        """Wake the other ends if they sleep, whatever for."""
+        cdef uint64_t i
+        before_wake()
+        if not self.is_producer:
+            wake_at_once(self.watch.peer, self.watch.wake)
+            return
+        for i in range(self.p.nheads):
+            self.watch_consumer(i)
+            wake_at_once(self.watch.peer, self.watch.wake)
 
     @cython.critical_section
     def __enter__(self):
-        require_open(self)
+        self.prepare()
         return self
 
     @cython.critical_section
@@ -131,54 +250,48 @@ cdef class End:
         self.close_end(exception_type is None)
 
     def __dealloc__(self):
-        self.leave_ring(False)
-        free(self.private)
+        self.notifier = None           # its thread waits in a waiter word of the ring
+        if self.is_taken and self.generation == fork_generation():
+            self.leave(False)
 
-    def __reduce__(self):
-        raise TypeError(f"a {type(self).__name__} belongs to one process; attach another to the same buffer instead")
+    # ---- state ----
 
-    def __repr__(self):
-        return f"<shmring.ring.{type(self).__name__} of {self.capacity} slots of {self.nbytes} bytes>"
-
-    @property
-    def nslots(self):
-        """int : Capacity of the ring in slots."""
-        return self.capacity
-
-    @property
-    def slot_nbytes(self):
-        """int : Size of each slot in bytes."""
-        return self.nbytes
+    cdef int peer_state(self) noexcept:
+        if not self.is_producer and self.watch.own.closed == ROLE_DISCONNECTED:
+            return END_LOST
+        return ring_end_state(self.watch.other)
 
     @property
     def closed(self):
-        """bool : Whether this end was closed here."""
-        return not self.is_open
+        """Whether this end was closed here."""
+        return self.is_closed or self.ring == NULL
 
     @property
     @cython.critical_section
     def peer(self):
-        """{"absent", "here", "closed", "lost"} : How the other end stands; ``lost``: died, or left without closing."""
-        require_open(self)
-        return END_STATES[ring_end_state(self.other)]
+        """State of the other end: ``absent``, ``here``, ``closed``, or ``lost``: died, or left without closing."""
+        self.require_open()
+        return END_STATES[self.peer_state()]
+
+    @property
+    @cython.critical_section
+    def peer_pid(self):
+        """Process id of the other end's holder in its own PID namespace; 0 if no process has taken it yet."""
+        if self.memory is None:
+            raise ClosedError(f"this {self.role} is closed")
+        return self.watch.other.liveness.pid
 
 
-cdef int refuse_closed(End end) except -1:
-    if end.is_open:
-        raise ClosedError(f"this {type(end).__name__} belongs to the process this one was forked from")
-    raise ClosedError(f"this {type(end).__name__} is closed")
-
-
-cdef int refuse_lent(End end) except -1:
-    raise ValueError("slots are still reserved or peeked: commit, abort or release them first")
-
-
-cdef int refuse_size(End end, size_t nbytes, bint is_one) except -1:
-    if is_one:
-        raise ValueError(f"a slot has {end.nbytes} bytes, not {nbytes}")
-    raise ValueError(f"{nbytes} bytes are not a whole number of slots of {end.nbytes} bytes")
-
-
-cdef int refuse_counter(End end) except -1:
-    side = "consumer" if end.is_producer else "producer"
-    raise SegmentError(f"the {side}'s counter of this ring is invalid: nothing was read or written")
+cdef int take_role(RingEnd end, bint again) noexcept:
+    """Attach, and record it: 0, a RING_ code, or an errno. No Python code may run between taking the role in the ring
+    and recording it here: a signal handler or thread would see one without the other."""
+    cdef int code
+    if end.is_taken:      # another thread was quicker
+        return 0
+    code = end.attach(again)
+    if code:
+        return code
+    end.watch.word[0] = 0             # the last holder may have died asleep
+    end.generation = fork_generation()
+    end.is_taken = True
+    return 0

@@ -7,8 +7,9 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from shmring._c.atomics cimport load_relaxed_u64
 from shmring._c.layout cimport shmring_laps
-from shmring.arrays.lap_tuning cimport advance_laps, read_in_lap, stores_of_reader, write_in_lap
+from shmring.ring.lap_tuning cimport begin_lap, read_in_lap, stores_of_reader, write_in_lap
 from shmring.ring.spsc cimport RING_CORRUPT, consumer_t, producer_t, ring_free, ring_ready, ring_release
 
 cdef enum:
@@ -61,13 +62,14 @@ cdef inline uint64_t nwords_of(uint64_t nbytes) noexcept nogil:
     return 1 + (nbytes + WORD_NBYTES - 1) // WORD_NBYTES
 
 
-# The longest frame's bytes: with what may have to be skipped before it, it fits into an empty ring at any place.
+# The longest frame's bytes: with what may have to be skipped before it, it fits into an empty ring at any place. A
+# filler before it is at most two lines longer, and its length, too, fits into 32 bits.
 cdef inline uint64_t longest_frame(uint64_t capacity) noexcept nogil:
-    return min(capacity // 2 - 1, (<uint64_t> 1 << 32) // WORD_NBYTES - 1) * WORD_NBYTES
+    return min(capacity // 2 - 1, (<uint64_t> 1 << 32) // WORD_NBYTES - 2 * LINE_NWORDS) * WORD_NBYTES
 
 
-# How many words a frame takes at this point of the ring, with those before it that must be skipped: it lies in one
-# piece, and what is worth it begins on a line.
+# Words that a frame occupies if it begins here, skipped words included. A frame does not wrap; a payload of
+# ALIGNED_NBYTES or more begins on a cache line.
 cdef inline uint64_t frame_needs(producer_t *p, uint64_t nbytes) noexcept nogil:
     cdef uint64_t nwords = nwords_of(nbytes), index = p.tail & p.mask, skipped = 0
     cdef bint is_aligned = nbytes >= ALIGNED_NBYTES and nwords < p.capacity // 4
@@ -99,12 +101,25 @@ cdef inline char *open_frame(producer_t *p, uint64_t word, uint64_t nbytes, int6
     return <char *> (words + index + 1)
 
 
+# The times that all consumers have spent in reading timed frames, by parity of their lap. Visible are those of all that
+# was written more than one lap before.
+cdef inline void sum_of_reads(producer_t *p, uint64_t *read_ns) noexcept nogil:
+    cdef uint32_t i
+    read_ns[0] = read_ns[1] = 0
+    for i in range(p.nheads):
+        read_ns[0] += load_relaxed_u64(&p.ring.heads[i].read_ns[0])
+        read_ns[1] += load_relaxed_u64(&p.ring.heads[i].read_ns[1])
+
+
 # The bits of a frame's word that say how its payload is stored. To be called before each frame of payload is opened.
 cdef inline uint64_t stores_of_frame(producer_t *p, uint64_t nbytes) noexcept nogil:
     cdef shmring_laps *laps = &p.ring.laps
+    cdef uint64_t[2] read_ns
     if nbytes < ALIGNED_NBYTES or not p.learns_stores:
         return 0
-    advance_laps(laps, p.tail, p.capacity, p.ring.read_ns)
+    if <int64_t> (p.tail - laps.next_lap) >= 0:
+        sum_of_reads(p, read_ns)
+        begin_lap(laps, p.tail, p.capacity, read_ns)
     return <uint64_t> (laps.kind & 3) << 57 | <uint64_t> (laps.timed & 3) << 59
 
 
@@ -121,7 +136,7 @@ cdef inline void copy_out(consumer_t *c, const frame_t *f, void *to, const void 
     if nbytes < ALIGNED_NBYTES:
         memcpy(to, source, nbytes)
     else:
-        read_in_lap(f.timed, c.ring.read_ns, to, source, nbytes, stores_of_reader(f.kind))
+        read_in_lap(f.timed, c.own.read_ns, to, source, nbytes, stores_of_reader(f.kind))
 
 
 # Copy the next `nbytes` of what is in hand.

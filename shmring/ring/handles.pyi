@@ -1,9 +1,15 @@
 from typing import Any, final
 
-from shmring.ring.end import End
+from shmring.ring.end import RingEnd
+
+class BareEnd(RingEnd):
+    @property
+    def nslots(self) -> int: ...
+    @property
+    def slot_nbytes(self) -> int: ...
 
 @final
-class Producer(End):
+class Producer(BareEnd):
     def __init__(self, buffer: Any) -> None: ...
     @property
     def tail(self) -> int: ...
@@ -16,7 +22,7 @@ class Producer(End):
     def abort(self) -> None: ...
 
 @final
-class Consumer(End):
+class Consumer(BareEnd):
     def __init__(self, buffer: Any) -> None: ...
     @property
     def head(self) -> int: ...

@@ -3,16 +3,106 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring.base.timeouts cimport checked_count
-from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow
-from shmring.ring.end cimport End, checked, require_idle, require_open, slots_in
-from shmring.ring.spsc cimport (consumer_t, producer_t, ring_abort, ring_commit, ring_free, ring_is_finished, ring_peek,
-                                ring_ready, ring_release, ring_reserve, ring_try_pop, ring_try_push)
+import numpy as np
+
+from shmring.base.timeouts cimport checked_count, checked_part, int_or_none
+from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
+from shmring.ring.end cimport Export, RingEnd, is_held
+from shmring.ring.spsc cimport (ring_abort, ring_commit, ring_free, ring_in, ring_is_finished, ring_peek, ring_ready,
+                                ring_release, ring_reserve, ring_try_pop, ring_try_push)
+
+UINT8 = np.dtype(np.uint8)
+
+
+# no_gc: see ring/end.pyx.
+@cython.no_gc
+cdef class BareEnd(RingEnd):
+    """An end of a ring in any buffer, taken at once, without waiting."""
+
+    cdef object view                   # what is lent, as bytes
+
+    cdef int use(self, buffer, str role) except -1:
+        cdef Export export = Export(buffer)
+        cdef size_t nbytes
+        cdef char *base = ring_in(&export.memory, &nbytes)
+        self.place(export, base, nbytes, role)
+        return self.prepare()
+
+    cdef int close_end(self, bint in_good_order) except -1:
+        if is_held(self) and self.lease is not None:
+            self.take_back()
+        RingEnd.close_end(self, in_good_order)
+        self.memory = None
+        return 0
+
+    # ---- slots ----
+
+    cdef inline size_t slot_size(self) noexcept:
+        return self.p.slot_nbytes if self.is_producer else self.c.slot_nbytes
+
+    cdef inline uint64_t slots_in(self, borrowed_t *b, bint is_one) except? 0:
+        """How many slots a caller's memory is long: exactly one, or any whole number."""
+        cdef size_t nbytes = self.slot_size()
+        if b.nbytes != nbytes if is_one else b.nbytes % nbytes:
+            self.refuse_size(b.nbytes, nbytes, is_one)
+        return b.nbytes // nbytes
+
+    cdef int refuse_size(self, size_t nbytes, size_t slot_nbytes, bint is_one) except -1:
+        if is_one:
+            raise ValueError(f"a slot has {slot_nbytes} bytes, not {nbytes}")
+        raise ValueError(f"{nbytes} bytes are not a whole number of slots of {slot_nbytes} bytes")
+
+    cdef inline int64_t checked(self, int64_t count) except -1:
+        if count < 0:
+            raise self.corrupt()
+        return count
+
+    # ---- slots that are lent ----
+
+    cdef object lend(self, const char *address, int64_t count, bint is_readonly):
+        if self.checked(count) == 0:
+            return None
+        self.lease = make_lease(self.memory, <char *>address, UINT8, (count * <int64_t>self.slot_size(),), is_readonly)
+        self.view = memoryview(self.lease.span)
+        return self.view
+
+    cdef uint64_t taken(self, count, const uint64_t *lent) except? 0:
+        """End the view; how many of the lent slots ``count`` stands for."""
+        cdef uint64_t n
+        count = int_or_none(count)
+        self.require_lease("reserved or peeked")
+        n = checked_part(count, lent[0])
+        self.take_back()
+        return n
+
+    cdef int take_back(self) except -1:
+        """End the view. Raises if an array or a slice of it is still alive, as mmap does."""
+        self.require_lease("reserved or peeked")
+        self.view.release()
+        self.end_lease()
+        self.view = None
+        return 0
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} belongs to one process; attach another to the same buffer instead")
+
+    def __repr__(self):
+        return f"<shmring.ring.{type(self).__name__} of {self.nslots} slots of {self.slot_nbytes} bytes>"
+
+    @property
+    def nslots(self):
+        """int : Capacity of the ring in slots."""
+        return self.p.capacity if self.is_producer else self.c.capacity
+
+    @property
+    def slot_nbytes(self):
+        """int : Size of each slot in bytes."""
+        return self.slot_size()
 
 
 @cython.final
 @cython.no_gc
-cdef class Producer(End):
+cdef class Producer(BareEnd):
     """The writing end of a ring; each ring has one, once.
 
     Belongs to the process that made it, and to one thread at a time. Nothing blocks.
@@ -30,12 +120,8 @@ cdef class Producer(End):
         The ring has or had a producer.
     """
 
-    cdef producer_t *p
-
     def __cinit__(self, buffer):
-        self.attach(buffer, True)
-        self.p = <producer_t *>self.private
-        self.capacity, self.nbytes = self.p.capacity, self.p.slot_nbytes
+        self.use(buffer, "producer")
 
     @property
     @cython.critical_section
@@ -47,8 +133,8 @@ cdef class Producer(End):
     @cython.critical_section
     def free_count(self):
         """int : Slots that are free now; there may be more a moment later, never fewer."""
-        require_open(self)
-        return checked(self, ring_free(self.p, self.p.capacity))
+        self.require_open()
+        return self.checked(ring_free(&self.p, self.p.capacity))
 
     @cython.critical_section
     def try_push(self, data):
@@ -82,11 +168,11 @@ cdef class Producer(End):
         cdef int64_t count
         borrow(data, &b, False)
         try:
-            require_idle(self)      # now: exporting memory may have run Python code
-            count = ring_try_push(self.p, b.address, slots_in(self, &b, is_one))
+            self.require_idle()      # now: exporting memory may have run Python code
+            count = ring_try_push(&self.p, b.address, self.slots_in(&b, is_one))
         finally:
             end_borrow(&b)
-        return checked(self, count)
+        return self.checked(count)
 
     @cython.critical_section
     def reserve(self, count=1):
@@ -104,11 +190,10 @@ cdef class Producer(End):
             The last reservation is still open.
         """
         cdef int64_t found
-        cdef uint64_t most = checked_count(count, self.capacity)
-        require_idle(self)
-        cdef char *address = ring_reserve(self.p, most, &found)
-        checked(self, found)
-        return None if address == NULL else self.lend(address, found * self.p.slot_nbytes, False)
+        cdef uint64_t most = checked_count(count, self.p.capacity)
+        self.require_idle()
+        cdef char *address = ring_reserve(&self.p, most, &found)
+        return self.lend(address, found, False)
 
     @cython.critical_section
     def commit(self, count=None):
@@ -121,18 +206,18 @@ cdef class Producer(End):
         ValueError
             Nothing is reserved, or fewer slots than ``count``.
         """
-        ring_commit(self.p, self.taken(count, &self.p.reserved))
+        ring_commit(&self.p, self.taken(count, &self.p.reserved))
 
     @cython.critical_section
     def abort(self):
         """Give up the reserved slots and end the view; the consumer sees nothing of them. Raises as `commit` does."""
         self.take_back()
-        ring_abort(self.p)
+        ring_abort(&self.p)
 
 
 @cython.final
 @cython.no_gc
-cdef class Consumer(End):
+cdef class Consumer(BareEnd):
     """The reading end of a ring; each ring has one, once.
 
     Belongs to the process that made it, and to one thread at a time. Nothing blocks.
@@ -150,12 +235,8 @@ cdef class Consumer(End):
         The ring has or had a consumer.
     """
 
-    cdef consumer_t *c
-
     def __cinit__(self, buffer):
-        self.attach(buffer, False)
-        self.c = <consumer_t *>self.private
-        self.capacity, self.nbytes = self.c.capacity, self.c.slot_nbytes
+        self.use(buffer, "consumer")
 
     @property
     @cython.critical_section
@@ -167,15 +248,15 @@ cdef class Consumer(End):
     @cython.critical_section
     def ready_count(self):
         """int : Slots that can be read now; there may be more a moment later, never fewer."""
-        require_open(self)
-        return checked(self, ring_ready(self.c, self.c.capacity))
+        self.require_open()
+        return self.checked(ring_ready(&self.c, self.c.capacity))
 
     @property
     @cython.critical_section
     def finished(self):
         """bool : Whether the producer closed its end in good order and everything it committed was released."""
-        require_open(self)
-        return ring_is_finished(self.c)
+        self.require_open()
+        return ring_is_finished(&self.c)
 
     @cython.critical_section
     def try_pop(self, out):
@@ -209,11 +290,11 @@ cdef class Consumer(End):
         cdef int64_t count
         borrow(out, &b, True)
         try:
-            require_idle(self)
-            count = ring_try_pop(self.c, b.address, slots_in(self, &b, is_one))
+            self.require_idle()
+            count = ring_try_pop(&self.c, b.address, self.slots_in(&b, is_one))
         finally:
             end_borrow(&b)
-        return checked(self, count)
+        return self.checked(count)
 
     @cython.critical_section
     def peek(self, count=1):
@@ -231,11 +312,10 @@ cdef class Consumer(End):
             The last peek is still open.
         """
         cdef int64_t found
-        cdef uint64_t most = checked_count(count, self.capacity)
-        require_idle(self)
-        cdef const char *address = ring_peek(self.c, most, &found)
-        checked(self, found)
-        return None if address == NULL else self.lend(address, found * self.c.slot_nbytes, True)
+        cdef uint64_t most = checked_count(count, self.c.capacity)
+        self.require_idle()
+        cdef const char *address = ring_peek(&self.c, most, &found)
+        return self.lend(address, found, True)
 
     @cython.critical_section
     def release(self, count=None):
@@ -248,4 +328,4 @@ cdef class Consumer(End):
         ValueError
             Nothing is peeked, or fewer slots than ``count``.
         """
-        ring_release(self.c, self.taken(count, &self.c.peeked))
+        ring_release(&self.c, self.taken(count, &self.c.peeked))

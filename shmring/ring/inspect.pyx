@@ -6,7 +6,8 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint64_t
 
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64
-from shmring._c.layout cimport SHMRING_RING_MAGIC, shmring_laps, shmring_ring, shmring_ring_counts, shmring_ring_role
+from shmring._c.layout cimport (SHMRING_RING_MAGIC, SHMRING_RING_MOST_HEADS, shmring_laps, shmring_ring,
+                                shmring_ring_counts, shmring_ring_head, shmring_ring_role)
 from shmring.ring.spsc cimport ring_control_nbytes, ring_end_state
 
 from shmring.kernel.reduce import STORES
@@ -60,11 +61,11 @@ class RingLook(NamedTuple):
         return min(1.0, max(0, self.producer.position - self.consumer.position) / self.nslots)
 
 
-cdef object end_look(shmring_ring_role *role, shmring_ring_counts *counts, uint64_t position):
+cdef object end_look(shmring_ring_role *role, uint64_t asleep, shmring_ring_counts *counts, uint64_t position,
+                     uint64_t overwritten):
     return EndLook(
-        END_STATES[ring_end_state(role)], role.liveness.pid,
-        load_relaxed_u64(&role.waiter.asleep) != 0, position, load_relaxed_u64(&counts.messages),
-        load_relaxed_u64(&counts.dropped) + load_relaxed_u64(&counts.overwritten),
+        END_STATES[ring_end_state(role)], role.liveness.pid, asleep != 0, position, load_relaxed_u64(&counts.messages),
+        load_relaxed_u64(&counts.dropped) + overwritten,
         load_relaxed_u64(&counts.waits), load_relaxed_u64(&counts.sleeps),
     )
 
@@ -76,13 +77,15 @@ cdef tuple stores_look(shmring_laps *laps):
     return STORES[laps.kind & 3], tuple([laps.trials.cost_ns[kind] / 1e3 for kind in range(len(STORES))])
 
 
-def look(buffer):
+def look(buffer, uint64_t number=0):
     """Look at the ring at the beginning of a buffer.
 
     Parameters
     ----------
     buffer : writable buffer
         On a multiple of 128 bytes, as `shmring.ring.format_ring` requires.
+    number : int
+        Which of its consumers.
 
     Returns
     -------
@@ -90,7 +93,8 @@ def look(buffer):
     """
     cdef Py_buffer view
     cdef shmring_ring *ring
-    cdef uint64_t head
+    cdef shmring_ring_head *at
+    cdef uint64_t head, overwritten
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
         ring = <shmring_ring *>view.buf
@@ -98,12 +102,18 @@ def look(buffer):
             raise SegmentError("there is no ring in this buffer")
         if ring.nslots == 0:
             raise SegmentError("the ring in this buffer has no slots")
+        if number >= SHMRING_RING_MOST_HEADS or <size_t>view.len < ring_control_nbytes(number + 1):
+            raise SegmentError(f"the ring in this buffer has no consumer {number}")
+        at = &ring.heads[number]
         # Head first: what is filled is never taken for less than nothing.
-        head = load_acquire_u64(&ring.head)
+        head = load_acquire_u64(&at.head)
         if ring.drops:
             head &= ~(<uint64_t>1 << 63)
+        overwritten = load_relaxed_u64(&at.overwritten)
         return RingLook(ring.nslots, ring.slot_nbytes,
-                        end_look(&ring.producer, &ring.sent, load_acquire_u64(&ring.tail)),
-                        end_look(&ring.consumer, &ring.received, head), *stores_look(&ring.laps))
+                        end_look(&ring.producer, load_relaxed_u64(&at.producer_asleep), &ring.sent,
+                                 load_acquire_u64(&ring.tail), overwritten),
+                        end_look(&at.consumer, load_relaxed_u64(&at.consumer.waiter.asleep), &at.received, head, 0),
+                        *stores_look(&ring.laps))
     finally:
         PyBuffer_Release(&view)

@@ -1,7 +1,7 @@
 # Lossy rings: the producer may overwrite the oldest slots, unread, by newer ones (ring/overwrite.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
-from shmring._c.layout cimport shmring_ring
+from shmring._c.layout cimport shmring_ring, shmring_ring_head
 from shmring.ring.spsc cimport consumer_t, producer_t
 
 
@@ -30,7 +30,9 @@ cdef inline uint64_t after_claim(uint64_t head) noexcept nogil:
 cdef int64_t claim_next(consumer_t *c) noexcept nogil
 cdef void give_up_claim(consumer_t *c) noexcept nogil
 
-# Whether `nslots` are free, after giving up, where needed and possible, the oldest slots, or the oldest frames; what
-# was given up is added to `overwritten`. RING_CORRUPT if what stands in the ring is impossible.
-cdef int overwrite_slots(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil
-cdef int overwrite_frames(producer_t *p, uint64_t nslots, uint64_t *overwritten) noexcept nogil
+# Whether one consumer leaves `nslots` free, after giving up, where needed and possible, the oldest slots that it has
+# not read: whole frames, or slots. RING_CORRUPT if what stands in the ring is impossible.
+cdef int overwrite(producer_t *p, shmring_ring_head *at, uint64_t nslots, bint has_frames) noexcept nogil
+
+# The consumer, which reads nothing now, gets nothing more, and no slot is kept for it.
+cdef void disconnect(shmring_ring_head *at) noexcept nogil

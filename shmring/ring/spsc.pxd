@@ -1,5 +1,5 @@
-# The ring: one producer, one consumer, equal slots in shared memory. Everything here is non-blocking and wait-free;
-# waiting is composed above. The contract, with examples, is in docs/rings.md.
+# The ring: one producer, one consumer (in a broadcast several), equal slots in shared memory. Everything here is
+# non-blocking and wait-free; waiting is composed above. The contract, with examples, is in docs/rings.md.
 #
 # Bodies are here, not in ring/spsc.pyx, so that they are inlined into the modules that cimport them. In every function
 # the own counter is private and merely announced; the other side's is loaded (acquire) only when the last seen value is
@@ -7,11 +7,14 @@
 #
 # What a peer wrote is never trusted: a counter that went backwards or too far is refused (RING_CORRUPT), geometry is
 # copied into private memory when an end is attached, and so no peer can lead us outside the slots.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u64
-from shmring._c.layout cimport shmring_ring, shmring_ring_role
+from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, load_relaxed_u32, store_release_u64
+from shmring._c.layout cimport shmring_ring, shmring_ring_head, shmring_ring_role
+
+cdef extern from "<linux/futex.h>" nogil:
+    const uint32_t FUTEX_OWNER_DIED
 
 cdef enum:
     RING_CORRUPT = -1      # the other side's counter is impossible
@@ -26,12 +29,20 @@ cdef enum:
     END_CLOSED = 2
     END_LOST = 3
 
+# What a role's `closed` holds.
+cdef enum:
+    ROLE_CLOSED = 1
+    ROLE_LEFT = 2
+    ROLE_DISCONNECTED = 3  # a consumer, by the producer
+
 # One side's private state. Invariants, the second whatever the consumer writes:
 #   tail - cached_head <= capacity;   reserved <= capacity - (tail - cached_head)
 ctypedef struct producer_t:
     uint64_t tail          # slots ever committed, as announced in ring.tail
-    uint64_t cached_head   # ring.head when last looked at
+    uint64_t cached_head   # the least head when last looked at
     uint64_t reserved      # slots from tail on that are being written
+    uint32_t nheads
+    bint is_plain          # one consumer, which alone moves its head
     bint learns_stores     # all frames are read, so the reader's times tell how best to store them (ring/framing.pxd)
     uint64_t capacity
     uint64_t mask
@@ -40,7 +51,7 @@ ctypedef struct producer_t:
     shmring_ring *ring
 
 ctypedef struct consumer_t:
-    uint64_t head          # slots ever released, as announced in ring.head
+    uint64_t head          # slots ever released, as announced in own.head
     uint64_t cached_tail   # ring.tail when last looked at
     uint64_t peeked        # slots from head on that are being read
     uint64_t capacity
@@ -48,19 +59,23 @@ ctypedef struct consumer_t:
     size_t slot_nbytes
     char *slots
     shmring_ring *ring
+    shmring_ring_head *own
 
 
 # Making, attaching, closing (ring/spsc.pyx). `base` lies on a multiple of 128 bytes; `nslots` is a power of two.
 # Attaching returns 0, a RING_ code, or an errno where the liveness cannot be held; the mapping must outlive
 # the end. `again`: the end may have had a holder that is gone; the caller ensures that only one process at a
 # time tries. Not `held`: the role is not taken; a lock that the caller keeps hands the end from process to process, and
-# the next holder resumes there.
+# the next holder resumes there. `slot_nbytes`: what the caller takes for granted, 0: nothing; a ring of other slots is
+# foreign. `number`: which of the consumers.
 # Closing in good order is a promise that nothing is missing; without it the other side sees END_LOST.
-cdef size_t ring_control_nbytes() noexcept nogil
+cdef size_t ring_control_nbytes(uint64_t nheads=*) noexcept nogil
 cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start, bint drops=*,
-                      uint64_t slots_at=*) noexcept nogil
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=*, bint held=*) noexcept nogil
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=*, bint held=*) noexcept nogil
+                      uint64_t nheads=*) noexcept nogil
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=*, bint held=*,
+                              size_t slot_nbytes=*) noexcept nogil
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=*, bint held=*,
+                              size_t slot_nbytes=*, uint64_t number=*) noexcept nogil
 cdef void ring_resume_producer(producer_t *p) noexcept nogil
 cdef void ring_resume_consumer(consumer_t *c) noexcept nogil
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil
@@ -68,8 +83,16 @@ cdef void ring_close_consumer(consumer_t *c, bint in_good_order) noexcept nogil
 cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil
 cdef int ring_end_state(shmring_ring_role *role) noexcept nogil
 
+# The least head of several consumers, those that are gone left out; or one that is impossible, if one of them is.
+cdef uint64_t ring_least_head(producer_t *p) noexcept nogil
+
 # Where in a buffer its ring begins, and how many bytes there are from there on.
 cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil
+
+
+# Whether the holder of an end has closed it or is dead, as far as one look at its line tells.
+cdef inline bint ring_is_gone(shmring_ring_role *role) noexcept nogil:
+    return load_acquire_u32(&role.closed) != 0 or load_relaxed_u32(&role.liveness.word) & FUTEX_OWNER_DIED != 0
 
 
 # ---- Producer ----
@@ -80,7 +103,7 @@ cdef inline int64_t ring_free(producer_t *p, uint64_t wanted) noexcept nogil:
     if p.capacity - (p.tail - p.cached_head) < wanted:
         # SYNC drained (meets: ring_release). Once the new head is seen, the consumer's reads of the slots below it are
         # over, and they may be overwritten.
-        head = load_acquire_u64(&p.ring.head)
+        head = load_acquire_u64(&p.ring.heads[0].head) if p.is_plain else ring_least_head(p)
         if head - p.cached_head > p.tail - p.cached_head:
             return RING_CORRUPT
         p.cached_head = head
@@ -162,7 +185,7 @@ cdef inline void ring_release(consumer_t *c, uint64_t n) noexcept nogil:
     c.head += min(n, c.peeked)
     c.peeked = 0
     # SYNC drained (meets: ring_free). Our reads must be over before the count that lets the producer overwrite.
-    store_release_u64(&c.ring.head, c.head)
+    store_release_u64(&c.own.head, c.head)
 
 
 # Copy out as many of `n` slots as are filled; how many, or RING_CORRUPT. One announcement for all of them.

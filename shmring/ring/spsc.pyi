@@ -1,6 +1,11 @@
 from typing import Any
 
+CONTROL_NBYTES: int
+HEAD_NBYTES: int
+
 END_STATES: tuple[str, ...]
 
 def ring_nbytes(nslots: int, slot_nbytes: int) -> int: ...
-def format_ring(buffer: Any, nslots: int, slot_nbytes: int, *, start: int = 0, drops: bool = False) -> None: ...
+def format_ring(
+    buffer: Any, nslots: int, slot_nbytes: int, *, start: int = 0, drops: bool = False, nheads: int = 1
+) -> None: ...

@@ -1,4 +1,4 @@
-"""The ring: a lock-free queue of equal slots between one producer and one consumer.
+"""The ring: a lock-free queue of equal slots between one producer and one consumer, or several that read all of it.
 
 Over any writable memory both can see: a mapping between processes, a ``bytearray`` between threads. Nothing here
 blocks; an answer is "done", "full" or "empty". Channels and point-to-point messages compose waiting on top.
@@ -13,42 +13,49 @@ from libc.string cimport memset
 
 from shmring._c.atomics cimport (compare_swap_u32, load_acquire_u32, load_acquire_u64, load_relaxed_u64,
                                  store_relaxed_u64, store_release_u32, store_release_u64)
-from shmring._c.layout cimport SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, shmring_ring, shmring_ring_role
+from shmring._c.layout cimport (SHMRING_FALSE_SHARING, SHMRING_RING_MAGIC, SHMRING_RING_MOST_HEADS, shmring_ring,
+                                shmring_ring_head, shmring_ring_role)
 from shmring.sync.backoff cimport sem_init
 from shmring.sync.liveness cimport ALIVE, DEAD, drop_liveness, hold_liveness, liveness_state
 
 from shmring.errors import RoleTakenError
 
 END_STATES = ("absent", "here", "closed", "lost")      # by END_ABSENT ...
+CONTROL_NBYTES = sizeof(shmring_ring)                  # before the slots of a ring with one consumer
+HEAD_NBYTES = sizeof(shmring_ring_head)                # and of each further one
 
 
 # ---- Making, attaching, closing ----
 
-cdef size_t ring_control_nbytes() noexcept nogil:
-    return sizeof(shmring_ring)
+cdef size_t ring_control_nbytes(uint64_t nheads=1) noexcept nogil:
+    return sizeof(shmring_ring) + (nheads - 1) * sizeof(shmring_ring_head)
 
 
 cdef void ring_format(void *base, uint64_t nslots, uint64_t slot_nbytes, uint64_t start,
-                      bint drops=False, uint64_t slots_at=sizeof(shmring_ring)) noexcept nogil:
+                      bint drops=False, uint64_t nheads=1) noexcept nogil:
     cdef shmring_ring *ring = <shmring_ring *>base
-    memset(ring, 0, sizeof(shmring_ring))
+    cdef uint64_t i
+    memset(ring, 0, ring_control_nbytes(nheads))
     ring.nslots = nslots
     ring.slot_nbytes = slot_nbytes
     ring.drops = drops
-    ring.slots_at = slots_at
+    ring.nheads = nheads
     store_relaxed_u64(&ring.tail, start)
-    store_relaxed_u64(&ring.head, start)
     ring.laps.next_lap = start
     sem_init(&ring.producer.waiter.wake, 1, 0)
-    sem_init(&ring.consumer.waiter.wake, 1, 0)
+    for i in range(nheads):
+        store_relaxed_u64(&ring.heads[i].head, start)
+        sem_init(&ring.heads[i].consumer.waiter.wake, 1, 0)
     # SYNC formatted (meets: attach). Geometry and counters before the magic word of a ring.
     store_release_u64(&ring.magic, SHMRING_RING_MAGIC)
 
 
-cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *slot_nbytes,
+cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *slot_nbytes, uint64_t *nheads,
                           char **slots) noexcept nogil:
-    """The ring at ``base``, if there is one and all of it lies within ``nbytes``; else NULL."""
+    """The ring at ``base``, if there is one and all of it lies within ``nbytes``; else NULL. ``slot_nbytes``, if not 0,
+    is what its slots must have."""
     cdef shmring_ring *ring = <shmring_ring *>base
+    cdef size_t control, wanted = slot_nbytes[0]
     if nbytes < sizeof(shmring_ring) or <uintptr_t>base % SHMRING_FALSE_SHARING != 0:
         return NULL
     # SYNC formatted (meets: ring_format). Geometry is read once, here: what was checked is what is used.
@@ -56,12 +63,17 @@ cdef shmring_ring *attach(void *base, size_t nbytes, uint64_t *nslots, size_t *s
         return NULL
     nslots[0] = load_relaxed_u64(&ring.nslots)
     slot_nbytes[0] = load_relaxed_u64(&ring.slot_nbytes)
-    cdef uint64_t slots_at = load_relaxed_u64(&ring.slots_at)
+    nheads[0] = load_relaxed_u64(&ring.nheads)
     if nslots[0] == 0 or nslots[0] & (nslots[0] - 1) or slot_nbytes[0] == 0:
         return NULL
-    if not sizeof(shmring_ring) <= slots_at <= nbytes or slot_nbytes[0] > (nbytes - slots_at) // nslots[0]:
+    if wanted and slot_nbytes[0] != wanted:
         return NULL
-    slots[0] = <char *>base + slots_at
+    if not 1 <= nheads[0] <= SHMRING_RING_MOST_HEADS:
+        return NULL
+    control = ring_control_nbytes(nheads[0])
+    if control > nbytes or slot_nbytes[0] > (nbytes - control) // nslots[0]:
+        return NULL
+    slots[0] = <char *>base + control
     return ring
 
 
@@ -72,7 +84,7 @@ cdef int take(shmring_ring_role *role, bint again) noexcept nogil:
     cdef int error = hold_liveness(&role.liveness)
     if error and is_first:
         store_release_u32(&role.taken, 0)
-    elif not error:
+    elif not error and not is_first:       # else it is open, or the producer has disconnected this consumer
         store_release_u32(&role.closed, 0)
     return error
 
@@ -94,9 +106,11 @@ cdef void ring_leave(shmring_ring_role *role, bint in_good_order) noexcept nogil
     drop_liveness(&role.liveness)
 
 
-cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False,
-                              bint held=True) noexcept nogil:
-    cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes, &p.slots)
+cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint again=False, bint held=True,
+                              size_t slot_nbytes=0) noexcept nogil:
+    cdef uint64_t nheads
+    p.slot_nbytes = slot_nbytes
+    cdef shmring_ring *ring = attach(base, nbytes, &p.capacity, &p.slot_nbytes, &nheads, &p.slots)
     if ring == NULL:
         return RING_FOREIGN
     cdef int error = take(&ring.producer, again) if held else 0
@@ -104,36 +118,60 @@ cdef int ring_attach_producer(producer_t *p, void *base, size_t nbytes, bint aga
         return error
     p.ring = ring
     p.mask = p.capacity - 1
+    p.nheads = <uint32_t>nheads
+    p.is_plain = nheads == 1 and not ring.drops
     ring_resume_producer(p)
     return check_counters(&ring.producer, p.tail - p.cached_head <= p.capacity)
 
 
-cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False,
-                              bint held=True) noexcept nogil:
-    cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes, &c.slots)
-    if ring == NULL:
+cdef int ring_attach_consumer(consumer_t *c, void *base, size_t nbytes, bint again=False, bint held=True,
+                              size_t slot_nbytes=0, uint64_t number=0) noexcept nogil:
+    cdef uint64_t nheads
+    cdef shmring_ring_role *role
+    c.slot_nbytes = slot_nbytes
+    cdef shmring_ring *ring = attach(base, nbytes, &c.capacity, &c.slot_nbytes, &nheads, &c.slots)
+    if ring == NULL or number >= nheads:
         return RING_FOREIGN
-    cdef int error = take(&ring.consumer, again) if held else 0
+    role = &ring.heads[number].consumer
+    cdef int error = take(role, again) if held else 0
     if error:
         return error
     c.ring = ring
+    c.own = &ring.heads[number]
     c.mask = c.capacity - 1
     ring_resume_consumer(c)
-    return check_counters(&ring.consumer, c.cached_tail - c.head <= c.capacity)
+    return check_counters(role, c.cached_tail - c.head <= c.capacity)
 
 
 cdef void ring_resume_producer(producer_t *p) noexcept nogil:
     p.reserved = 0
     p.tail = load_relaxed_u64(&p.ring.tail)
-    # SYNC drained (meets: ring_release).
-    p.cached_head = position(p.ring, load_acquire_u64(&p.ring.head))
+    p.cached_head = p.tail - p.capacity        # no head is below it
+    p.cached_head = ring_least_head(p)
 
 
 cdef void ring_resume_consumer(consumer_t *c) noexcept nogil:
     c.peeked = 0
-    c.head = position(c.ring, load_relaxed_u64(&c.ring.head))
+    c.head = position(c.ring, load_relaxed_u64(&c.own.head))
     # SYNC filled (meets: ring_commit).
     c.cached_tail = load_acquire_u64(&c.ring.tail)
+    if load_acquire_u32(&c.own.consumer.closed) == ROLE_DISCONNECTED:
+        c.cached_tail = c.head                 # the slots behind it are the producer's
+
+
+cdef uint64_t ring_least_head(producer_t *p) noexcept nogil:
+    cdef uint64_t i, head, least = p.tail
+    for i in range(p.nheads):
+        # The head of a consumer that is alone stays: another process may take that end, and read on.
+        if p.nheads > 1 and ring_is_gone(&p.ring.heads[i].consumer):
+            continue
+        # SYNC drained (meets: ring_release), as in ring_free.
+        head = position(p.ring, load_acquire_u64(&p.ring.heads[i].head))
+        if p.tail - head > p.tail - p.cached_head:
+            return p.cached_head - 1
+        if p.tail - head > p.tail - least:
+            least = head
+    return least
 
 
 cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil:
@@ -141,7 +179,7 @@ cdef void ring_close_producer(producer_t *p, bint in_good_order) noexcept nogil:
 
 
 cdef void ring_close_consumer(consumer_t *c, bint in_good_order) noexcept nogil:
-    ring_leave(&c.ring.consumer, in_good_order)
+    ring_leave(&c.own.consumer, in_good_order)
 
 
 cdef int closed_state(shmring_ring_role *role, int otherwise) noexcept nogil:
@@ -196,7 +234,7 @@ cdef char *ring_in(const Py_buffer *memory, size_t *nbytes) noexcept nogil:
     return base
 
 
-def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=False):
+def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=False, uint64_t nheads=1):
     """Make an empty ring in a buffer, before any process attaches to it.
 
     Parameters
@@ -212,6 +250,8 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=Fal
         Where both counters start; no matter, but for tests of their wrap-around.
     drops : bool
         For channels whose producer may give up the oldest slots (``shmring/ring/overwrite.pyx``).
+    nheads : int
+        How many consumers read all of it. Each beyond the first needs `HEAD_NBYTES` more bytes.
 
     Raises
     ------
@@ -223,14 +263,14 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=Fal
     cdef Py_buffer memory
     cdef char *base
     cdef size_t nbytes
-    needed = ring_nbytes(nslots, slot_nbytes) - SHMRING_FALSE_SHARING
+    needed = ring_nbytes(nslots, slot_nbytes) - SHMRING_FALSE_SHARING + (int(nheads) - 1) * HEAD_NBYTES
     PyObject_GetBuffer(buffer, &memory, PyBUF_WRITABLE)
     try:
         base = ring_in(&memory, &nbytes)
         if nbytes < needed:
             raise ValueError(f"{nslots} slots of {slot_nbytes} bytes need {needed} bytes, there are {nbytes}")
         refuse_if_in_use(<shmring_ring *>base)
-        ring_format(base, nslots, slot_nbytes, start, drops)
+        ring_format(base, nslots, slot_nbytes, start, drops, nheads)
     finally:
         PyBuffer_Release(&memory)
 
@@ -241,6 +281,6 @@ cdef object refuse_if_in_use(shmring_ring *ring):
     if ring_end_state(&ring.producer) == END_HERE:
         pid = ring.producer.liveness.pid
         raise RoleTakenError(f"process {pid} is this ring's producer", pid)
-    if ring_end_state(&ring.consumer) == END_HERE:
-        pid = ring.consumer.liveness.pid
+    if ring_end_state(&ring.heads[0].consumer) == END_HERE:
+        pid = ring.heads[0].consumer.liveness.pid
         raise RoleTakenError(f"process {pid} is this ring's consumer", pid)

@@ -370,14 +370,30 @@ def stopped_in_a_long_item(q, item, timeouts=(None,)):
 LONG = np.arange(3000)
 
 
-def test_a_get_keeps_its_timeout_in_a_long_item_and_loses_nothing():
+def got_in_a_thread(q, timeout):
+    """A thread in get(), and what it returns or raises."""
+    results = []
+
+    def get():
+        try:
+            results.append(q.get(timeout=timeout))
+        except queue.Empty as error:
+            results.append(error)
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    return thread, results
+
+
+def test_a_get_that_has_the_beginning_of_an_item_waits_for_the_rest():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = stopped_in_a_long_item(q, LONG)
-    for call in (lambda: q.get(timeout=0.05), q.get_nowait, lambda: q.get(timeout=0.01)):
-        with pytest.raises(queue.Empty):
-            call()
+    thread, results = got_in_a_thread(q, 0.01)
+    thread.join(0.3)
+    assert thread.is_alive()
     os.kill(pid, signal.SIGCONT)
-    np.testing.assert_array_equal(q.get(timeout=20 * PATIENCE), LONG)
+    thread.join()
+    np.testing.assert_array_equal(results[0], LONG)
     assert status_of(pid) == 0
     assert q.empty()
 
@@ -397,34 +413,53 @@ def test_a_long_item_is_got_by_many_short_calls():
     assert q.empty()
 
 
-def test_an_item_that_a_consumer_left_in_the_middle_goes_whole_to_another():
+def test_an_item_whose_consumer_dies_in_the_middle_is_lost_alone():
     q = shmring.Queue(capacity_nbytes=1 << 10)
     for _ in range(3):
         pid = stopped_in_a_long_item(q, LONG)
-        with pytest.raises(queue.Empty):
-            q.get(timeout=0.01)
+        consumer = in_child(q.get)
+        while fill_of(q):
+            time.sleep(0.001)
+        os.kill(consumer, signal.SIGKILL)
+        assert status_of(consumer) == -signal.SIGKILL
         os.kill(pid, signal.SIGCONT)
-        assert status_of(in_child(lambda: np.testing.assert_array_equal(q.get(), LONG))) == 0
+        with pytest.raises(queue.Empty):
+            q.get(timeout=0.1)
         assert status_of(pid) == 0
-        assert q.qsize() == 0
         q.put(b"next")
         assert q.get(timeout=20 * PATIENCE) == b"next"
 
 
 @pytest.mark.parametrize("by", ["signal", "death", "time"])
-def test_a_held_item_whose_producer_goes_is_dropped(by):
+def test_an_item_that_has_begun_and_whose_producer_goes_is_dropped(by):
     q = shmring.Queue(capacity_nbytes=1 << 10)
     pid = stopped_in_a_long_item(q, LONG, (0.1, 1, 10) if by == "time" else (None,))
-    with pytest.raises(queue.Empty):
-        q.get(timeout=0.01)
+    thread, results = got_in_a_thread(q, 0.01)
+    thread.join(0.1)
+    if by == "time":
+        time.sleep(0.3)
     os.kill(pid, {"signal": signal.SIGINT, "death": signal.SIGKILL, "time": signal.SIGCONT}[by])
     os.kill(pid, signal.SIGCONT)
-    assert status_of(pid) == (-signal.SIGKILL if by == "death" else 1)
-    with pytest.raises(queue.Empty):
-        q.get(timeout=0.01)
+    status = status_of(pid)
+    thread.join()
+    if isinstance(results[0], queue.Empty):
+        assert status == (-signal.SIGKILL if by == "death" else 1)
+    else:  # it found room at once, before it saw to the signal or the time
+        assert by != "death"
+        np.testing.assert_array_equal(results[0], LONG)
     q.put(b"next", timeout=20 * PATIENCE)
     assert q.get(timeout=20 * PATIENCE) == b"next"
     assert q.empty()
+
+
+def test_an_item_too_long_to_be_put_without_waiting_is_refused():
+    q = shmring.Queue(capacity_nbytes=1 << 10)
+    for call in (q.put_nowait, lambda x: q.put(x, timeout=0)):
+        with pytest.raises(ValueError, match="without waiting: at most 504 bytes"):
+            call(bytes(2000))
+    assert q.empty()
+    q.put_nowait(bytes(500))
+    assert q.get_nowait() == bytes(500)
 
 
 def test_an_interrupted_get_of_a_long_item_loses_nothing():

@@ -6,7 +6,6 @@ import pytest
 from support.children import in_child, status_of
 
 import shmring
-from shmring.channels.format import CONTROL_NBYTES
 from shmring.kernel.reduce import STORES
 
 CAPACITY_NBYTES, COUNT = 1 << 13, 3000
@@ -74,7 +73,7 @@ def test_a_channel_that_overwrites_makes_no_trials():
 def test_whatever_a_peer_writes_into_what_was_learned_messages_stay_exact(seed):
     generator = random.Random(seed)
     sender, receiver = shmring.channel(CAPACITY_NBYTES)
-    begin, end = receiver.channel.ring_offset + 640, receiver.channel.ring_offset + CONTROL_NBYTES
+    begin, end = receiver.channel.ring_offset + 384, receiver.channel.ring_offset + 640
     memory = memoryview(receiver.channel.mapping)
     for message in messages(seed):
         if len(message) < CAPACITY_NBYTES // 2:

@@ -15,18 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import shmring
 from shmring import DisconnectedError, EndOfStreamError, PeerLostError
+from shmring.ring.spsc import HEAD_NBYTES
 
 SETTINGS = settings(max_examples=30, stateful_step_count=30)
 SIZES = st.sampled_from([0, 1, 8, 30, 100, 200])
 BEFORE_WRAP = st.sampled_from([0, 2**32, 2**64]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
 BEFORE_TOP_BIT = st.sampled_from([0, 2**32]).flatmap(lambda end: st.integers(max(0, end - 300), max(0, end - 1)))
-TAIL, HEAD = 128, 256  # in a ring
+TAIL, HEAD = 128, 640  # in a ring
 
 
-def begin_at(channel, position):
+def begin_at(channel, position, nheads=1):
     """Have a fresh ring count from there on."""
     with memoryview(channel.mapping)[channel.ring_offset :] as ring:
-        for offset in (TAIL, HEAD):
+        for offset in (TAIL, *(HEAD + i * HEAD_NBYTES for i in range(nheads))):
             ring[offset : offset + 8] = position.to_bytes(8, "little")
 
 
@@ -216,8 +217,7 @@ class Broadcast(Machine):
     @initialize(start=BEFORE_TOP_BIT, when_slow=st.sampled_from(["wait", "drop_oldest", "disconnect"]))
     def make(self, start, when_slow):
         self.sender, self.receivers = shmring.broadcast_channel(3, 512, when_slow=when_slow)
-        for i in range(4):
-            begin_at(self.sender.rings.ring(i), start)
+        begin_at(self.sender.channel, start, 3)
         self.models, self.dropped, self.when_slow = [deque() for _ in range(3)], [0] * 3, when_slow
         self.is_on = [True] * 3
 

@@ -25,7 +25,7 @@ from shmring import (
     RoleTakenError,
     SegmentError,
 )
-from shmring.channels.format import CONTROL_NBYTES
+from shmring.ring.spsc import CONTROL_NBYTES
 
 RECORD = np.dtype([("number", "i8"), ("half", "f4")])
 

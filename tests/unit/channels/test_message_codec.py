@@ -9,6 +9,7 @@ import shmring
 from shmring import SegmentError
 from shmring.arrays import dtype_codec
 from shmring.channels import format
+from shmring.ring import spsc
 
 BYTES, ARRAY, OBJECT = 2, 3, 4
 FLOAT64, OTHER = 0, 255
@@ -36,7 +37,7 @@ def receiver_of(words):
     sender, receiver = shmring.channel(1 << 14)
     sender.take()
     memory = memoryview(receiver.channel.mapping)[receiver.channel.ring_offset :]
-    memory[format.CONTROL_NBYTES : format.CONTROL_NBYTES + len(words)] = words
+    memory[spsc.CONTROL_NBYTES : spsc.CONTROL_NBYTES + len(words)] = words
     memory[128:136] = struct.pack("<Q", len(words) // 8)
     memory.release()
     return receiver
@@ -175,8 +176,6 @@ def test_a_buffer_without_room_is_not_written():
     for make in (
         format.format_common_waiter,
         format.format_queue,
-        lambda buffer: format.format_shared_slots(buffer, 2, 8, 8, False),
-        lambda buffer: format.format_shared_slots(buffer, 0, 1 << 61, 8, False),
     ):
         buffer = bytearray(16)
         with pytest.raises(ValueError, match="needed"):

@@ -114,21 +114,6 @@ def test_an_interrupt_at_any_line_of_the_first_use_leaves_the_end_usable(kind):
             break
 
 
-def test_a_broadcast_that_is_used_while_it_is_taken_reaches_all(monkeypatch):
-    sender, receivers = shmring.broadcast_channel(2, 1 << 12)
-    ring_set, ring = type(sender.rings), type(sender.rings).ring
-    inner = iter([b"from within"])
-
-    def ring_with_another_thread(self, index):
-        for message in inner:
-            sender.send(message)
-        return ring(self, index)
-
-    monkeypatch.setattr(ring_set, "ring", ring_with_another_thread)
-    sender.send(b"first")
-    assert [received(receiver) for receiver in receivers] == [[b"from within", b"first"]] * 2
-
-
 @pytest.mark.parametrize("size", [1, 300, 5000])
 def test_messages_sent_while_send_many_asks_for_more_go_in_order(size):
     sender, receiver = shmring.channel(1 << 15)

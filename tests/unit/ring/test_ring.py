@@ -24,7 +24,7 @@ from shmring.errors import ClosedError, RoleTakenError, SegmentError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 from shmring.ring.inspect import look
 
-TAIL, HEAD = 128, 256  # where the counters lie in the control area
+TAIL, HEAD = 128, 640  # where the counters lie in the control area
 CONTROL_NBYTES = 896
 LAST = (1 << 64) - 1
 
@@ -340,10 +340,10 @@ def test_one_reservation_and_one_peek_at_a_time():
     producer.reserve()
     consumer.peek()
     for call in (producer.reserve, lambda: producer.try_push(word(2)), lambda: producer.try_push_many(word(2))):
-        with pytest.raises(ValueError, match="still reserved"):
+        with pytest.raises(ValueError, match="lease is still open"):
             call()
     for call in (consumer.peek, lambda: consumer.try_pop(bytearray(8)), lambda: consumer.try_pop_many(bytearray(8))):
-        with pytest.raises(ValueError, match="still reserved or peeked"):
+        with pytest.raises(ValueError, match="lease is still open"):
             call()
 
 
@@ -375,12 +375,12 @@ def test_counts_that_make_no_sense_are_refused():
 def test_each_end_is_taken_once_and_the_error_names_its_holder():
     memory, producer, consumer = ends()
     for kind, name in ((Producer, "producer"), (Consumer, "consumer")):
-        with pytest.raises(RoleTakenError, match=rf"process {os.getpid()} took the {name}'s end.*alive") as caught:
+        with pytest.raises(RoleTakenError, match=rf"process {os.getpid()} has taken the {name}.*alive") as caught:
             kind(memory)
         assert caught.value.pid == os.getpid()
         assert pickle.loads(pickle.dumps(caught.value)).pid == os.getpid()
     producer.close()
-    with pytest.raises(RoleTakenError, match="now closed"):
+    with pytest.raises(RoleTakenError, match="closed by it"):
         Producer(memory)
     assert consumer.peer == "closed"
 

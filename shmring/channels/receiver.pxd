@@ -1,15 +1,14 @@
-# Messages out of a ring (channels/message_reader.pyx): what `Receiver` and `Queue` have in common.
+# The receiving end of a channel of messages (channels/receiver.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport store_relaxed_u64
 from shmring._c.faults cimport fault_point
 from shmring.arrays.lease cimport borrowed_t
-from shmring.channels.ring_ends cimport RingReceiver
-from shmring.channels.format cimport DROPS_OLDEST
 from shmring.ring.blocking cimport wake_peer
 from shmring.channels.message_codec cimport bytes_of
+from shmring.channels.ring_ends cimport RingReceiver
+from shmring.ring.end cimport is_held
 from shmring.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
-from shmring.sync.liveness cimport fork_generation
 from shmring.sync.backoff cimport patience_t
 
 cdef enum:                         # what `look` and `find` find, beside NOTHING
@@ -23,7 +22,7 @@ cdef class PickledContent:             # a received object, not yet unpickled
     cdef readonly uint64_t stream_nbytes
 
 
-cdef class MessageReader(RingReceiver):
+cdef class Receiver(RingReceiver):
     cdef object target                 # of a streamed message under way: what it becomes,
     cdef char *to                      # where its next bytes go,
     cdef uint64_t missing              # how many are still to come,
@@ -35,6 +34,7 @@ cdef class MessageReader(RingReceiver):
     cdef list kept                     # messages that are complete and were not returned yet; None if there are none
     cdef object failure                # an error that the next call raises
     cdef bint leaves_pickled           # objects are returned as `PickledContent`
+    cdef frame_t frame                 # that is peeked
 
     cdef void resume(self) noexcept
     cdef int look(self, frame_t *f, int64_t deadline_ns) except -1
@@ -51,18 +51,21 @@ cdef class MessageReader(RingReceiver):
     cdef int allocate(self) except -1
     cdef int move_out(self) except -1
     cdef int pull(self, patience_t *patience, int64_t deadline_ns) noexcept nogil
+    cdef int pull_present(self, int64_t deadline_ns) except? -9
     cdef bint finish_stream(self, int outcome) except -1
-    cdef int await_pieces(self, int64_t timeout_ns) except -1
+    cdef int64_t receive_into(self, borrowed_t *b, int64_t timeout_ns) except? -2
+    cdef object kept_array(self)
+    cdef int require_no_object(self, frame_t *f) except -1
+    cdef int append_bytes(self, list messages, Py_ssize_t most) except -1
 
 
 # Whether no check is needed before a call, and the next frame is simply the next one.
-cdef inline bint is_clear(MessageReader r) noexcept:
-    return (r.is_taken and not r.is_busy and r.lease is None and r.target is None
-            and r.kept is None and r.failure is None and r.drops != DROPS_OLDEST
-            and r.generation == fork_generation())
+cdef inline bint is_clear(Receiver r) noexcept:
+    return (is_held(r) and r.lease is None and r.target is None and r.kept is None and r.failure is None
+            and not r.claims)
 
 
-cdef inline void leave_message(MessageReader r, frame_t *f) noexcept nogil:
+cdef inline void leave_message(Receiver r, frame_t *f) noexcept nogil:
     if r.owned_by_lock:            # a process killed in between must not have counted what others will find
         release_frame(r, f)
         count_message(r)
@@ -71,13 +74,13 @@ cdef inline void leave_message(MessageReader r, frame_t *f) noexcept nogil:
         release_frame(r, f)
 
 
-cdef inline void count_message(MessageReader r) noexcept nogil:
-    store_relaxed_u64(&r.ring.received.messages, r.ring.received.messages + 1)
+cdef inline void count_message(Receiver r) noexcept nogil:
+    store_relaxed_u64(&r.c.own.received.messages, r.c.own.received.messages + 1)
     if r.owned_by_lock:            # the producer of a queue may wait for this count
         wake_peer(&r.watch, r.c.head)
 
 
-cdef inline void release_frame(MessageReader r, frame_t *f) noexcept nogil:
+cdef inline void release_frame(Receiver r, frame_t *f) noexcept nogil:
     fault_point("give")
     leave_frame(&r.c, f)
     fault_point("given")
@@ -85,7 +88,7 @@ cdef inline void release_frame(MessageReader r, frame_t *f) noexcept nogil:
 
 
 # Receive a message if no check is needed, and the next is a whole frame of bytes: most messages. Else None.
-cdef inline object take_bytes(MessageReader r):
+cdef inline object take_bytes(Receiver r):
     cdef frame_t f
     if is_clear(r) and next_frame(&r.c, &f) == 1 and f.word >> 32 == BYTES:
         message = bytes_of(&r.c, &f)

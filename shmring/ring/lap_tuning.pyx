@@ -13,7 +13,7 @@ cdef enum:
 
 
 cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns) noexcept nogil:
-    # A copy: other processes may be able to write to the memory of `w`, and what is divided by must stay as it is here.
+    # A private copy: a peer can write to `w`, and its fields are divisors below.
     cdef stores_t s = w.trials
     cdef uint64_t lap = s.calls, parity = lap & 1, has_read_ns = load_relaxed_u64(&read_ns[parity])
     cdef int64_t cost_ns[SHMRING_NWAYS]

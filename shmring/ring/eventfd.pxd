@@ -1,8 +1,8 @@
-# A descriptor that becomes readable when a ring's counter reaches a target (channels/eventfd.pyx).
+# A descriptor that becomes readable when a ring's counter reaches a target (ring/eventfd.pyx).
 from libc.stdint cimport uint32_t, uint64_t
 
 from shmring._c.layout cimport sem_t
-from shmring.ring.wait_any cimport awaited_t
+from shmring.ring.blocking cimport awaited_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef unsigned long pthread_t
@@ -11,7 +11,6 @@ cdef extern from "<pthread.h>" nogil:
 ctypedef struct notice_t:
     awaited_t *awaited             # the counters; `arm` fills in their targets
     int n                          # how many of them are waited for
-    sem_t *wake                    # the semaphore that their waiter words post
     sem_t requests                 # posted to the thread: by `arm`, and to stop it
     uint32_t is_armed
     uint32_t must_signal

@@ -1,4 +1,4 @@
-# The kind of stores into a ring of bytes, learned lap by lap (arrays/lap_tuning.pyx).
+# The kind of stores into a ring of bytes, learned lap by lap (ring/lap_tuning.pyx).
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
@@ -41,6 +41,6 @@ cdef inline void read_in_lap(uint64_t timed, uint64_t *read_ns, void *to, const 
     store_relaxed_u64(sum, load_relaxed_u64(sum) + <uint64_t> (now_ns() - started))
 
 
-# How the reader copies out what was stored so: what string instructions have stored they are best to load, too.
+# How the reader loads data stored by `kind`: string instructions for string stores, else ordinary loads.
 cdef inline int stores_of_reader(int kind) noexcept nogil:
     return SHMRING_STRING if kind == SHMRING_STRING else SHMRING_ORDINARY

@@ -14,7 +14,7 @@ from posix.unistd cimport close
 import os
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32
-from shmring.ring.wait_any cimport await_any
+from shmring.ring.blocking cimport await_any
 from shmring.sync.backoff cimport be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
 from shmring.sync.group cimport UNREADY
 from shmring.sync.liveness cimport fork_generation
@@ -80,7 +80,7 @@ cdef class Notifier:
         if not self.has_thread:
             self.start()
         for i in range(notice.n):
-            notice.awaited[i].until = until[i]
+            notice.awaited[i].until = notice.awaited[i].wake_at = until[i]
         eventfd_read(notice.descriptor, &value)
         # SYNC armed (meets: wait_and_signal). The targets are stored before the word that announces them.
         store_release_u32(&notice.is_armed, 1)
@@ -107,7 +107,7 @@ cdef class Notifier:
         if self.is_signalled():
             return
         store_release_u32(&self.notice.must_signal, 1)
-        sem_post(self.notice.wake)
+        sem_post(self.notice.awaited[0].watch.bed)
         # SYNC signalled (meets: wait_and_signal).
         while load_acquire_u32(&self.notice.is_armed):
             sched_yield()
@@ -134,7 +134,7 @@ cdef void *wait_and_signal(void *argument) noexcept nogil:
                 return NULL
             sem_wait(&notice.requests)
         be_patient(&patience, -1)
-        while await_any(notice.awaited, notice.n, notice.wake, &patience) == UNREADY:
+        while await_any(notice.awaited, notice.n, &patience) == UNREADY:
             if load_acquire_u32(&notice.must_signal):
                 break
         eventfd_write(notice.descriptor, 1)
