@@ -25,7 +25,7 @@ ctypedef struct engine_t:
     const void **sources           # room for one pointer per rank
     int brief_looks                # polls before the GIL is let go
     int outbox_stores              # kind of stores into the own outbox, of calls that do not learn it
-    size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/schedule.pyx
+    size_t output_streaming_nbytes # outputs larger than it go past the cache: outgrows_cache in collective/local.pyx
 
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil

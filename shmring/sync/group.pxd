@@ -32,7 +32,7 @@ ctypedef struct group_t:
     uint64_t *seen[2]          # [PUBLISHED][rank], [CONSUMED][rank]; the own entries are the maximum
     int64_t spin_ns            # before the first system call
     int yields                 # sched_yield calls between spinning and sleeping
-    int64_t first_wait_ns      # when the first wait began since this was cleared; 0: none (engine/trace.pyx)
+    int64_t first_wait_ns      # when the first wait began since this was cleared; 0: none (engine/recording.pyx)
     int64_t tick_ns            # longest sleep without a check of the others' liveness
 
 
