@@ -1,8 +1,9 @@
 """The sending and the receiving end of the ring of a channel: what ends of messages and of records have in common.
 
 A broadcast is a ring with several heads: its sender is that of a channel, for which a slot is free when the last
-receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`): wait for
-the receiver that leaves none, drop the new message, drop the oldest that this receiver has not read, or disconnect it.
+receiver has released it. When there is no room, one mechanism serves channels and broadcasts (`RingSender.make_room`):
+wait for the receiver that leaves none, drop the new message, drop the oldest that this receiver has not read, or
+disconnect it.
 """
 
 cimport cython
