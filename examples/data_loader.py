@@ -35,13 +35,14 @@ def main(loaders):
     with batches:
         while True:
             try:
-                batch = batches.peek()  # not copied
+                loader = batches.next_ready()  # the receiver of a loader that has a batch
             except shmring.EndOfStreamError:  # every loader has closed; a dead one would be a PeerLostError
                 break
+            batch = loader.peek()  # not copied
             x, y = batch[:, :COLUMNS], batch[:, COLUMNS]
             weights -= 0.5 / ROWS * x.T @ (x @ weights - y)
             del x, y  # nothing may look at it any more
-            batches.release()
+            loader.release()
             count += 1
     error = float(np.abs(weights - TRUTH).max())
     print(f"{count} batches from {loaders} loaders, weights off by {error:.0e} at most")

@@ -28,6 +28,8 @@ GUESTS = (
 DOCUMENTED = (
     "shmring.dtypes.is_defined",
 )
+# Not attacked: `from_mpi` starts MPI, or has no mpi4py (tests/mpi); a timeline writes files (tests/multiproc/watch).
+ELSEWHERE = ("from_mpi", "Timeline")
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, not in C
 
 # Operators and protocols as expressions, `{0}` being the object: special methods are called through these.
@@ -63,15 +65,15 @@ ALWAYS = ("__array__", "__buffer__", "__copy__", "__deepcopy__")
 
 @cache
 def exported() -> dict[str, object]:
-    """What users get by name, errors excluded: from the package, `shmring.ring`, and `DOCUMENTED`."""
-    # `from_mpi` starts MPI, or has no mpi4py: tests/mpi.
-    names = {f"shmring.{name}": getattr(shmring, name) for name in shmring.__all__ if name != "from_mpi"}
+    """What users get by name, errors and records excluded: from the package, `shmring.ring`, and `DOCUMENTED`."""
+    names = {f"shmring.{name}": getattr(shmring, name) for name in shmring.__all__ if name not in ELSEWHERE}
     names |= {f"shmring.ring.{name}": value for name, value in vars(shmring.ring).items() if name[0] != "_"}
     for name in DOCUMENTED:
         module, _, attribute = name.rpartition(".")
         names[name] = getattr(importlib.import_module(module), attribute)
-    is_error = {name for name, value in names.items() if isinstance(value, type) and issubclass(value, BaseException)}
-    return {name: value for name, value in names.items() if callable(value) and name not in is_error}
+    plain = (BaseException, tuple)  # errors, and records: named tuples have the methods of every tuple
+    is_plain = {name for name, value in names.items() if isinstance(value, type) and issubclass(value, plain)}
+    return {name: value for name, value in names.items() if callable(value) and name not in is_plain}
 
 
 @cache
