@@ -263,6 +263,8 @@ def format_ring(buffer, nslots, slot_nbytes, *, uint64_t start=0, bint drops=Fal
     cdef Py_buffer memory
     cdef char *base
     cdef size_t nbytes
+    if not 1 <= nheads <= SHMRING_RING_MOST_HEADS:
+        raise ValueError(f"nheads={nheads}: must be from 1 to {SHMRING_RING_MOST_HEADS}")
     needed = ring_nbytes(nslots, slot_nbytes) - SHMRING_FALSE_SHARING + (int(nheads) - 1) * HEAD_NBYTES
     PyObject_GetBuffer(buffer, &memory, PyBUF_WRITABLE)
     try:

@@ -26,7 +26,7 @@ IN_CHANNELS = {
     "receiver": "give given ring_sleep ring_wake",
     "overwritten receiver": "claimed give given",
     "overwriting sender": "overtook announce announced",
-    "broadcast sender": "relay announce announced ring_sleep ring_wake",
+    "broadcast sender": "announce announced ring_sleep ring_wake",
     "putter": "putting announce announced put ring_sleep ring_wake retract",
     "getter": "getting give given got ring_sleep ring_wake",
 }

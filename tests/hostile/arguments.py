@@ -223,6 +223,7 @@ BY_NAME = {
     "nbytes": words("0 1 1000 1<<20"),
     "nreceivers": SIZES,
     "nsenders": SIZES,
+    "nheads": ["1", "2", "0", "1025"],
     "nslots": words("1 2 8 64"),
     "obj": OBJECTS,
     "objs": words("[1] [print] [b'x'*5000] [1,2] None"),
