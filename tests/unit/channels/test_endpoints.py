@@ -433,6 +433,22 @@ def test_drop_oldest():
     assert receiver.dropped_count == 13
 
 
+@pytest.mark.parametrize("when_full", ["drop_newest", "drop_oldest"])
+def test_a_dropping_channel_that_was_left_full_does_not_wait_when_it_is_opened_again(when_full):
+    name = f"full-{os.getpid()}-{when_full}"
+    with shmring.open_channel(name, "receiver", 64, when_full=when_full) as receiver:
+        with shmring.open_channel(name, "sender", 64, when_full=when_full) as sender:
+            while not sender.dropped_count:
+                sender.send(b"12345678")
+        with shmring.open_channel(name, "sender", 64, when_full=when_full) as sender:
+            for _ in range(9):
+                sender.send(b"abcdefgh", timeout=1)  # a wait would be a queue.Full
+            assert sender.dropped_count
+        received = list(receiver)
+    assert set(received) <= {b"12345678", b"abcdefgh"}
+    assert received[-1] == (b"12345678" if when_full == "drop_newest" else b"abcdefgh")
+
+
 def test_drop_oldest_never_shows_a_torn_message():
     sender, receiver = shmring.channel(1 << 12, when_full="drop_oldest")
     got = []
