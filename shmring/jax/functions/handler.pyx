@@ -19,6 +19,8 @@ from shmring.jax.functions.xla_ffi cimport (
     XLA_FFI_Error, XLA_FFI_Error_Code_FAILED_PRECONDITION, XLA_FFI_Error_Code_INVALID_ARGUMENT, NDTYPES, dtypes,
     xla_ffi_describe, xla_ffi_error)
 
+from shmring.engine.kinds import COLLECTIVES
+
 cdef const shmring_api *api = shmring_import()
 
 cdef extern from *:
@@ -26,29 +28,8 @@ cdef extern from *:
     #include "jax/functions/xla_ffi_abi.h"
     #include "shmring/capi.h"
 
-    /* Kinds of calls that no plan is made of; the others are those of `enum shmring_collective`. */
+    /* Kinds beside the collectives of engine/kinds.h. */
     enum { SEND = 101, RECV, SENDRECV, PERMUTE, NKINDS };
-
-    /* What a kind has: an operand and a result, one block of it for each rank; a status; an operation; a
-     * result on the root alone. */
-    enum { X = 1, OUT = 2, X_BLOCKS = 4, OUT_BLOCKS = 8, STATUS = 16, REDUCES = 32, AT_ROOT = 64, KNOWN = 128 };
-    static const int shmring_features[NKINDS] = {
-        [SHMRING_KIND_BARRIER] = KNOWN,
-        [SHMRING_KIND_ALL_REDUCE] = X | OUT | REDUCES,
-        [SHMRING_KIND_REDUCE] = X | OUT | REDUCES | AT_ROOT,
-        [SHMRING_KIND_SCAN] = X | OUT | REDUCES,
-        [SHMRING_KIND_EXSCAN] = X | OUT | REDUCES,
-        [SHMRING_KIND_REDUCE_SCATTER] = X | OUT | X_BLOCKS | REDUCES,
-        [SHMRING_KIND_BROADCAST] = X | OUT,
-        [SHMRING_KIND_ALL_GATHER] = X | OUT | OUT_BLOCKS,
-        [SHMRING_KIND_GATHER] = X | OUT | OUT_BLOCKS | AT_ROOT,
-        [SHMRING_KIND_SCATTER] = X | OUT | X_BLOCKS,
-        [SHMRING_KIND_ALL_TO_ALL] = X | OUT | X_BLOCKS | OUT_BLOCKS,
-        [SEND] = X,
-        [RECV] = OUT | STATUS,
-        [SENDRECV] = X | OUT | STATUS,
-        [PERMUTE] = X | OUT,
-    };
 
     static const int shmring_xla_codes[] = {
         [SHMRING_ERR_BAD_ARGUMENT] = XLA_FFI_Error_Code_INVALID_ARGUMENT,
@@ -63,9 +44,7 @@ cdef extern from *:
         [SHMRING_ERR_MESSAGE_TOO_LONG] = XLA_FFI_Error_Code_FAILED_PRECONDITION,
     };
     """
-    enum: SEND, PERMUTE, NKINDS
-    enum: X, OUT, X_BLOCKS, OUT_BLOCKS, STATUS, REDUCES, AT_ROOT
-    const int *features "shmring_features"
+    enum: SEND, RECV, SENDRECV, PERMUTE, NKINDS
     const int *xla_codes "shmring_xla_codes"
 
 cdef enum:
@@ -73,6 +52,28 @@ cdef enum:
     BY_NAME = -1            # as the number of a communicator
     PERMUTE_TAG = 0x7fffffff
     NO_PEER = -2            # beside SHMRING_ANY_SOURCE, -1
+
+# What a kind has: an operand and a result, one block of it for each rank; a status; an operation; a result on the root
+# alone.
+cdef enum:
+    X = 1
+    OUT = 2
+    X_BLOCKS = 4
+    OUT_BLOCKS = 8
+    STATUS = 16
+    REDUCES = 32
+    AT_ROOT = 64
+    KNOWN = 128
+
+cdef int features[NKINDS]      # of kinds that do not exist: 0
+features[SEND] = X
+features[RECV] = OUT | STATUS
+features[SENDRECV] = X | OUT | STATUS
+features[PERMUTE] = X | OUT
+for _kind in COLLECTIVES.values():
+    features[_kind.code] = (KNOWN | (X | OUT) * (_kind.outputs != "none") | X_BLOCKS * _kind.blocks_in
+                            | OUT_BLOCKS * _kind.blocks_out | REDUCES * _kind.takes_op
+                            | AT_ROOT * (_kind.outputs == "root"))
 
 ctypedef struct array_t:
     void *data

@@ -29,6 +29,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from shmring.dtypes import OP_CODES
+from shmring.engine.kinds import COLLECTIVES
 from shmring.jax.functions.communicators import name_of
 from shmring.jax.functions.handler import capsule
 from shmring.jax.functions.registry import Registered
@@ -110,20 +111,25 @@ def _scan_back(name: str) -> Callable:
     return transpose
 
 
-# Kinds: shmring/capi.h, and handler.pyx from 101 on. Exported graphs contain them, so none may change.
+def _collective(name: str, **rules) -> Operation:
+    kind = COLLECTIVES[name]
+    return Operation(name, kind.code, x_blocks=kind.blocks_in, out_blocks=kind.blocks_out, **rules)
+
+
+# Kinds: engine/kinds.h, and handler.pyx from 101 on. Exported graphs contain them, so none may change.
 TABLE = (
-    Operation("all_reduce", 2, transpose=_same("copy_to_all")),
+    _collective("all_reduce", transpose=_same("copy_to_all")),
     Operation("copy_to_all", transpose=_sum("all_reduce")),
-    Operation("reduce", 3, transpose=_same("broadcast", "root")),
-    Operation("broadcast", 4, transpose=_sum("reduce", "root")),
-    Operation("all_gather", 5, out_blocks=True, transpose=_sum("reduce_scatter")),
-    Operation("reduce_scatter", 6, x_blocks=True, transpose=_same("all_gather")),
-    Operation("gather", 7, out_blocks=True, transpose=_same("scatter", "root")),
-    Operation("scatter", 8, x_blocks=True, transpose=_same("gather", "root")),
-    Operation("all_to_all", 9, x_blocks=True, out_blocks=True, transpose=_same("all_to_all")),
-    Operation("scan", 10, transpose=_scan_back("scan"), nterms=lambda comm: comm.rank + 1),
-    Operation("exscan", 11, transpose=_scan_back("exscan"), nterms=lambda comm: max(comm.rank, 1)),
-    Operation("barrier", 1, x=False, out=False),
+    _collective("reduce", transpose=_same("broadcast", "root")),
+    _collective("broadcast", transpose=_sum("reduce", "root")),
+    _collective("all_gather", transpose=_sum("reduce_scatter")),
+    _collective("reduce_scatter", transpose=_same("all_gather")),
+    _collective("gather", transpose=_same("scatter", "root")),
+    _collective("scatter", transpose=_same("gather", "root")),
+    _collective("all_to_all", transpose=_same("all_to_all")),
+    _collective("scan", transpose=_scan_back("scan"), nterms=lambda comm: comm.rank + 1),
+    _collective("exscan", transpose=_scan_back("exscan"), nterms=lambda comm: max(comm.rank, 1)),
+    _collective("barrier", x=False, out=False),
     Operation("send", 101, out=False),
     Operation("recv", 102, x=False, status=True),
     Operation("sendrecv", 103, status=True, transpose=_send_back),
