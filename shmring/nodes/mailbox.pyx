@@ -10,8 +10,9 @@ from libc.stdint cimport uint64_t
 from shmring.nodes.wire import Channel
 
 cdef enum:
-    MOST_UNREAD = 256                   # envelopes to one rank, before its short messages wait for a credit: as many
-                                        # as a pair queue holds, with which programs on one machine count
+    # Envelopes to one rank, before its short messages wait for a credit: as many as a pair queue holds, on which
+    # programs count (`shmring.torch.messages`).
+    MOST_UNREAD = 256
     NCREDITED = 32
 
 cdef object NOTHING = np.empty(0, np.uint8)
