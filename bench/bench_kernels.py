@@ -9,6 +9,7 @@ measured in turns with it.
     python bench/bench_kernels.py           # the table of docs/kernels.md: ratios alone
 """
 
+import functools
 import sys
 import time
 
@@ -22,8 +23,8 @@ from shmring.kernel import reduce
 
 copy_array = compiled.load("array_hooks").copy_array
 KERNELS = reduce.kernels()["runnable"]
-# In the first-level cache the Python call around a kernel would be most of the time.
-SIZES = {"L2": 128 << 10, "L3": 2 << 20}
+# Of an array. The checks of a Python call take some microseconds, which must be little beside the kernel.
+SIZES = {"L2": 512 << 10, "L3": 4 << 20}
 CASES = [
     ("sum", "float32"), ("sum", "float64"), ("sum", "bfloat16"), ("sum", "float16"), ("avg", "bfloat16"),
     ("sum", "int8"), ("sum", "int64"), ("prod", "complex64"), ("min", "float32"), ("max", "bfloat16"),
@@ -44,7 +45,7 @@ def prepared(op, dtype, nsrc, nbytes, kernel, **options):
     *sources, out, also = arrays
     if options.pop("also", False):
         options["also"] = also
-    reduction = reduce._Reduction(sources, op, out, kernel=kernel, **options)
+    reduction = functools.partial(reduce.reduce_arrays, sources, op, out, kernel=kernel, **options)
     expected = reduction().tobytes()
     assert expected == reduce.reduce_arrays(sources, op, kernel="baseline").tobytes()
     return reduction, lambda: np.copyto(also, out)
