@@ -8,13 +8,13 @@ connections. Its peers detect the close, read the record, raise the error, and c
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from shmring.base import lifecycle
+from shmring.base.arguments import checked_rank
 from shmring.communicator import Communicator
 from shmring.config import Config
 from shmring.errors import (
@@ -141,10 +141,7 @@ class NodesLifecycle:
 
     def _checked_rank(self, number: Any, name: str) -> int:
         """``number``, the argument ``name``, as a rank; raises if it is none."""
-        rank = operator.index(number)
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{name}={rank}: must be a rank, from 0 to {self.size - 1}")
-        return rank
+        return checked_rank(number, self.size, name)
 
     def check_usable(self) -> None:
         """Raise if the communicator is closed, inherited or broken."""
