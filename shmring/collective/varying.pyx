@@ -146,8 +146,8 @@ cdef class SwapCall(Call):
         self.memory = Heap()
         self.numbers = <int64_t *> self.memory.allocate(len(own) * size, sizeof(int64_t))
         open_call(c, KIND_ALL_GATHER, NO_ROOT, self.swap.timeout_ns)
-        c.x.data, c.x.count, c.x.dtype, c.x.itemsize = elements_of(self.memory, own, 1), len(own), INT64, sizeof(int64_t)
-        c.x.nbytes = len(own) * sizeof(int64_t)
+        c.x.data, c.x.count, c.x.nbytes = elements_of(self.memory, own, 1), len(own), len(own) * sizeof(int64_t)
+        c.x.dtype, c.x.itemsize = INT64, sizeof(int64_t)
         c.out = c.x
         c.out.data, c.out.count, c.out.nbytes = self.numbers, c.x.count * size, c.x.nbytes * size
         # A peer that calls an all_gather must get a mismatch, and so must one whose rows differ.
