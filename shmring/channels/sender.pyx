@@ -183,7 +183,7 @@ cdef class Sender(RingSender):
             self.end_send(m)
 
     cdef int put_pieces(self, message_t *m, uint64_t *needed, int64_t until_ns) noexcept nogil:
-        """READY: all are in the ring; LATE: ``needed`` slots must be free first; UNREADY: it took until ``until_ns``; or
+        """READY: all are in the ring; LATE: ``needed`` slots must be free first; UNREADY: ``until_ns`` has come; or
         RING_CORRUPT."""
         cdef uint64_t nbytes
         cdef int64_t words
