@@ -34,8 +34,8 @@ ANNOTATE = os.environ.get("SHMRING_ANNOTATE", "0") not in ("", "0")
 # C sources beside the generated one: the kernels of one instruction set each.
 MORE_SOURCES = {"shmring/kernel/reduce.pyx": sorted(glob("shmring/kernel/kernels_*.c"))}
 
-# Rooms without code that runs for each message, record or element: 60 % of the time and 80 % of the bytes of -O2. The two
-# passes that -Os has beside find little in code that Cython writes, and take a seventh of its time.
+# Rooms without code that runs for each message, record or element: 60 % of the time and 80 % of the bytes of -O2. Two
+# passes of -Os are left out, which find little in code that Cython writes, and take a seventh of the time.
 COLD_ROOMS = {"base", "bench", "bootstrap", "memory", "nodes", "observe", "placement"}
 COLD_ARGS = ["-Os", "-fno-gcse", "-fno-tree-pre"]
 

@@ -942,8 +942,7 @@ INTERRUPTED = """
 """
 RESERVE = """
     import os
-    from shmring.memory.open_files import open_files
-from shmring.memory.reserve import reserve
+    from shmring.memory.reserve import reserve
     fd = os.memfd_create("reserved")
     reserve("reserved", fd, 4096, 32 << 20)
     print(os.fstat(fd).st_size, os.fstat(fd).st_blocks * 512)
