@@ -7,13 +7,16 @@ quartiles over rounds that go through all kinds in turn, so that a slower spell 
 
 import array
 import platform
-import statistics
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import sides  # noqa: F401  which finds `support`
 from support import compiled
+
+from shmring.bench.metrics import summary
+from shmring.bench.turns import take_turns
 
 arrays = compiled.load("array_hooks")
 
@@ -73,16 +76,13 @@ def test_one_way_in(benchmark, kind):
 
 def main():
     """Print the table."""
-    taken = {kind: [] for kind in kinds()}
-    cases = kinds()
-    for _ in range(ROUNDS):
-        for kind, (x, writable) in cases.items():
-            taken[kind].append(arrays.nanoseconds(x, LOOPS, writable))
+    slices = {kind: partial(arrays.nanoseconds, x, LOOPS, writable) for kind, (x, writable) in kinds().items()}
+    taken = take_turns(slices, lambda cycle: cycle >= ROUNDS)
     print(f"python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}; ns per array")
     print(f"{'kind':<24}{'median':>9}{'quartiles':>18}")
     for kind, ns in taken.items():
-        low, middle, high = statistics.quantiles(ns, n=4)
-        print(f"{kind:<24}{middle:>9.1f}{low:>10.1f}-{high:.1f}")
+        found = summary(ns)
+        print(f"{kind:<24}{found['median']:>9.1f}{found['q1']:>10.1f}-{found['q3']:.1f}")
 
 
 if __name__ == "__main__":

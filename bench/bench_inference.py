@@ -137,7 +137,6 @@ def main():
     parser = parser_of(__doc__, ["sums", "steps"], SIZES)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prefill")
-    parser.set_defaults(nodes=1)
     args = parser.parse_args()
     with arena_of(args) as arena:
         reducers = contenders(arena)

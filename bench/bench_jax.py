@@ -13,15 +13,17 @@ as many processes as processors it suffers from that.
 import argparse
 import json
 import os
-import random
 import statistics
 import tempfile
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from sides import output_of, run_of
+
+from shmring.bench.turns import take_turns
 
 CONTENDERS = ("shmring", "gloo")
 SIZES = (4, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -93,10 +95,8 @@ def job(contender, n, sizes, turn_s, nturns):
 
 def compare(n, sizes, cycles, turn_s, nturns):
     """Run the jobs and print the table; returns the figures of all cycles."""
-    found = {contender: [] for contender in CONTENDERS}
-    for _ in range(cycles):
-        for contender in random.sample(CONTENDERS, len(CONTENDERS)):
-            found[contender].append(job(contender, n, sizes, turn_s, nturns))
+    jobs = {contender: partial(job, contender, n, sizes, turn_s, nturns) for contender in CONTENDERS}
+    found = take_turns(jobs, lambda cycle: cycle >= cycles)
     print(f"{n} processes, {cycles} cycles, microseconds of a psum\n")
     print(f"{'bytes':>10} {'in a jit':>8} " + " ".join(f"{contender:>22}" for contender in CONTENDERS))
     for key in found["shmring"][0]:

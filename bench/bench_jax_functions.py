@@ -6,11 +6,14 @@ another, so what is measured is the binding. Below it, the same on two ranks, wi
 """
 
 import sys
-import time
+from functools import partial
+from timeit import timeit
 
 import pytest
 import sides  # noqa: F401  which finds `support`
 from support.jax_ranks import run_jax
+
+from shmring.bench.turns import take_turns
 
 MORE, SLICES, TIMES = 100, 30, 20
 
@@ -34,16 +37,16 @@ def measure(comm):
         return jax.jit(f)
 
     x, token = jnp.float32(1), sj.new_token()
-    functions = {(order, n): function(n, order == "token") for order in ("effect", "token") for n in (1, 1 + MORE)}
-    best = dict.fromkeys(functions, float("inf"))
-    for _ in range(SLICES):
-        for key, f in functions.items():
+    def microseconds(f):
+        def call():
             jax.block_until_ready(f(x, token))
-            begin = time.perf_counter()
-            for _ in range(TIMES):
-                jax.block_until_ready(f(x, token))
-            best[key] = min(best[key], (time.perf_counter() - begin) / TIMES * 1e6)
-    return best
+
+        call()
+        return timeit(call, number=TIMES) / TIMES * 1e6
+
+    keys = [(order, n) for order in ("effect", "token") for n in (1, 1 + MORE)]
+    slices = {(order, n): partial(microseconds, function(n, order == "token")) for order, n in keys}
+    return {key: min(us) for key, us in take_turns(slices, lambda cycle: cycle >= SLICES).items()}
 
 
 def table(nranks):

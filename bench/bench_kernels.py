@@ -11,7 +11,7 @@ measured in turns with it.
 
 import functools
 import sys
-import time
+from timeit import timeit
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +19,7 @@ import pytest
 import sides  # noqa: F401  which finds `support`
 from support import compiled
 
+from shmring.bench.turns import take_turns
 from shmring.kernel import reduce
 
 copy_array = compiled.load("array_hooks").copy_array
@@ -54,14 +55,10 @@ def prepared(op, dtype, nsrc, nbytes, kernel, **options):
 def ratio_to_copy(reduction, copy, nbytes):
     """Best of many short slices of each, in turn, so that disturbances affect both."""
     calls = max(1, (1 << 20) // nbytes)
-    best = [float("inf"), float("inf")]
-    for _ in range(25):
-        for k, call in enumerate((reduction, copy)):
-            start = time.perf_counter_ns()
-            for _ in range(calls):
-                call()
-            best[k] = min(best[k], (time.perf_counter_ns() - start) / calls)
-    return best[0] / best[1]
+    contenders = {"ours": reduction, "copy": copy}
+    slices = {name: functools.partial(timeit, call, number=calls) for name, call in contenders.items()}
+    taken = take_turns(slices, lambda cycle: cycle >= 25)
+    return min(taken["ours"]) / min(taken["copy"])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

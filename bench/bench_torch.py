@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py
     OMP_NUM_THREADS=1 shmring run -n 2 bench/bench_torch.py --deepspeed ~/DeepSpeed      its sources; needs ninja
-    OMP_NUM_THREADS=1 shmring run -n 4 bench/bench_torch.py --nodes 2 --rows all_reduce      as if on several machines
 
 All contenders live in the same processes and take turns of some milliseconds, in an order drawn anew in each cycle. A
 figure is the median over the cycles of the slowest rank's time per call, in microseconds; in brackets the median over
@@ -34,8 +33,6 @@ class Arena:
 
         import shmring.torch
 
-        rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-        os.environ["SHMRING_NODE"] = str(rank * args.nodes // size)
         dist.init_process_group("shmring")
         self.shmring, self.gloo = dist.group.WORLD, dist.new_group(backend="gloo")
         self.comm = shmring.torch.communicator()
@@ -44,16 +41,12 @@ class Arena:
 
     def _load_deepspeed(self):
         import torch
-        from torch.utils import cpp_extension
 
-        from shmring.bench.worker.deepspeed import NAME, build
+        from shmring.bench.worker.deepspeed import build, load
 
         os.environ["LOCAL_SIZE"] = str(self.comm.size)
         library = build(os.path.join(self.args.deepspeed, "csrc")) if self.comm.rank == 0 else None
-        module = cpp_extension._import_module_from_library(
-            NAME, os.path.dirname(self.comm.broadcast_object(library)), is_python_module=True
-        )
-        module.initialize(self.comm.size, self.comm.rank)
+        load(self.comm.broadcast_object(library), self.comm.size, self.comm.rank)
         return torch.ops.deepspeed.inference_all_reduce_
 
     def reducers(self):
@@ -72,8 +65,6 @@ class Arena:
         }
         if self.deepspeed is not None:
             found[DEEPSPEED] = self.deepspeed
-        if self.args.nodes > 1:  # the others know nothing of nodes
-            found = {name: found[name] for name in (GROUP, GLOO)}
         return found
 
     def row(self, title, calls):
@@ -122,8 +113,6 @@ def all_reduce(arena):
     """Sums of float32, from one element up."""
     import torch
 
-    import shmring.torch
-
     for nbytes in arena.args.sizes:
         calls = {}
         for name, reduce in arena.reducers().items():
@@ -133,8 +122,7 @@ def all_reduce(arena):
             assert x[0] == arena.comm.size * (arena.comm.size + 1) / 2, f"{name} is wrong"
             x.zero_()
             calls[name] = lambda reduce=reduce, x=x: reduce(x)
-        if arena.args.nodes == 1:
-            calls[PLAN] = shmring.torch.communicator().plan("all_reduce", torch.zeros(nbytes // 4))
+        calls[PLAN] = arena.comm.plan("all_reduce", torch.zeros(nbytes // 4))
         arena.row(f"all_reduce {nbytes} B", calls)
 
 
@@ -231,7 +219,6 @@ def decoding_step(arena):
 def main():
     """Run the rows asked for, on every rank."""
     parser = parser_of(__doc__, ["all_reduce", "training_step", "large_step", "decoding_step"], SIZES)
-    parser.add_argument("--nodes", type=int, default=1, help="cut the ranks into so many nodes, joined by gloo")
     args = parser.parse_args()
     with arena_of(args) as arena:
         for row in args.rows:

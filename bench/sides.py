@@ -57,7 +57,7 @@ def print_table(title, compared):
     first = next(iter(compared.us))
     print(f"\n{title:<34}{'median':>10}{'quartiles':>20}{'ratio':>8}{'above':>9}")
     for name in compared.us:
-        low, middle, high = compared.quartiles(name)
+        low, middle, high = (compared.summary(name)[key] for key in ("q1", "median", "q3"))
         above = middle - compared.median(first)
         print(f"  {name:<32}{middle:>10.3f}{low:>11.3f}-{high:<8.3f}{compared.ratio(name, first):>8.2f}{above:>9.3f}")
 

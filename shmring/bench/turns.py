@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from . import metrics
 
 
 def calls_in(slice_s: float, timed: Callable[[int], float]) -> int:
@@ -62,18 +63,17 @@ class Comparison(NamedTuple):
     us: dict[str, list[float]]
     trip_us: list[float]
 
+    def summary(self, name: str) -> dict[str, float]:
+        """Microseconds of a call of one contender: median, quartiles and extremes."""
+        return metrics.summary(self.us[name])
+
     def median(self, name: str) -> float:
         """Microseconds of a call of one contender."""
-        return statistics.median(self.us[name])
+        return self.summary(name)["median"]
 
     def ratio(self, name: str, to: str) -> float:
         """How many times as long one contender takes as another, cycle by cycle."""
-        return statistics.median(a / b for a, b in zip(self.us[name], self.us[to], strict=True))
-
-    def quartiles(self, name: str) -> list[float]:
-        """First quartile, median and third quartile of one contender."""
-        us = self.us[name]
-        return statistics.quantiles(us, n=4) if len(us) > 1 else [us[0]] * 3
+        return metrics.ratio(self.us[name], self.us[to])
 
 
 def loop_of(call: Callable[[], Any]) -> Callable[[int], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -24,13 +24,7 @@ class Backend(Base):
     def __init__(self, task: dict, barrier, rank: int) -> None:
         super().__init__(task, barrier, rank)
         torch.set_num_threads(task["threads"])
-        spec = importlib.util.spec_from_file_location(NAME, task["library"])
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        self._level = module.vector_kernel_level()
-        module.initialize(self.size, rank)
+        self._level = load(task["library"], self.size, rank).vector_kernel_level()
         self.version = f"DeepSpeed {task['release']}, torch {torch.__version__}".replace("  ", " ")
         self.names = {"inference_all_reduce_": torch.ops.deepspeed.inference_all_reduce_}
 
@@ -44,6 +38,17 @@ class Backend(Base):
             raise Unsupported(f"this processor lacks the instructions that DeepSpeed needs for {dtype}")
         self.names["x"] = as_tensor(problem.x, dtype)
         return statement
+
+
+def load(library: str, size: int, rank: int) -> Any:
+    """The module of the operator, which has found the other ranks; ``torch.ops.deepspeed`` has its calls then."""
+    spec = importlib.util.spec_from_file_location(NAME, library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.initialize(size, rank)
+    return module
 
 
 def build(source: str) -> str:

@@ -42,7 +42,7 @@ def test_a_ratio_is_of_cycles_and_quartiles_of_one_cycle_are_it():
     found = Comparison({"a": [2.0, 8.0, 2.0], "b": [1.0, 4.0, 4.0]}, [0.1] * 3)
     assert found.ratio("a", "b") == 2.0
     assert found.median("b") == 4.0
-    assert Comparison({"a": [5.0]}, [0.1]).quartiles("a") == [5.0] * 3
+    assert Comparison({"a": [5.0]}, [0.1]).summary("a") == dict.fromkeys(("median", "q1", "q3", "min", "max"), 5.0)
 
 
 def test_calls_of_a_communicator_are_compared_side_by_side():
