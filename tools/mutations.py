@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "plan": ["tests/unit/plan"],
     "nodes": ["tests/unit/nodes"],
-    "bootstrap": ["tests/unit/bootstrap", "tests/multiproc/bootstrap"],
+    "bootstrap": ["tests/unit/bootstrap", "tests/multiproc/watch/test_hang_accounts.py", "tests/multiproc/bootstrap"],
     "placement": ["tests/unit/placement"],
     "memory": ["tests/unit/memory"],
     "watch": ["tests/unit/watch", "tests/multiproc/watch"],

@@ -567,7 +567,8 @@ def lack_memory_once_found(rank, session):
         if 0 not in missing:
             raise OutOfSharedMemoryError("no room, on purpose", 1, 0)
 
-    rendezvous(session=session, rank=rank, size=3, nbytes=NBYTES, timeout=None, check=check if rank else None)
+    memory = {"nbytes": NBYTES + 8192, "sparse_nbytes": 8192}
+    rendezvous(session=session, rank=rank, size=3, timeout=None, check=check if rank else None, **memory)
 
 
 def test_a_rank_that_finds_one_without_memory_raises_the_same_error(session):

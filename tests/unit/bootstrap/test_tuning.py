@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shmring.bootstrap import tuning
 from shmring.bootstrap.tuning import COMPARED, NO_LIMIT, STEPS_S, RankInfo, derive
 from shmring.config import configure
+from shmring.placement.locality import Seat
 
 MIB = 1 << 20
 
@@ -96,3 +98,26 @@ def test_processors_past_the_mask_are_left_out():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_one_rank_and_few_ranks_have_thresholds_too(size):
     assert thresholds(size, barrier_us=0).limits.one_shot_nbytes > 0
+
+
+def test_more_processors_than_ranks_make_no_rank_faster():
+    assert thresholds(size=2, processors=8).costs.bytes_per_second == 120e9
+    assert thresholds(size=4, processors=2).costs.bytes_per_second == 60e9
+
+
+def test_a_given_limit_of_nothing_is_taken_too():
+    found = thresholds(barrier_us=0.4, eager_nbytes=0)
+    assert (found.eager_nbytes, found.why["eager_nbytes"]) == (0, "argument")
+    assert not found.is_one_process
+
+
+@pytest.mark.parametrize(
+    ("size", "setting", "cache", "processors", "measures"),
+    [
+        (2, 1, -1, 8, False), (3, 1, 0, 8, True), (3, -1, 0, 8, False), (3, -1, -1, 8, True), (3, 0, -1, 8, False),
+        (3, -1, -1, 3, True), (3, -1, -1, 2, False), (3, 1, -1, 2, True),
+    ],
+)  # fmt: skip
+def test_nearness_is_measured_where_it_is_not_known_or_a_setting_asks_for_it(size, setting, cache, processors, measures):
+    ranks = [RankInfo(1.0, (), frozenset(), seat=Seat(rank, cache=cache if rank else 0)) for rank in range(size)]
+    assert tuning._measures_nearness(setting, ranks, processors) is measures
