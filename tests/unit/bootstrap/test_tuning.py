@@ -118,6 +118,6 @@ def test_a_given_limit_of_nothing_is_taken_too():
         (3, -1, -1, 3, True), (3, -1, -1, 2, False), (3, 1, -1, 2, True),
     ],
 )  # fmt: skip
-def test_nearness_is_measured_where_it_is_not_known_or_a_setting_asks_for_it(size, setting, cache, processors, measures):
+def test_nearness_is_measured_if_unknown_or_if_a_setting_asks_for_it(size, setting, cache, processors, measures):
     ranks = [RankInfo(1.0, (), frozenset(), seat=Seat(rank, cache=cache if rank else 0)) for rank in range(size)]
     assert tuning._measures_nearness(setting, ranks, processors) is measures
