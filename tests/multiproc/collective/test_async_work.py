@@ -14,6 +14,8 @@ import weakref
 import numpy as np
 import pytest
 from support.harness import PATIENCE, report, run_ranks, start_ranks
+from support.interrupts import EnoughError, Interrupts
+from support.threads import at_once
 
 from shmring import Work
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
@@ -525,45 +527,22 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
 
 
 def submit_from_threads(comm):
-    works = []
-
     def submit():
-        for _ in range(100):
-            works.append(comm.all_reduce(np.ones(3), async_op=True))
+        return [comm.all_reduce(np.ones(3), async_op=True) for _ in range(100)]
 
-    threads = [threading.Thread(target=submit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(int(work.wait()[0]) for work in works)
+    return sum(int(work.wait()[0]) for works in at_once(*[submit] * 4) for work in works)
 
 
 def test_threads_may_submit_at_the_same_time():
     assert run_ranks(2, submit_from_threads) == [800] * 2
 
 
-class EnoughError(Exception):
-    pass
-
-
 def wait_again_and_again_though_interrupted(comm, seed):
-    def ring(*_):
-        raise EnoughError
-
-    moment = random.Random(seed)
-    signal.signal(signal.SIGALRM, ring)
-    ends = 0
+    interrupts = Interrupts(seed, 1e-6, 150e-6)
     for _ in range(4000):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 150e-6))
-            comm.barrier(async_op=True).wait()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except EnoughError:
-            ends += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.during(lambda: comm.barrier(async_op=True).wait())
     comm.barrier(async_op=True).wait()
-    return ends > 0
+    return interrupts.count > 0
 
 
 def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(seed):

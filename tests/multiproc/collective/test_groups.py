@@ -3,13 +3,14 @@
 import gc
 import os
 import pickle
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from support.emulation import EMULATED, SANITIZED
 from support.harness import RANKS, report, run_ranks, start_ranks
+from support.threads import at_once
 
 from shmring.collective import groups
 from shmring.errors import (
@@ -110,48 +111,33 @@ def test_subgroup_numbers_ranks_as_listed_and_refuses_bad_lists(n):
 def make_in_different_orders(comm):
     # Every pair, in an order of each rank's own, several at a time: no rank can wait for another's turn.
     pairs = [(a, b) for a in range(comm.size) for b in range(a) if comm.rank in (a, b)]
-    made, errors = {}, []
+    made = {}
 
     def make(pair):
-        try:
-            made[pair] = named(comm.subgroup(pair, **SMALL), comm.rank)
-        except BaseException as error:
-            errors.append(error)
+        made[pair] = named(comm.subgroup(pair, **SMALL), comm.rank)
 
-    threads = [threading.Thread(target=make, args=(pair,)) for pair in (pairs if comm.rank % 2 else pairs[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    at_once(*[partial(make, pair) for pair in (pairs if comm.rank % 2 else pairs[::-1])])
     for pair in sorted(made):
         assert total(made[pair]) == sum(pair)
-    return True
 
 
 @pytest.mark.parametrize("n", [3, 4])
 def test_groups_made_at_once_in_different_orders_do_not_meet_each_other(n):
-    assert all(run_ranks(n, make_in_different_orders))
+    run_ranks(n, make_in_different_orders)
 
 
 def dup_of_twins(comm):
     # Two communicators of the same ranks and the same name; their groups are made in opposite orders.
     first, second = comm.dup(**SMALL), comm.dup(**SMALL)
     assert first.name == second.name
-    made = {}
 
-    def make(what, parent, value):
-        made[what] = named(parent.dup(), value)
+    def make(parent, value, after_s):
+        time.sleep(after_s)
+        return named(parent.dup(), value)
 
-    threads = [threading.Thread(target=make, args=("first", first, 1)),
-               threading.Thread(target=make, args=("second", second, 10))]
-    for thread in threads if comm.rank % 2 else threads[::-1]:
-        thread.start()
-        time.sleep(0.01)
-    for thread in threads:
-        thread.join()
-    assert total(made["first"]) == comm.size
-    assert total(made["second"]) == 10 * comm.size
+    later, sooner = (0.01, 0) if comm.rank % 2 else (0, 0.01)
+    made = at_once(partial(make, first, 1, sooner), partial(make, second, 10, later))
+    assert [total(group) for group in made] == [comm.size, 10 * comm.size]
 
 
 def test_groups_of_twins_do_not_meet_each_other():
@@ -184,21 +170,13 @@ def test_splits_nest(n, depths):
 def use_overlapping(comm):
     # Rank 0 is in both groups and uses them from two threads at once.
     groups = [named(comm.subgroup(ranks), comm.rank) for ranks in ([0, 1], [0, 2]) if comm.rank in ranks]
-    errors = []
 
     def work(group, count):
-        try:
-            for _ in range(100):
-                assert total(group, count) == sum(group.parent_ranks)
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(100):
+            assert total(group, count) == sum(group.parent_ranks)
 
-    threads = [threading.Thread(target=work, args=(group, 10 ** (1 + group.parent_ranks[1] * 2))) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    if groups:
+        at_once(*[partial(work, group, 10 ** (1 + group.parent_ranks[1] * 2)) for group in groups])
     comm.barrier()
 
 
@@ -209,25 +187,18 @@ def test_overlapping_subgroups_work_from_two_threads_at_once(n):
 
 def one_for_each_thread(comm):
     groups = [named(comm.dup(**SMALL), comm.rank + 10 * k) for k in range(4)]
-    sums = [0] * 4
 
     def work(k):
         for _ in range(50):
             groups[k].barrier()
-            sums[k] += total(groups[k], 1 + 4000 * k)
+            assert total(groups[k], 1 + 4000 * k) == sum(range(comm.size)) + 10 * k * comm.size
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads if comm.rank % 2 else threads[::-1]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sums
+    at_once(*[partial(work, k) for k in (range(4) if comm.rank % 2 else reversed(range(4)))])
 
 
 @pytest.mark.parametrize("n", GROUPS)
 def test_a_communicator_for_each_thread(n):
-    expected = [50 * (sum(range(n)) + 10 * k * n) for k in range(4)]
-    assert run_ranks(n, one_for_each_thread) == [expected] * n
+    run_ranks(n, one_for_each_thread)
 
 
 # -- what does not come about -----------------------------------------------------------------------------------------

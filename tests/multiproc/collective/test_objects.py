@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
+from support.threads import at_once
 
 from shmring import Communicator
 from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
@@ -335,17 +336,12 @@ def share_between_threads(comm):
             got = comm.all_gather_object(np.full(100_000, comm.rank))
             assert all((x == r).all() for r, x in enumerate(got))
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 3)
     assert not comm.is_broken
-    return True
 
 
 def test_threads_of_a_rank_take_turns_by_whole_calls():
-    assert all(run_ranks(2, share_between_threads))
+    run_ranks(2, share_between_threads)
 
 
 @pytest.mark.parametrize("nbytes", [1, 4095, 4096, 4097, 70_000, PIECE_NBYTES])

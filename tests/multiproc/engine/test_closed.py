@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from support.harness import PATIENCE, run_ranks
+from support.interrupts import Interrupts
 
 import shmring
 from shmring.communicator import Communicator
@@ -251,13 +251,7 @@ def test_an_error_of_an_interactive_session_is_not_the_reason_of_its_end(options
 
 def interrupt_close(comm, seed):
     """A handler raises anywhere in close(), which waits for other threads; the next close() ends."""
-    moment = random.Random(f"{seed}.{comm.rank}")
-
-    def ring(*_):
-        raise InterruptedError
-
-    signal.signal(signal.SIGALRM, ring)
-    ninterrupted = 0
+    interrupts = Interrupts(f"{seed}.{comm.rank}", 1e-5, 2e-3)
     for _ in range(20):
         group = comm.dup()
         threads = [
@@ -267,16 +261,9 @@ def interrupt_close(comm, seed):
         for thread in threads:
             thread.start()
         while not group.closed:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-5, 2e-3))
-                group.close()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except InterruptedError:
-                ninterrupted += 1
+            interrupts.during(group.close)
         for thread in threads:
             thread.join()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return ninterrupted
 
 
 def test_a_close_that_was_interrupted_may_be_called_again(seed):

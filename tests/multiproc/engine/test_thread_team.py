@@ -7,9 +7,9 @@ import gc
 import os
 import resource
 import signal
-import threading
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
 from support.oracle import Case
+from support.threads import at_once
 
 import shmring
 from shmring.bootstrap import threads as teamwork
@@ -129,11 +130,7 @@ def from_many_threads(comm):
             assert (own.all_reduce(np.ones(LARGE // 4, np.float32)) == comm.size).all()
 
     groups = [comm.dup() for _ in range(3)]
-    threads = [threading.Thread(target=work, args=(own,)) for own in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[partial(work, own) for own in groups])
     assert helpers() == 4      # of this communicator, and of its three groups
     for own in groups:
         own.close()

@@ -4,39 +4,18 @@ import contextlib
 import itertools
 import queue
 import random
-import sys
 import threading
 
 import numpy as np
 import pytest
 from support.harness import run_ranks
+from support.threads import at_once
 
 import shmring
 from shmring.errors import BrokenError, ClosedError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 NTHREADS = 4
-
-
-def at_once(*functions):
-    """Call each in a thread of its own, all at once; raise what one of them raises."""
-    start, raised = threading.Barrier(len(functions)), []
-    sys.setswitchinterval(1e-5)
-
-    def run(function):
-        start.wait()
-        try:
-            function()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if raised:
-        raise raised[0]
 
 
 @contextlib.contextmanager

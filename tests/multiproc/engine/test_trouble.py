@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import random
 import signal
 import threading
 import time
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 from support import harness
 from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
+from support.interrupts import Interrupts
+from support.threads import at_once
 from support.waits import until_waiting
 
 import shmring
@@ -393,11 +394,7 @@ def share_between_threads(comm):
             comm.all_reduce(x)
             assert (x == comm.size).all()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 3)
 
 
 def test_threads_of_a_rank_take_turns():
@@ -409,56 +406,35 @@ def abort_while_threads_wait(comm):
     if comm.rank == 1:
         until_waiting(comm, 0)
         comm.abort("enough")
-        return None
-    raised = []
+        return
 
     def call():
-        try:
+        with pytest.raises(AbortedError):
             comm.barrier()
-        except AbortedError as error:
-            raised.append(error)
 
-    threads = [threading.Thread(target=call, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(raised)
+    at_once(*[call] * 4)
 
 
 def test_all_threads_that_wait_for_their_turn_learn_of_an_abort():
-    assert run_ranks(2, abort_while_threads_wait)[0] == 4
-
-
-class EnoughError(Exception):
-    pass
+    run_ranks(2, abort_while_threads_wait)
 
 
 def contend_though_interrupted(comm, seed):
-    def ring(*_):
-        raise EnoughError
-
-    stop = threading.Event()
+    stop, interrupts = threading.Event(), Interrupts(seed, 1e-6, 300e-6)
 
     def call():
-        while not stop.is_set():
-            comm.all_reduce(np.ones(20_000))
-            comm.iprobe()
+        comm.all_reduce(np.ones(20_000))
+        comm.iprobe()
 
-    moment = random.Random(seed)
-    signal.signal(signal.SIGALRM, ring)
-    threads = [threading.Thread(target=call) for _ in range(2)]
+    def contend():
+        while not stop.is_set():
+            call()
+
+    threads = [threading.Thread(target=contend) for _ in range(2)]
     for thread in threads:
         thread.start()
     for _ in range(1500):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 300e-6))
-            comm.all_reduce(np.ones(20_000))
-            comm.iprobe()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except EnoughError:
-            pass
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.during(call)
     stop.set()
     for thread in threads:
         thread.join()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
 from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.threads import at_once
 from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
@@ -160,7 +162,7 @@ def test_threads_call_on_communicators_of_their_own(library):
 
 
 def on_one_communicator(comm, path):
-    """Threads of the table send and receive, threads of Python too, and the main thread makes collectives."""
+    """Threads of the table send and receive, threads of Python too, and one more makes collectives."""
     table = Table(path)
     handle = table.open(comm)
     peer, times = comm.size - 1 - comm.rank, 300
@@ -172,26 +174,18 @@ def on_one_communicator(comm, path):
         table.job(RECV, handle, out=places[tag].ctypes.data, dtype=code, count=1, peer=peer, tag=tag, times=times)
         for tag in range(4)
     ]
-    failures = []
+    total = np.zeros(100)
 
     def exchange(tag):
-        try:
-            for _ in range(times):
-                comm.sendrecv(numbers[tag], peer, places[tag], peer, tag=tag, out_tag=tag)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(times):
+            comm.sendrecv(numbers[tag], peer, places[tag], peer, tag=tag, out_tag=tag)
 
-    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(4, 8)]
-    threads.append(threading.Thread(target=lambda: table.run(*jobs)))
-    for thread in threads:
-        thread.start()
-    total = np.zeros(100)
-    for _ in range(times):
-        total[:] = comm.rank
-        comm.all_reduce(total)
-    for thread in threads:
-        thread.join()
-    assert not failures
+    def add_up():
+        for _ in range(times):
+            total[:] = comm.rank
+            comm.all_reduce(total)
+
+    at_once(*[partial(exchange, tag) for tag in range(4, 8)], lambda: table.run(*jobs), add_up)
     assert not any(job.code for job in jobs), [job.text for job in jobs]
     assert [int(place[0]) for place in places] == list(range(8))
     assert total[0] == sum(range(comm.size))
@@ -219,19 +213,12 @@ def sleep_for_messages(comm, path):
     places = [np.zeros(1, np.int64) for _ in range(ntags)]
     fields = [{"out": places[tag], "count": 1, "peer": tag % 2 - 1, "tag": tag, "times": times} for tag in range(3)]
     jobs = [table.job(RECV, handle, **each) for each in fields]
-    found = []
 
     def receive(tag):
-        found.extend(comm.recv(places[tag], tag % 2 - 1, tag).tag for _ in range(times))
+        assert all(comm.recv(places[tag], tag % 2 - 1, tag).tag == tag for _ in range(times))
 
-    threads = [threading.Thread(target=receive, args=(tag,)) for tag in range(3, ntags)]
-    threads += [threading.Thread(target=table.run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[partial(receive, tag) for tag in range(3, ntags)], *[partial(table.run, job) for job in jobs])
     assert not any(job.code for job in jobs), [job.text for job in jobs]
-    assert sorted(found) == [tag for tag in range(3, ntags) for _ in range(times)]
     assert [int(place[0]) for place in places] == list(range(ntags))
     comm.barrier()
     assert comm.iprobe() is None

@@ -8,12 +8,14 @@ import random
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.threads import at_once
 from support.waits import until_ended, until_waiting
 
 import shmring
@@ -726,7 +728,6 @@ def test_a_blocked_receive_shuts_out_no_other_thread():
 
 def threads_with_tags(comm, nthreads, times):
     other = 1 - comm.rank
-    wrong = []
 
     def work(tag):
         for i in range(times):
@@ -734,17 +735,12 @@ def threads_with_tags(comm, nthreads, times):
             if comm.rank == 0:
                 comm.send(np.full(nbytes, i % 251, np.uint8), other, tag)
             x = np.zeros(20_000, np.uint8)
-            if comm.recv(x, other, tag).nbytes != nbytes or not (x[:nbytes] == i % 251).all():
-                wrong.append((tag, i))
+            assert comm.recv(x, other, tag).nbytes == nbytes, (tag, i)
+            assert (x[:nbytes] == i % 251).all(), (tag, i)
             if comm.rank == 1:
                 comm.send(x[:nbytes], other, tag)
 
-    threads = [threading.Thread(target=work, args=(tag,)) for tag in range(nthreads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(*[partial(work, tag) for tag in range(nthreads)])
 
 
 def test_threads_of_a_rank_each_get_their_own_messages():
@@ -752,21 +748,16 @@ def test_threads_of_a_rank_each_get_their_own_messages():
 
 
 def close_under_a_thread(comm):
-    raised = []
-
     def receive():
-        try:
+        with pytest.raises(AbortedError):
             comm.recv(np.zeros(1), 1)
-        except shmring.ShmringError as error:
-            raised.append(error)
 
-    if comm.rank == 0:
-        thread = threading.Thread(target=receive)
-        thread.start()
+    def close():
         until_waiting(comm, 0)
         comm.close()
-        thread.join()
-        assert isinstance(raised[0], AbortedError)
+
+    if comm.rank == 0:
+        at_once(receive, close)
     else:
         with pytest.raises(BrokenError):
             comm.recv(np.zeros(1), 0)

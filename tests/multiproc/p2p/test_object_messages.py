@@ -3,11 +3,12 @@
 import contextlib
 import os
 import signal
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from support.harness import eventually, run_ranks, start_ranks
+from support.threads import at_once
 from support.waits import is_stopped
 
 from shmring.errors import (
@@ -154,11 +155,7 @@ def test_a_half_sent_object_breaks_the_communicator():
 
 def send_from_threads(comm):
     if comm.rank == 0:
-        threads = [threading.Thread(target=comm.send_object, args=([n, np.full(40_000, n)], 1)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[partial(comm.send_object, [n, np.full(40_000, n)], 1) for n in range(8)])
     else:
         got = [comm.recv_object() for _ in range(8)]
         assert sorted(n for n, _ in got) == list(range(8))
@@ -206,8 +203,6 @@ def test_a_communicator_without_pickle_refuses_objects():
 
 def die_before_sending(comm):
     if comm.rank == 0:
-        import os
-
         os._exit(3)
     comm.recv_object(0)
 
