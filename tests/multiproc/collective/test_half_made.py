@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_ranks, start_processes
+from support.harness import start_processes
 from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
 from support.threads import at_once
 
 import shmring
@@ -72,7 +73,12 @@ class Forgetful(Communicator):
         pass  # without super().__init__()
 
 
-def use_after_close(comm):
+def ones():
+    return np.ones(4)
+
+
+@on_ranks(1)
+def test_what_is_used_after_close_raises(comm):
     forgetful = Forgetful(comm.engine)
     x = comm.empty(5)
     plan, request, work = comm.plan("all_reduce", ones()), comm.irecv(ones(), 0, 3), comm.barrier(async_op=True)
@@ -91,14 +97,6 @@ def use_after_close(comm):
         with pytest.raises(ClosedError):
             call()
     x[:] = 1
-
-
-def ones():
-    return np.ones(4)
-
-
-def test_what_is_used_after_close_raises():
-    run_ranks(1, use_after_close)
 
 
 def interrupt_object_calls(rank, seed):

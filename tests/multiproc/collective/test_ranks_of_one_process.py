@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_processes, run_ranks
+from support.harness import run_processes
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.rank_threads import run_rank_threads, threads_as_ranks
 from support.threads import at_once
@@ -89,13 +90,11 @@ def test_ranks_may_pass_one_output_which_all_of_them_read():
     assert run_rank_threads(3, one_array_for_all, np.zeros(1 << 17)) == [(6.0, 6.0)] * 3
 
 
-def as_processes(comm):
+@on_ranks(2)
+def test_ranks_that_are_processes_stage_private_arrays(comm):
     comm.all_reduce(np.ones(1 << 16))
-    return comm.engine.sharing is None and nzero_copy(comm) == 0
-
-
-def test_ranks_that_are_processes_stage_private_arrays():
-    assert run_ranks(2, as_processes) == [True, True]
+    assert comm.engine.sharing is None
+    assert nzero_copy(comm) == 0
 
 
 def be_one_of_three(rank, session):

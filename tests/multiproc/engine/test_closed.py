@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.harness import PATIENCE, run_ranks
 from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.communicator import Communicator
@@ -41,7 +42,8 @@ def methods_of(cls):
     return [name for name in dir(cls) if not name.startswith("_") and inspect.isroutine(getattr(cls, name))]
 
 
-def call_everything(comm):
+@on_ranks(2)
+def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error(comm):
     request, plan = comm.irecv(np.ones(4), 1 - comm.rank), comm.plan("all_reduce", X)
     work, shared = comm.all_reduce(np.ones(4), async_op=True), comm.zeros(5)
     work.wait()
@@ -72,11 +74,8 @@ def call_everything(comm):
         comm.barrier()
 
 
-def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error():
-    run_ranks(2, call_everything)
-
-
-def call_on_engines(comm):
+@on_ranks(2)
+def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
     engine = comm.dup().engine
     engine.close()
     for call in (engine.gone_ranks, engine.left_ranks, engine.dead_pids, engine.rank_states, engine.check_usable,
@@ -89,10 +88,6 @@ def call_on_engines(comm):
     engine.leave_at_exit()
     engine.stats()
     comm.barrier()
-
-
-def test_every_method_of_a_closed_engine_answers_or_raises_closed_error():
-    run_ranks(2, call_on_engines)
 
 
 # ---- other threads meanwhile -----------------------------------------------------------------------------------------
@@ -149,7 +144,8 @@ def fail_to(call, *args):
             call(*args)
 
 
-def close_in_a_handler_while_receiving(comm):
+@on_ranks(2)
+def test_a_signal_handler_may_close_while_threads_receive(comm):
     group = comm.dup()
     if comm.rank == 1:
         while not group.engine.gone_ranks():
@@ -167,10 +163,6 @@ def close_in_a_handler_while_receiving(comm):
         group.recv(np.ones(3), 1)
     other.join()
     assert group.closed
-
-
-def test_a_signal_handler_may_close_while_threads_receive():
-    run_ranks(2, close_in_a_handler_while_receiving)
 
 
 # ---- a failing call and threads that wait for their turn -------------------------------------------------------------
@@ -249,7 +241,8 @@ def test_an_error_of_an_interactive_session_is_not_the_reason_of_its_end(options
             other.kill()
 
 
-def interrupt_close(comm, seed):
+@on_ranks(2)
+def test_a_close_that_was_interrupted_may_be_called_again(comm, seed):
     """A handler raises anywhere in close(), which waits for other threads; the next close() ends."""
     interrupts = Interrupts(f"{seed}.{comm.rank}", 1e-5, 2e-3)
     for _ in range(20):
@@ -264,10 +257,6 @@ def interrupt_close(comm, seed):
             interrupts.during(group.close)
         for thread in threads:
             thread.join()
-
-
-def test_a_close_that_was_interrupted_may_be_called_again(seed):
-    run_ranks(2, interrupt_close, seed)
 
 
 # ---- forked children -------------------------------------------------------------------------------------------------
@@ -331,7 +320,8 @@ def test_close_reports_that_two_ranks_were_roots_of_the_last_call(call):
     assert all("broadcast(" in text and "root=0" in text and "root=1" in text for text in raised)
 
 
-def leave_one_after_the_other(comm):
+@on_ranks(3)
+def test_ranks_that_agree_close_without_an_error(comm):
     """Ranks that agree close without an error, whatever the last calls were, and however far the others are."""
     for calls in range(1, 10):
         group = comm.dup()
@@ -345,14 +335,11 @@ def leave_one_after_the_other(comm):
     comm.barrier()
 
 
-def test_ranks_that_agree_close_without_an_error():
-    run_ranks(3, leave_one_after_the_other)
-
-
 # ---- half-made objects -----------------------------------------------------------------------------------------------
 
 
-def make_badly(comm):
+@on_ranks(2)
+def test_communicators_and_engines_made_of_bad_arguments_raise(comm):
     engine = comm.engine
     for cls in (Communicator, type("Sub", (Communicator,), {"__init__": lambda *_: None})):
         for arguments in ((), (None,), (1,), (object(),), (None, None)):
@@ -371,7 +358,3 @@ def make_badly(comm):
         with pytest.raises((TypeError, ValueError, AttributeError)):
             Engine(*arguments)
     comm.barrier()
-
-
-def test_communicators_and_engines_made_of_bad_arguments_raise():
-    run_ranks(2, make_badly)

@@ -11,6 +11,7 @@ import pytest
 from support import harness
 from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
 from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
 from support.threads import at_once
 from support.waits import until_waiting
 
@@ -305,17 +306,13 @@ def test_a_rank_that_closes_while_it_is_needed_is_named(n, threads):
     run_ranks(n, close_early, init=of(threads))
 
 
-def say_and_close(comm):
+@on_ranks(*GROUPS)
+def test_what_a_rank_sent_before_it_closed_still_arrives(comm):
     x = np.full(5000, 7.0) if comm.rank == 0 else np.zeros(5000)
     comm.broadcast(x)
     if comm.rank:
         assert (x == 7).all()
     comm.close()
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_what_a_rank_sent_before_it_closed_still_arrives(n):
-    run_ranks(n, say_and_close)
 
 
 def interrupt_while_waiting(comm, interrupted):
@@ -386,7 +383,8 @@ def test_other_threads_run_while_one_waits(tmp_path):
     run_ranks(2, wait_while_a_thread_works, tmp_path / "begin", tmp_path / "end")
 
 
-def share_between_threads(comm):
+@on_ranks(2)
+def test_threads_of_a_rank_take_turns(comm):
     # Threads of one rank take turns; the calls are the same, so their order between threads does not matter.
     def work():
         for _ in range(200):
@@ -397,11 +395,8 @@ def share_between_threads(comm):
     at_once(*[work] * 3)
 
 
-def test_threads_of_a_rank_take_turns():
-    run_ranks(2, share_between_threads)
-
-
-def abort_while_threads_wait(comm):
+@on_ranks(2)
+def test_all_threads_that_wait_for_their_turn_learn_of_an_abort(comm):
     # Rank 1 makes no call, so one thread of rank 0 stays in a call and the others wait for their turn.
     if comm.rank == 1:
         until_waiting(comm, 0)
@@ -415,11 +410,8 @@ def abort_while_threads_wait(comm):
     at_once(*[call] * 4)
 
 
-def test_all_threads_that_wait_for_their_turn_learn_of_an_abort():
-    run_ranks(2, abort_while_threads_wait)
-
-
-def contend_though_interrupted(comm, seed):
+@on_ranks(1)
+def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
     stop, interrupts = threading.Event(), Interrupts(seed, 1e-6, 300e-6)
 
     def call():
@@ -439,10 +431,6 @@ def contend_though_interrupted(comm, seed):
     for thread in threads:
         thread.join()
     comm.barrier()
-
-
-def test_threads_take_turns_though_signal_handlers_raise_anywhere(seed):
-    run_ranks(1, contend_though_interrupted, seed)
 
 
 def fork_inside(comm):
@@ -538,7 +526,8 @@ def test_a_rank_that_gave_up_rendezvous_may_try_again(seed, tmp_path):
     run_processes(2, come_too_late, f"late{seed}", tmp_path / "gave up")
 
 
-def reduce_then_others(comm):
+@on_ranks(*GROUPS)
+def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(comm):
     for count in (2000, 100_000):
         for root in range(comm.size):
             x = np.ones(count)
@@ -547,8 +536,3 @@ def reduce_then_others(comm):
             comm.gather(x, root=root)
             comm.scatter(np.ones((comm.size, count)) if comm.rank == root else None, np.empty(count), root=root)
             comm.all_reduce(x)
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(n):
-    run_ranks(n, reduce_then_others)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
-from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 from support.threads import at_once
 from support.waits import until_waiting
 
@@ -24,9 +24,10 @@ def library(tmp_path_factory):
     return build(tmp_path_factory.mktemp("capi"))
 
 
-def call_while_the_gil_is_held(comm, path):
+@on_ranks(2, init=SLOTS)
+def test_a_call_needs_no_gil(comm, library):
     """The main thread holds the GIL until the thread that makes the calls has ended: with the GIL they would hang."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     for count in (1, 1000, 100000):
         x = values("float32", count, comm.rank)
@@ -83,17 +84,14 @@ def call_while_the_gil_is_held(comm, path):
     table.release(handle)
 
 
-def test_a_call_needs_no_gil(library):
-    run_ranks(2, call_while_the_gil_is_held, library, init=SLOTS)
-
-
-def call_with_the_gil(comm, path):
+@on_ranks(2)
+def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, library):
     """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     x, out = np.ones(1), np.zeros(1)
     counted, began = [], []
-    is_counted = [Path(f"{path}.{i}") for i in range(2)]  # while rank 0 was in this call
+    is_counted = [Path(f"{library}.{i}") for i in range(2)]  # while rank 0 was in this call
     ending = threading.Event()
 
     def count():
@@ -134,13 +132,10 @@ def call_with_the_gil(comm, path):
     table.release(handle)
 
 
-def test_a_call_with_the_gil_lets_it_go_while_it_waits(library):
-    run_ranks(2, call_with_the_gil, library)
-
-
-def on_twins(comm, path):
+@on_ranks(2, init=SLOTS)
+def test_threads_call_on_communicators_of_their_own(comm, library):
     """A thread for each duplicate, all in calls at the same time."""
-    table = Table(path)
+    table = Table(library)
     twins = [comm.dup() for _ in range(4)]
     handles = [table.open(twin) for twin in twins]
     xs = [values("float64", 500 * (i + 1), comm.rank, i) for i in range(4)]
@@ -157,13 +152,10 @@ def on_twins(comm, path):
         twin.close()
 
 
-def test_threads_call_on_communicators_of_their_own(library):
-    run_ranks(2, on_twins, library, init=SLOTS)
-
-
-def on_one_communicator(comm, path):
+@on_ranks(2)
+def test_threads_of_the_table_and_of_python_take_turns(comm, library):
     """Threads of the table send and receive, threads of Python too, and one more makes collectives."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     peer, times = comm.size - 1 - comm.rank, 300
     code = DTYPE_CODES["int64"]
@@ -193,13 +185,10 @@ def on_one_communicator(comm, path):
     table.release(handle)
 
 
-def test_threads_of_the_table_and_of_python_take_turns(library):
-    run_ranks(2, on_one_communicator, library)
-
-
-def sleep_for_messages(comm, path):
+@on_ranks(2)
+def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, library):
     """Threads of the table and of Python sleep for messages, which come in any order, with pauses."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     times, ntags = 30, 6
     if comm.rank == 0:
@@ -225,12 +214,9 @@ def sleep_for_messages(comm, path):
     table.release(handle)
 
 
-def test_threads_of_the_table_and_of_python_sleep_for_messages(library):
-    run_ranks(2, sleep_for_messages, library)
-
-
-def sleep_twice(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = np.zeros(1)
     if comm.rank == 1:
@@ -250,13 +236,10 @@ def sleep_twice(comm, path):
     table.release(handle)
 
 
-def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(library):
-    run_ranks(2, sleep_twice, library)
-
-
-def open_while_threads_wait(comm, path):
+@on_ranks(2)
+def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, library):
     """The turn begins to be shared while one thread has it and another one waits for it."""
-    table = Table(path)
+    table = Table(library)
     threads = [threading.Thread(target=comm.barrier) for _ in range(3)]
     if comm.rank == 1:
         time.sleep(0.3)
@@ -272,12 +255,9 @@ def open_while_threads_wait(comm, path):
     table.release(second)
 
 
-def test_a_handle_is_opened_while_threads_wait_for_their_turn(library):
-    run_ranks(2, open_while_threads_wait, library)
-
-
-def after_asynchronous_work(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_asynchronous_work_comes_first(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = values("float32", 1000, comm.rank)
     works = [comm.all_reduce(x.copy(), async_op=True) for _ in range(20)]
@@ -288,13 +268,10 @@ def after_asynchronous_work(comm, path):
     table.release(handle)
 
 
-def test_asynchronous_work_comes_first(library):
-    run_ranks(2, after_asynchronous_work, library)
-
-
-def use_many_signatures(comm, path):
+@on_ranks(2)
+def test_more_plans_than_a_handle_keeps(comm, library):
     """More plans than a handle keeps."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     x, out = np.ones(20000, np.float32), np.zeros(20000, np.float32)
     for _ in range(2):
@@ -302,7 +279,3 @@ def use_many_signatures(comm, path):
             table.call("all_reduce", handle, x=x, out=out, count=count)
     assert (out[:2299] == comm.size).all()
     table.release(handle)
-
-
-def test_more_plans_than_a_handle_keeps(library):
-    run_ranks(2, use_many_signatures, library)
