@@ -15,8 +15,8 @@ from support.harness import run_ranks
 def on_ranks(*sizes, run=run_ranks, **options):
     """Have ranks run the function: in groups of each of these sizes, by ``run(n, function, ..., **options)``.
 
-    Its first argument is what ``run`` gives a rank, the communicator; the others are fixtures and parameters of the test, which must pickle. With
-    more sizes than one, the test has the parameter ``n``.
+    Its first argument is what ``run`` gives a rank, the communicator; the others are fixtures and parameters of the
+    test, which must pickle. With more sizes than one, the test has the parameter ``n``.
     """
 
     def make(function):
