@@ -18,6 +18,7 @@ that regularly does other work the caches are cold afterwards, and that must not
 from shmring._c.atomics cimport load_acquire_u64, load_relaxed_u64, store_relaxed_u64, store_release_u64
 from shmring._c.layout cimport (SHMRING_NCOSTS, SHMRING_NSTORES, SHMRING_NWAYS, SHMRING_ORDINARY, shmring_costs,
                                 shmring_outbox)
+from shmring.base.hashing cimport spread
 
 
 cdef enum:             # in tries
@@ -122,7 +123,7 @@ cdef object trials_us(stores_t *s):
 
 cdef inline shmring_costs *costs_at(shmring_outbox *outbox, uint64_t round) noexcept nogil:
     # A hash: many plans share these entries, and their rounds often advance by the same even number.
-    return &outbox.costs[(round * <uint64_t> 0x9e3779b97f4a7c15) >> 32 & (SHMRING_NCOSTS - 1)]
+    return &outbox.costs[spread(round) >> 32 & (SHMRING_NCOSTS - 1)]
 
 
 cdef void publish_costs(stores_t *s, shmring_outbox *own, uint64_t round) noexcept nogil:

@@ -38,7 +38,7 @@ cdef void open_exchange(eager_t *t, Engine e, int kind, size_t nbytes) noexcept:
     memset(t, 0, sizeof(eager_t))
     t.signature = pack_signature(kind, NO_OP, OPAQUE, NO_ROOT, nbytes)
     t.payload = b""
-    t.nbytes = t.part_nbytes = t.stride = nbytes
+    t.nbytes = t.part_nbytes = nbytes
     t.last = e.c.group.size
 
 

@@ -21,7 +21,7 @@ from shmring.engine.compiled_plan cimport Program
 from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KIND,
                                    has_root, is_receiver, is_sender)
-from shmring.engine.signature cimport NO_ROOT, pack_signature
+from shmring.engine.signature cimport NO_ROOT
 from shmring.sync.group cimport READY
 
 from shmring.dtypes import DTYPES, OPS
@@ -160,7 +160,7 @@ cdef int perform(comm_t *h, call_t *c) noexcept nogil:
     elif is_eager:
         outcome = (<Engine> h.engine).run_free(&request.eager, None, NULL, c.timeout_ns)
     else:
-        program = find_known(h, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count))
+        program = find_known(h, c.signature)
         if program == NULL:
             code = plan_with_gil(h, c, &program)
         if code == 0:
@@ -194,7 +194,7 @@ cdef int plan_with_gil(comm_t *h, call_t *c, PyObject **program) noexcept nogil:
     with gil:
         try:
             found = prepare_request(<Engine> h.engine, c, &request)
-            remember(h, request.execution.signature, found)
+            remember(h, c.signature, found)
             program[0] = <PyObject *> found      # `remember` holds a reference
         except BaseException as error:
             return fail_with(error)

@@ -5,6 +5,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 from libc.string cimport strdup
 
+from shmring.base.hashing cimport spread
 from shmring.capi.last_error cimport fail, fail_with
 from shmring.capi cimport SHMRING_ERR_CLOSED
 from shmring.communicator cimport Communicator
@@ -110,7 +111,7 @@ cdef int drain_backlog(comm_t *h) noexcept nogil:
 
 cdef inline int place_of(comm_t *h, uint64_t signature) noexcept nogil:
     """Where the plan of that signature is, or the place for it."""
-    cdef int place = <int> ((signature * <uint64_t> 0x9e3779b97f4a7c15) >> 55)
+    cdef int place = <int> (spread(signature) >> 55)
     while h.known[place].signature != 0 and h.known[place].signature != signature:
         place = (place + 1) & (NPLACES - 1)
     return place

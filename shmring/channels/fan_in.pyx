@@ -4,7 +4,7 @@ It chooses: `next_ready` gives the `Receiver` that has the turn, and all else is
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 import queue
@@ -44,7 +44,6 @@ cdef class FanInReceiver:
     cdef readonly object rings     # the memory of all (channels/multi_ring.py)
     cdef list receivers
     cdef wait_t ways               # to those that are not over
-    cdef uint64_t *untils
     cdef int count, turn
     cdef list over                 # by sender: whether nothing more will come from it
     cdef RingReceiver chosen       # by the last next_ready
@@ -59,15 +58,13 @@ cdef class FanInReceiver:
         self.rings, self.count = rings, rings.count
         self.receivers = [kind(rings.ring(i), "receiver") for i in range(self.count)]
         self.ways.awaited = <awaited_t *>calloc(self.count, sizeof(awaited_t))
-        self.untils = <uint64_t *>calloc(self.count, sizeof(uint64_t))
-        if self.ways.awaited == NULL or self.untils == NULL:
+        if self.ways.awaited == NULL:
             raise MemoryError
         self.last_sender, self.over = -1, [False] * self.count
 
     def __dealloc__(self):
         self.notifier = None           # its thread uses the receivers
         free(self.ways.awaited)
-        free(self.untils)
 
     # ---- taking and leaving ----
 
@@ -215,7 +212,6 @@ cdef class FanInReceiver:
                 a.counter = &receiver.ring.tail
                 # A streamed message under way was released as far as it has come.
                 a.until = a.wake_at = position_of(receiver.ring, load_relaxed_u64(&receiver.c.own.head)) + 1
-                self.untils[self.ways.n] = a.until
                 self.ways.n += 1
         return 0
 
@@ -224,7 +220,7 @@ cdef class FanInReceiver:
         self.fill_in_ways()
         if timeout_ns == 0:
             if self.notifier is not None and not any_has_come(self.ways.awaited, self.ways.n):
-                self.arm()
+                self.notifier.arm(self.ways.awaited, self.ways.n)
             return LATE
         if self.notifier is not None:
             self.notifier.signal()
@@ -232,24 +228,12 @@ cdef class FanInReceiver:
             return READY
         return drive(await_step, self, &self.ways, timeout_ns, &self.is_busy)
 
-    cdef int arm(self) except -1:
-        cdef int i
-        if self.notifier.notice.n != self.ways.n:        # some are over since
-            self.notifier.signal()
-        if self.notifier.is_signalled():
-            self.notifier.notice.n = self.ways.n
-            for i in range(self.ways.n):
-                self.notifier.notice.awaited[i] = self.ways.awaited[i]
-        self.notifier.arm(self.untils)
-        return 0
-
     @cython.critical_section
     def fileno(self):
         """A descriptor for event loops, readable when there may be something to receive: see `Receiver.fileno`."""
         self.prepare()
         if self.notifier is None:
             self.notifier = Notifier(self.count, self.rings.mapping)
-            self.notifier.notice.awaited[0].watch = &(<RingReceiver>self.receivers[0]).watch
         return self.notifier.notice.descriptor
 
     # ---- receiving ----

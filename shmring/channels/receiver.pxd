@@ -5,7 +5,7 @@ from shmring._c.atomics cimport store_relaxed_u64
 from shmring._c.faults cimport fault_point
 from shmring.arrays.lease cimport borrowed_t
 from shmring.ring.blocking cimport wake_peer
-from shmring.channels.message_codec cimport bytes_of
+from shmring.channels.message_codec cimport LONG_COPY_NBYTES, bytes_of
 from shmring.channels.ring_ends cimport RingReceiver
 from shmring.ring.end cimport is_held
 from shmring.ring.framing cimport BYTES, frame_t, leave_frame, next_frame
@@ -87,10 +87,15 @@ cdef inline void release_frame(Receiver r, frame_t *f) noexcept nogil:
     wake_peer(&r.watch, r.c.head)
 
 
-# Receive a message if no check is needed, and the next is a whole frame of bytes: most messages. Else None.
+# Whether a frame is a whole message of bytes, so short that it is copied with the GIL held.
+cdef inline bint is_short_bytes(const frame_t *f) noexcept nogil:
+    return f.word >> 32 == BYTES and f.nbytes < LONG_COPY_NBYTES
+
+
+# Receive a message if no check is needed, and it is such a frame: most messages. Else None.
 cdef inline object take_bytes(Receiver r):
     cdef frame_t f
-    if is_clear(r) and next_frame(&r.c, &f) == 1 and f.word >> 32 == BYTES:
+    if is_clear(r) and next_frame(&r.c, &f) == 1 and is_short_bytes(&f):
         message = bytes_of(&r.c, &f)
         leave_message(r, &f)
         return message

@@ -15,8 +15,8 @@ from shmring._c.atomics cimport load_relaxed_u64, store_relaxed_u64
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.lease cimport borrow, borrowed_t, end_borrow, make_lease
 from shmring.base.timeouts cimport checked_count, timeout_to_ns
-from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, QUIET_MAX, bytes_of, decode_meta, pickle_stream_nbytes,
-                                             unpickle_content)
+from shmring.channels.message_codec cimport (LONG_COPY_NBYTES, LONGEST_COPY_NS, QUIET_MAX, bytes_of, decode_meta,
+                                             pickle_stream_nbytes, unpickle_content)
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive, wake_peer
 from shmring.ring.framing cimport (BYTES, CUT, OBJECT, PIECE, WORD_NBYTES, copy_out, frame_t, is_long, kind_of,
                                    next_frame)
@@ -31,9 +31,6 @@ from shmring.errors import EndOfStreamError, MessageTooLongError, PeerLostError,
 cnp.import_array()
 
 CALLERS_MEMORY = object()      # the target of a stream that goes straight into memory of the caller
-
-cdef enum:
-    LONGEST_PULL_NS = 10000000     # pieces that are there are taken for so long before a look at signals
 
 
 @cython.final
@@ -292,7 +289,7 @@ cdef class Receiver(RingReceiver):
     cdef int pull_present(self, int64_t deadline_ns) except? -9:
         """The same for pieces that are there, without waiting: UNREADY when there are no more now. Without the GIL if
         they are many, and for 10 ms at most."""
-        cdef int64_t until_ns = now_ns() + LONGEST_PULL_NS
+        cdef int64_t until_ns = now_ns() + LONGEST_COPY_NS
         cdef int outcome
         if self.missing < LONG_COPY_NBYTES:
             return self.pull(NULL, deadline_ns)
@@ -487,7 +484,7 @@ cdef class Receiver(RingReceiver):
         cdef frame_t f
         cdef uint64_t count = 0
         try:
-            while <Py_ssize_t>count < most and next_frame(&self.c, &f) == 1 and f.word >> 32 == BYTES:
+            while <Py_ssize_t>count < most and next_frame(&self.c, &f) == 1 and is_short_bytes(&f):
                 messages.append(bytes_of(&self.c, &f))
                 self.c.head += f.nwords
                 count += 1

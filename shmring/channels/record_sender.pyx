@@ -176,14 +176,14 @@ cdef class RecordSender(RingSender):
 
     cdef int64_t push(self, const char *source, uint64_t count) except -1:
         cdef int64_t pushed
-        if count * self.p.slot_nbytes < LONG_COPY_NBYTES or self.policy != WAITS:
+        if count * self.p.slot_nbytes < LONG_COPY_NBYTES:
             pushed = ring_try_push(&self.p, source, count)
         else:
+            if self.policy == WAITS:       # in parts: the receiver begins to read while this end still writes
+                count = min(count, max(<uint64_t>1, LONG_COPY_NBYTES // self.p.slot_nbytes))
             self.is_busy = True
             with nogil:
-                # In parts, so that the receiver begins to read while this end still writes.
-                pushed = ring_try_push(&self.p, source,
-                                       min(count, max(<uint64_t>1, LONG_COPY_NBYTES // self.p.slot_nbytes)))
+                pushed = ring_try_push(&self.p, source, count)
             self.is_busy = False
         if pushed < 0:
             raise self.corrupt()

@@ -7,7 +7,7 @@ disconnect it.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 import os
 import queue
@@ -96,7 +96,6 @@ cdef object descriptor_of(RingEnd end):
     else:
         end.prepare()
         end.notifier = Notifier(1, end.memory)
-        end.notifier.notice.awaited[0].watch = &end.watch
     return end.notifier.notice.descriptor
 
 
@@ -321,7 +320,7 @@ cdef class RingSender(RingEnd):
         """Messages, or records, ever dropped because they did not fit, or because newer ones did not; of a broadcast,
         those of all receivers together."""
         cdef uint64_t i, count = self.ring.sent.dropped
-        for i in range(max(self.p.nheads, 1)):
+        for i in range(max(self.p.nheads, <uint32_t>1)):
             count += self.ring.heads[i].overwritten
         return count
 
@@ -330,7 +329,7 @@ cdef class RingSender(RingEnd):
         """Messages, or records, sent and not yet received, by the slowest receiver: a hint."""
         cdef uint64_t i
         cdef int64_t most = 0
-        for i in range(max(self.p.nheads, 1)):
+        for i in range(max(self.p.nheads, <uint32_t>1)):
             most = max(most, <int64_t>(self.ring.sent.messages - self.ring.heads[i].overwritten
                                        - self.ring.heads[i].received.messages))
         return most

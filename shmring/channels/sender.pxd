@@ -31,7 +31,7 @@ cdef class Sender(RingSender):
     cdef int send_message(self, message_t *m, int64_t timeout_ns) except -1
     cdef int await_room(self, uint64_t wanted, int64_t timeout_ns) except -1
     cdef int send_stream(self, message_t *m, int64_t timeout_ns) except -1
-    cdef int put_pieces(self, message_t *m, uint64_t *needed) noexcept nogil
+    cdef int put_pieces(self, message_t *m, uint64_t *needed, int64_t until_ns) noexcept nogil
     cdef int take_step(self, message_t *m) except -1
     cdef void end_send(self, message_t *m) noexcept
     cdef object send_encoded(self, message_t *m, int64_t timeout_ns)

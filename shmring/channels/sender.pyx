@@ -19,14 +19,14 @@ from shmring._c.atomics cimport load_relaxed_u64
 from shmring.arrays.lease cimport make_lease
 from shmring.base.timeouts cimport checked_part, int_or_none, timeout_to_ns
 from shmring.channels.format cimport DROPS_OLDEST, WAITS
-from shmring.channels.message_codec cimport (QUIET_MAX, encode, encode_pickled, is_array_shape, is_partly_sent,
-                                             message_t, pickle_object, start_stream, word_and_meta)
+from shmring.channels.message_codec cimport (LONGEST_COPY_NS, QUIET_MAX, encode, encode_pickled, is_array_shape,
+                                             is_partly_sent, message_t, pickle_object, start_stream, word_and_meta)
 from shmring.ring.blocking cimport GONE, LATE, awaited_t, await_any, drive
 from shmring.ring.framing cimport (ARRAY, BYTES, CUT, OTHER_DTYPE, PIECE, WORD_NBYTES, code_of, copy_in, kind_of,
                                    longest_frame, nwords_of, open_frame, put_load, stores_of_frame, word_of)
 from shmring.ring.spsc cimport RING_CORRUPT, ring_abort, ring_resume_producer
-from shmring.sync.backoff cimport be_patient, deadline_of, left_until
-from shmring.sync.group cimport READY
+from shmring.sync.backoff cimport be_patient, deadline_of, left_until, now_ns
+from shmring.sync.group cimport READY, UNREADY
 from shmring.sync.liveness cimport fork_generation
 
 from shmring.channels import aio
@@ -182,8 +182,9 @@ cdef class Sender(RingSender):
         finally:
             self.end_send(m)
 
-    cdef int put_pieces(self, message_t *m, uint64_t *needed) noexcept nogil:
-        """READY: all are in the ring; LATE: ``needed`` slots must be free first; or RING_CORRUPT."""
+    cdef int put_pieces(self, message_t *m, uint64_t *needed, int64_t until_ns) noexcept nogil:
+        """READY: all are in the ring; LATE: ``needed`` slots must be free first; UNREADY: ``until_ns`` has come; or
+        RING_CORRUPT."""
         cdef uint64_t nbytes
         cdef int64_t words
         cdef char *to
@@ -197,6 +198,8 @@ cdef class Sender(RingSender):
             m.load.nbytes -= nbytes
             m.load.word = word_of(PIECE)
             announce(self, m.load.nbytes == 0)
+            if m.load.nbytes and now_ns() >= until_ns:
+                return UNREADY
         return READY
 
     cdef void end_send(self, message_t *m) noexcept:
@@ -344,7 +347,7 @@ cdef class Sender(RingSender):
 
     @cython.critical_section
     cdef int take_step(self, message_t *m) except -1:
-        """Send a message, or go on with it, without waiting: LATE if there is no room for the rest.
+        """Send a message, or go on with it, without waiting: LATE if there is no room for the rest, or it takes long.
 
         To be called until it is not LATE; then, or to give the message up, call `end_send`. In between no other call of
         this end is possible if a part of the message is in the ring.
@@ -360,9 +363,12 @@ cdef class Sender(RingSender):
                     outcome = self.try_begin_stream(m, &wanted)
             if m.is_streamed:
                 self.is_busy = True
-                outcome = self.put_pieces(m, &wanted)
+                with nogil:
+                    outcome = self.put_pieces(m, &wanted, now_ns() + LONGEST_COPY_NS)
                 if outcome == RING_CORRUPT:
                     raise self.corrupt()
+                if outcome == UNREADY:     # the descriptor is readable: other tasks run, and this one goes on
+                    return LATE
             if outcome == LATE:        # looks again, and arms the notifier
                 outcome = self.await_room(wanted, 0)
                 if outcome == READY:
@@ -545,7 +551,7 @@ cdef int push_pieces(object end, void *what, patience_t *patience) noexcept nogi
     cdef uint64_t base
     cdef int outcome
     while True:
-        outcome = (<Sender>end).put_pieces(stream.m, &stream.needed)
+        outcome = (<Sender>end).put_pieces(stream.m, &stream.needed, now_ns() + LONGEST_COPY_NS)
         if outcome != LATE:
             return outcome
         if (<Sender>end).p.nheads > 1:

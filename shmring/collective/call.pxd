@@ -10,6 +10,8 @@ cdef class Call:
     cdef object result           # what the call returns
 
     cdef object run(self)
+    cdef int make(self) except -1
+    cdef object conclude(self)
     cdef bint has_copies(self) except -1
 
 

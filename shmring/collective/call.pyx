@@ -92,7 +92,7 @@ cdef class Call:
     def label(self):
         """The signature, from which `name` is made on demand: the 64 bits that ranks compare."""
         engine_of(self)
-        return self.prepared.signature()
+        return self.prepared.signature
 
     def __repr__(self):
         return f"<shmring.{type(self).__name__} {self.name} on {engine_of(self).name!r}: {self.prepared.outline()}>"
@@ -100,10 +100,22 @@ cdef class Call:
     def __reduce__(self):
         raise TypeError("a plan belongs to its process and can be neither copied nor pickled; call comm.plan() again")
 
-    # ---- overridden by calls that consist of more than one request ----
-
     cdef object run(self):
-        self.prepared.run()
+        self.executor.enter()
+        try:
+            self.make()
+        finally:
+            self.executor.leave()
+        return self.conclude()
+
+    # ---- overridden by calls that are more than one request ----
+
+    cdef int make(self) except -1:
+        """Make the call; this thread has entered the executor."""
+        return self.prepared.run()
+
+    cdef object conclude(self):
+        """Give the output back, after it was made."""
         copy_back(self.kept)
         return self.result
 

@@ -11,9 +11,8 @@ from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.collective.call cimport Call, dispatch, prepare
 from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
-from shmring.collective.varying cimport (all_gather_rows, all_to_all_rows, gather_rows, reduce_scatter_rows,
-                                         scatter_rows)
-from shmring.engine.call cimport BAD_ROOT, Executor, call_t, check_call, open_call, refuse_call
+from shmring.collective.varying cimport Rows, all_to_all_rows
+from shmring.engine.call cimport BAD_ROOT, Executor, call_t, check_call, elements_of_x, open_call, refuse_call
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_GATHER,
                                    KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
@@ -50,9 +49,12 @@ cdef bint is_root(Executor e, int root) except -1:
     return root == e.rank
 
 
-cdef tuple block_shape(Executor e, x):
-    """The shape of ``x[i]``, for an ``x`` with one block per rank."""
-    cdef tuple shape = shape_of(x)
+cdef tuple block_shape(Executor e, x, Rows rows):
+    """The shape of this rank's block of ``x``."""
+    cdef tuple shape
+    if rows is not None:
+        return rows.block_shape(e.rank)
+    shape = shape_of(x)
     if not shape or shape[0] != e.size:
         raise ValueError(f"x has shape {shape}; its first dimension must be the number of ranks, {e.size}")
     return shape[1:]
@@ -108,11 +110,13 @@ cdef object reduce(Executor e, x, out, int root, op, int64_t timeout_ns, async_o
 
 cdef object reduce_scatter(Executor e, x, out, counts, op, int64_t timeout_ns, async_op):
     cdef call_t c
-    if counts is not None:
-        return reduce_scatter_rows(e, x, out, counts, op, timeout_ns, async_op)
+    cdef Rows rows = None
     open_call(&c, KIND_REDUCE_SCATTER, NO_ROOT, timeout_ns)
+    if counts is not None:
+        rows = Rows(counts, e.size)
+        rows.count(&c, x, "x", rows.total)
     held = source_array(x, &c.x)
-    result = empty_like_array(x, block_shape(e, x)) if out is None else out
+    result = empty_like_array(x, block_shape(e, x, rows)) if out is None else out
     kept = target_array(result, &c.out)
     return perform(e, &c, op, held, kept, result, async_op)
 
@@ -129,27 +133,28 @@ cdef object broadcast(Executor e, x, int root, int64_t timeout_ns, async_op):
 
 
 cdef object all_gather(Executor e, x, out, counts, int64_t timeout_ns, async_op):
-    if counts is not None:
-        return all_gather_rows(e, x, out, counts, timeout_ns, async_op)
-    return collect(e, KIND_ALL_GATHER, x, out, NO_ROOT, True, timeout_ns, async_op)
+    return collect(e, KIND_ALL_GATHER, x, out, NO_ROOT, counts, True, timeout_ns, async_op)
 
 
 cdef object gather(Executor e, x, out, int root, counts, int64_t timeout_ns, async_op):
-    cdef bint receives = is_root(e, root)
-    if counts is not None:
-        return gather_rows(e, x, out, counts, root, timeout_ns, async_op)
-    return collect(e, KIND_GATHER, x, out, root, receives, timeout_ns, async_op)
+    return collect(e, KIND_GATHER, x, out, root, counts, is_root(e, root), timeout_ns, async_op)
 
 
-cdef object collect(Executor e, int kind, x, out, int root, bint receives, int64_t timeout_ns, async_op):
+cdef object collect(Executor e, int kind, x, out, int root, counts, bint receives, int64_t timeout_ns, async_op):
     """Collect a block of every rank, on the ranks that receive."""
     cdef call_t c
+    cdef Rows rows = None
     open_call(&c, kind, root, timeout_ns)
+    if counts is not None:
+        rows = Rows(counts, e.size)
+        rows.count(&c, x, "x", rows.counts[e.rank])
     result = kept = None
     held = source_array(x, &c.x)
     c.out = c.x
     if receives:
-        result = empty_like_array(x, (e.size, *shape_of(x))) if out is None else out
+        result = out
+        if out is None:
+            result = empty_like_array(x, (e.size, *shape_of(x)) if rows is None else rows.whole_shape())
         kept = target_array(result, &c.out)
     return perform(e, &c, None, held, kept, result, async_op)
 
@@ -157,23 +162,26 @@ cdef object collect(Executor e, int kind, x, out, int root, bint receives, int64
 cdef object scatter(Executor e, x, out, int root, counts, int64_t timeout_ns, async_op):
     cdef call_t c
     cdef bint sends = is_root(e, root)
-    if counts is not None:
-        return scatter_rows(e, x, out, counts, root, timeout_ns, async_op)
+    cdef Rows rows = None if counts is None else Rows(counts, e.size)
     open_call(&c, KIND_SCATTER, root, timeout_ns)
+    if out is None and not sends:
+        what = "of the shape of one block" if rows is None else f"for its {rows.counts[e.rank]} rows"
+        raise ValueError(f"rank {e.rank} is not the root of this scatter: pass out=, an array {what}")
     held = None
     if sends:
+        if rows is not None:
+            rows.count(&c, x, "x", rows.total)
         held = source_array(x, &c.x)
-        result = empty_like_array(x, block_shape(e, x)) if out is None else out
-    elif out is None:
-        raise ValueError(f"rank {e.rank} is not the root of this scatter: pass out=, an array of the shape of one "
-                         "block")
+        result = empty_like_array(x, block_shape(e, x, rows)) if out is None else out
     else:
+        if rows is not None:
+            rows.count(&c, out, "out", rows.counts[e.rank])
         result = out
     kept = target_array(result, &c.out)
     if not sends:
         c.x = c.out
-        c.x.count *= e.size
-        c.x.nbytes *= e.size
+        c.x.count = e.size * c.out.count if rows is None else elements_of_x(&c, root, e.size)
+        c.x.nbytes = c.x.count * c.x.itemsize
     return perform(e, &c, None, held, kept, result, async_op)
 
 
@@ -185,7 +193,7 @@ cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_n
         raise ValueError("out_counts requires counts, the rows to each rank")
     open_call(&c, KIND_ALL_TO_ALL, NO_ROOT, timeout_ns)
     held = source_array(x, &c.x)
-    block_shape(e, x)
+    block_shape(e, x, None)
     result = empty_like_array(x, shape_of(x)) if out is None else out
     kept = target_array(result, &c.out)
     return perform(e, &c, None, held, kept, result, async_op)

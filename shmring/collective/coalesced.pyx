@@ -13,14 +13,15 @@ from libc.string cimport memcpy
 
 from shmring.arrays.array_view cimport array_t, copy_back, is_copy, source_array, target_array
 from shmring.collective.calls cimport check, is_root, number_of
-from shmring.collective.local cimport LocalCall, LocalExecutor, run_request
+from shmring.base.hashing cimport mix
+from shmring.collective.local cimport LocalExecutor
 from shmring.collective.user_ops cimport prepare_user_op
 from shmring.collective.call cimport Call, dispatch, prepare
 from shmring.engine.call cimport Executor, call_t, open_call
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_ALL_REDUCE_MANY, KIND_BROADCAST, KIND_BROADCAST_MANY
-from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature
+from shmring.engine.signature cimport NO_OP, NO_ROOT, OPAQUE, pack_bundle_signature, pack_signature
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -51,19 +52,15 @@ cdef class Bundle(Call):
     def __dealloc__(self):
         free(self.pieces)
 
-    cdef object run(self):
-        cdef LocalCall call = self.prepared
-        call.engine.enter()
-        try:
-            if self.packs:
-                with nogil:
-                    self.pack()
-            run_request(call.engine, call.program, &call.request, call.timeout_ns)
-            if self.unpacks:
-                with nogil:
-                    self.unpack()
-        finally:
-            call.engine.leave()
+    cdef int make(self) except -1:
+        if self.packs:
+            with nogil:
+                self.pack()
+        self.prepared.run()
+        if self.unpacks:
+            with nogil:
+                self.unpack()
+        return 0
 
     cdef void pack(self) noexcept nogil:
         cdef char *place = self.scratch
@@ -89,9 +86,14 @@ cdef class Many(Call):
     cdef list steps
     cdef list holders
 
-    cdef object run(self):
+    cdef int make(self) except -1:
         for step in self.steps:
-            (<Call> step).run()
+            (<Call> step).make()
+        return 0
+
+    cdef object conclude(self):
+        for step in self.steps:
+            (<Call> step).conclude()
         for holder in self.holders:
             copy_back(holder)
         return self.result
@@ -174,8 +176,7 @@ cdef class Sorter:
                 self.pieces[nfull].data = <char *> a.data
                 self.pieces[nfull].nbytes = a.nbytes
                 nfull += 1
-            self.layout = (self.layout ^ (<uint64_t> a.count << 4 | a.dtype)) * <uint64_t> 0x9e3779b97f4a7c15
-            self.layout ^= self.layout >> 32
+            self.layout = mix(self.layout, <uint64_t> a.count << 4 | a.dtype)
         check_apart(self.pieces, nfull)
         if engine.scratch is None:
             engine.scratch = np.empty(BUNDLE_NBYTES, np.uint8)
@@ -223,10 +224,9 @@ cdef class Sorter:
         whole.count = whole.nbytes // whole.itemsize
         open_call(&c, kind, root, timeout_ns)
         c.op, c.kernel, c.out = op, kernel, c.x
+        c.signature = pack_bundle_signature(KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY,
+                                            op, dtype, self.layout ^ <uint64_t> (root + 1) << 40, whole.count)
         prepare(call, self.executor, &c, self.scratch, None, None)
-        call.prepared.sign(pack_bundle_signature(
-            KIND_ALL_REDUCE_MANY if kind == KIND_ALL_REDUCE else KIND_BROADCAST_MANY, op, dtype,
-            self.layout ^ <uint64_t> (root + 1) << 40, whole.count))
         return call
 
     cdef Many many(self, str method, list steps, list xs):
@@ -244,6 +244,7 @@ cdef Call one(Executor executor, int kind, array_t *a, int root, int op, reduce_
     cdef call_t c
     open_call(&c, kind, root, timeout_ns)
     c.x, c.out, c.op, c.kernel = a[0], a[0], op, kernel
+    c.signature = pack_signature(kind, op, a.dtype, root, a.count)
     return prepare(Call.__new__(Call), executor, &c, None, None, None)
 
 

@@ -2,11 +2,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
+from shmring.base.heap cimport Heap
 from shmring.engine.call cimport Executor, Prepared, call_t
 from shmring.engine.engine cimport Engine
 from shmring.engine.executor cimport execution_t
 from shmring.engine.compiled_plan cimport Program
-from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.eager cimport eager_t
 
 # One collective: the execution of the compiled plan that came with it, or an eager exchange if that is None. Either can
@@ -21,8 +21,6 @@ cdef inline char *payload_of(array_t *x) noexcept nogil:
     return <char *> x.data if x.data != NULL else <char *> b""
 
 
-cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                         reduce_kernel kernel, request_t *request)
 cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil
 cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil
 cdef Program prepare_request(Engine e, call_t *c, request_t *request)
@@ -36,5 +34,6 @@ cdef class LocalExecutor(Executor):
 cdef class LocalCall(Prepared):
     cdef Engine engine
     cdef Program program         # None: the request is eager
+    cdef Heap memory             # of the counts of the request; None: it has none
     cdef request_t request
     cdef int64_t timeout_ns

@@ -8,29 +8,24 @@ needs the interpreter.
 The caller has checked the arguments.
 """
 
+from libc.string cimport memcpy
+
 from shmring.shared.registry cimport ANYWHERE, NOWHERE, place_t
 from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
-from shmring.kernel.reduce cimport by_strings, find_carrier
+from shmring.kernel.reduce cimport by_strings, find_carrier, reduce_kernel
+from shmring.engine.call cimport block_place, elements_of_x, ncounts
 from shmring.engine.eager cimport open_eager
 from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
                                    KIND_EXSCAN, KIND_GATHER, KIND_NONE, KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCAN,
                                    KIND_SCATTER, KIND, OF_ROOT)
-from shmring.engine.signature cimport pack_signature
 from shmring.dtypes import widening
 from shmring.plan.choose import choose
 from shmring.plan.thread_shares import cut, spaced
 from shmring.engine.kinds import KINDS as _KINDS
-from shmring.engine.signature import MAX_COUNT, explain
+from shmring.engine.signature import explain
 
 cdef tuple KIND_NAMES = tuple([kind and kind.name for kind in _KINDS])
-
-# A signature has room for counts below this.
-cdef uint64_t COUNTS = MAX_COUNT + 1
-
-# By the 8 bits of a signature that hold operation and dtype: how many times wider a partial result is than its dtype,
-# between locality domains.
-cdef tuple WIDENINGS = tuple([widening(word >> 4, word & 15) for word in range(256)])
 
 
 # ---- eager exchanges -------------------------------------------------------------------------------------------------
@@ -54,9 +49,27 @@ cdef inline void reduce_into(eager_t *t, array_t *out, reduce_kernel kernel) noe
     t.out = <char *> out.data
 
 
-cdef inline void copy_into(eager_t *t, array_t *out, size_t stride) noexcept nogil:
+cdef inline void copy_into(eager_t *t, array_t *out) noexcept nogil:
     t.out = <char *> out.data
-    t.stride = stride
+
+
+cdef inline void copy_parts(eager_t *t, call_t *c) noexcept nogil:
+    """Place the parts of all messages, which may differ in size."""
+    copy_into(t, &c.out)
+    t.counts = c.counts
+    t.has_matrix = c.kind == KIND_ALL_TO_ALL
+    t.itemsize = c.x.itemsize
+
+
+cdef size_t message_nbytes(call_t *c, int size) noexcept nogil:
+    """The size of the largest message that a rank sends."""
+    cdef int64_t count = 0
+    cdef int j
+    if c.counts == NULL:
+        return c.x.nbytes
+    for j in range(size if KIND[c.kind].blocks_out else 1):
+        count = max(count, elements_of_x(c, j, size))
+    return <size_t> count * c.x.itemsize
 
 
 cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
@@ -66,10 +79,9 @@ cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
     cdef reduce_kernel kernel = c.kernel
     cdef bint is_root = e.c.group.rank == root, sends = is_root or KIND[kind].inputs != OF_ROOT
     cdef size_t part = c.x.nbytes
-    if c.x.nbytes > e.eager_limit:
+    if message_nbytes(c, e.c.group.size) > e.eager_limit:
         return False
-    open_eager(t, pack_signature(kind, c.op, c.x.dtype, root, c.x.count), payload_of(&c.x) if sends else NULL,
-               c.x.nbytes)
+    open_eager(t, c.signature, payload_of(&c.x) if sends else NULL, c.x.nbytes)
     if kind == KIND_ALL_REDUCE or (kind == KIND_REDUCE and is_root):
         receive_from_all(t, e, 0, part)
         reduce_into(t, out, kernel)
@@ -77,20 +89,20 @@ cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:
         receive_from_all(t, e, 0, 0)
     elif kind == KIND_ALL_GATHER or (kind == KIND_GATHER and is_root):
         receive_from_all(t, e, 0, part)
-        copy_into(t, out, part)
+        copy_parts(t, c)
     elif kind == KIND_BROADCAST and not is_root:
         receive_from(t, root, 0, part)
-        copy_into(t, &c.x, 0)
+        copy_into(t, &c.x)
     elif kind == KIND_REDUCE_SCATTER:
-        receive_from_all(t, e, e.c.group.rank * out.nbytes, out.nbytes)
+        receive_from_all(t, e, block_place(c, e.c.group.rank, out.nbytes), out.nbytes)
         reduce_into(t, out, kernel)
     elif kind == KIND_ALL_TO_ALL:
         part = c.x.nbytes // e.c.group.size
         receive_from_all(t, e, e.c.group.rank * part, part)
-        copy_into(t, out, part)
+        copy_parts(t, c)
     elif kind == KIND_SCATTER:
-        receive_from(t, root, e.c.group.rank * out.nbytes, out.nbytes)
-        copy_into(t, out, 0)
+        receive_from(t, root, block_place(c, e.c.group.rank, out.nbytes), out.nbytes)
+        copy_into(t, out)
     elif kind == KIND_SCAN or kind == KIND_EXSCAN:
         receive_from_all(t, e, 0, part)
         t.last = e.c.group.rank + (kind == KIND_SCAN)
@@ -105,23 +117,14 @@ cdef size_t plan_nbytes(Engine e, call_t *c) noexcept nogil:
     return c.x.nbytes // e.c.group.size if KIND[c.kind].blocks_in else c.x.nbytes
 
 
-cdef Program plan_execution(Engine e, call_t *c, request_t *request):
-    """The execution of the plan of a call."""
-    cdef uint64_t signature = pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count)
-    if c.x.count >= COUNTS:
-        raise ValueError(f"{c.x.count} elements in one call: at most {COUNTS - 1} are supported; make several calls")
-    program = find_program(e, KIND_NAMES[c.kind], plan_nbytes(e, c), signature, c.x.itemsize, c.root)
-    fill_execution(e, c, &request.execution)
-    return program
-
-
-cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil:
-    """Fill in the execution of the plan of a call."""
-    point_execution(e, pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count), &c.x, &c.out, c.kernel,
-                    c.kind == KIND_BROADCAST, j)
-    j.kind = KIND_NONE if c.kind == KIND_BARRIER else c.kind      # a barrier has no arrays to agree about
-    j.root = c.root
-    j.nbytes = plan_nbytes(e, c)
+cdef object plan_sizes(Engine e, call_t *c):
+    """`plan_nbytes`, or the bytes of each block where they differ: a tuple by rank, of an all-to-all by sender."""
+    cdef int size = e.c.group.size, j, k
+    if c.counts == NULL:
+        return plan_nbytes(e, c)
+    if c.kind != KIND_ALL_TO_ALL:
+        return tuple([c.counts[j] * c.x.itemsize for j in range(size)])
+    return tuple([tuple([c.counts[j * <int64_t> size + k] * c.x.itemsize for k in range(size)]) for j in range(size)])
 
 
 cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int wide):
@@ -143,45 +146,43 @@ cdef Program program_for(Engine e, str name, nbytes, int itemsize, int root, int
     return first
 
 
-cdef Program find_program(Engine e, str name, nbytes, uint64_t signature, int itemsize, int root):
-    """The compiled plan for these sizes, which is made once. ``nbytes``: an int; tuples if blocks differ."""
+cdef Program find_program(Engine e, call_t *c):
+    """The compiled plan of a call, which is made once."""
+    cdef str name = KIND_NAMES[c.kind]
     cdef int wide = 1
-    key = (name, nbytes, itemsize, root)
+    nbytes = plan_sizes(e, c)
+    key = (name, nbytes, c.x.itemsize, c.root)
     if e.hierarchy is not None:
-        wide = WIDENINGS[signature >> 50 & 255]
-        key = (name, nbytes, itemsize, root, wide)
+        wide = widening(c.op, c.x.dtype)
+        key = (name, nbytes, c.x.itemsize, c.root, wide)
     found = e.programs.get(key)
     if found is None:
-        found = e.keep_program(key, program_for(e, name, nbytes, itemsize, max(root, 0), wide))
+        found = e.keep_program(key, program_for(e, name, nbytes, c.x.itemsize, max(c.root, 0), wide))
     return found
 
 
-cdef Program follow_plan(Engine e, str name, nbytes, uint64_t signature, array_t *x, array_t *out, int root,
-                         reduce_kernel kernel, request_t *request):
-    """The execution of a plan whose blocks differ in size: they are always staged, without an agreement about shared
-    arrays."""
-    point_execution(e, signature, x, out, kernel, name == "broadcast", &request.execution)
-    request.execution.kind = KIND_NONE
-    return find_program(e, name, nbytes, signature, x.itemsize, root)
-
-
-cdef void point_execution(Engine e, uint64_t signature, array_t *x, array_t *out, reduce_kernel kernel, bint is_blind,
-                          execution_t *j) noexcept nogil:
-    """Fill in what every execution has: signature, memory and kernels."""
-    cdef int word = signature >> 50 & 255
+cdef void fill_execution(Engine e, call_t *c, execution_t *j) noexcept nogil:
+    """Fill in the execution of the plan of a call."""
+    cdef array_t *x = &c.x
+    cdef array_t *out = &c.out
     cdef bint is_in_place = x.data <= out.data < <void *> (<char *> x.data + x.nbytes)
-    j.signature = signature
-    j.carrier = find_carrier(word >> 4, word & 15) if e.hierarchy is not None else NULL
+    cdef bint is_read = is_in_place and c.kind != KIND_BROADCAST      # a broadcast stores into lines it has not read
+    # A barrier has no arrays that may be shared; blocks of different sizes are always staged.
+    j.kind = KIND_NONE if c.kind == KIND_BARRIER or c.counts != NULL else c.kind
+    j.root = c.root
+    j.nbytes = plan_nbytes(e, c)
+    j.signature = c.signature
+    j.carrier = find_carrier(c.op, x.dtype) if e.hierarchy is not None else NULL
     j.passed_nbytes = x.nbytes
     j.in_base = <char *> x.data
     j.out_base = <char *> out.data
-    j.kernel = kernel
+    j.kernel = c.kernel
     j.itemsize = x.itemsize
-    if outgrows_cache(e, x.nbytes if is_in_place else x.nbytes + out.nbytes, out.nbytes, is_in_place and not is_blind):
+    if outgrows_cache(e, x.nbytes if is_in_place else x.nbytes + out.nbytes, out.nbytes, is_read):
         j.out_stores = SHMRING_STREAMING
     else:
         # No lines that have just been read: ordinary stores to these are quick.
-        j.out_stores = SHMRING_ORDINARY if is_in_place and not is_blind else SHMRING_STRING
+        j.out_stores = SHMRING_ORDINARY if is_read else SHMRING_STRING
 
 
 cdef bint outgrows_cache(Engine e, size_t arrays, size_t out_nbytes, bint is_read) noexcept nogil:
@@ -209,6 +210,12 @@ cdef int refuse_result(Engine e, array_t *x, array_t *out) except -1:
     return 0
 
 
+cdef const int64_t *copy_counts(call_t *c, int size, Heap memory) except NULL:
+    cdef int64_t *own = <int64_t *> memory.allocate(ncounts(c, size), sizeof(int64_t))
+    memcpy(own, c.counts, ncounts(c, size) * sizeof(int64_t))
+    return own
+
+
 # ---- any collective --------------------------------------------------------------------------------------------------
 
 cdef Program prepare_request(Engine e, call_t *c, request_t *request):
@@ -217,7 +224,8 @@ cdef Program prepare_request(Engine e, call_t *c, request_t *request):
         refuse_result(e, &c.x, &c.out)
     if fill_eager(e, c, &request.eager):
         return None
-    return plan_execution(e, c, request)
+    fill_execution(e, c, &request.execution)
+    return find_program(e, c)
 
 
 cdef int run_request(Engine e, Program program, request_t *request, int64_t timeout_ns) except -1:
@@ -258,33 +266,28 @@ cdef class LocalExecutor(Executor):
 
     cdef Prepared prepare(self, call_t *call):
         cdef LocalCall made = LocalCall.__new__(LocalCall)
+        cdef call_t own = call[0]
         made.engine = self.local
-        made.program = prepare_request(self.local, call, &made.request)
         made.timeout_ns = call.timeout_ns
+        made.signature = call.signature
+        if call.counts != NULL:
+            made.memory = Heap()
+            own.counts = copy_counts(call, self.size, made.memory)
+        made.program = prepare_request(self.local, &own, &made.request)
         return made
+
+    cdef int enter(self) except -1:
+        return self.local.enter()
+
+    cdef void leave(self) noexcept:
+        self.local.leave()
 
 
 cdef class LocalCall(Prepared):
     """A call whose request is filled in."""
 
     cdef int run(self) except -1:
-        self.engine.enter()
-        try:
-            run_request(self.engine, self.program, &self.request, self.timeout_ns)
-        finally:
-            self.engine.leave()
-        return 0
-
-    # The signature is in the half of the request that is used.
-
-    cdef uint64_t signature(self) noexcept:
-        return self.request.eager.signature if self.program is None else self.request.execution.signature
-
-    cdef void sign(self, uint64_t signature) noexcept:
-        if self.program is None:
-            self.request.eager.signature = signature
-        else:
-            self.request.execution.signature = signature
+        return run_request(self.engine, self.program, &self.request, self.timeout_ns)
 
     def describe(self):
         """The schedule of this rank, in readable lines."""
@@ -294,13 +297,13 @@ cdef class LocalCall(Prepared):
                 return str(self.program.plan)
             return f"{self.engine.team.nthreads()} threads, each with its share; the first:\n{self.program.plan}"
         group = &self.engine.c.group
-        lines = [f"{explain(self.signature())}, one round of eager messages: rank {group.rank} of {group.size}"]
+        lines = [f"{explain(self.signature)}, one round of eager messages: rank {group.rank} of {group.size}"]
         if t.payload != NULL:
             lines.append(f"  send  {t.nbytes} bytes")
         if t.last > t.first:
             verb = "reduce" if t.kernel != NULL else "copy"
-            lines.append(f"  receive  from ranks {t.first}..{t.last - 1}, {verb} {t.part_nbytes} bytes of each, "
-                         f"from byte {t.offset}")
+            part = f"{t.part_nbytes} bytes of each, from byte {t.offset}" if t.counts == NULL else "the block of each"
+            lines.append(f"  receive  from ranks {t.first}..{t.last - 1}, {verb} {part}")
         return "\n".join(lines)
 
     def outline(self):

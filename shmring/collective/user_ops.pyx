@@ -10,16 +10,18 @@ from hashlib import blake2b
 
 import numpy as np
 
-from libc.stdint cimport uint64_t
-from libc.string cimport memmove
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy, memmove
 
 from shmring.arrays.array_view cimport array_t, copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
+from shmring.base.hashing cimport mix
+from shmring.base.heap cimport Heap
 from shmring.collective.call cimport Call, prepare
 from shmring.engine.call cimport Executor, call_t
 from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_EXSCAN, KIND_GATHER, KIND_REDUCE,
                                    KIND_REDUCE_SCATTER, KIND_SCAN)
-from shmring.engine.signature cimport BY_COUNTS, NO_OP, pack_signature
+from shmring.engine.signature cimport NO_OP, pack_digest
 
 from shmring.dtypes import DTYPES, OP_CODES
 
@@ -58,8 +60,7 @@ cdef class UserReduction(Call):
     cdef int first               # reduces the operands of ranks first .. last - 1
     cdef int last
 
-    cdef object run(self):
-        self.prepared.run()
+    cdef object conclude(self):
         if self.last > self.first:
             self.reduce_operands()
             copy_back(self.kept)
@@ -84,6 +85,7 @@ cdef class UserReduction(Call):
 cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
     cdef UserReduction call = UserReduction.__new__(UserReduction)
     cdef call_t movement = c[0]
+    cdef Heap memory = Heap()
     cdef int kind = c.kind, rank = executor.rank
     call.function = op
     call.out = c.out
@@ -94,6 +96,8 @@ cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
         call.last = executor.size if rank == c.root else 0
     elif kind == KIND_REDUCE_SCATTER:
         movement.kind = KIND_ALL_TO_ALL
+        if c.counts != NULL:
+            movement.counts = repeat_counts(c.counts, executor.size, memory)
     elif kind == KIND_SCAN:
         call.last = rank + 1
     elif kind == KIND_EXSCAN:
@@ -105,11 +109,18 @@ cdef Call prepare_user_op(Executor executor, call_t *c, op, held, kept, result):
         if isinstance(op, np.ufunc):
             call.operands = np.asarray(call.operands)
         target_array(call.operands, &movement.out)
-    prepare(call, executor, &movement, held, kept, result)
     # A peer that calls the collective by which this one moves its operands must get a mismatch.
-    call.prepared.sign(pack_signature(kind | BY_COUNTS, NO_OP, c.x.dtype, c.root,
-                                      (c.x.count * <uint64_t> 0x9e3779b97f4a7c15 + <uint64_t> digest_of(op)) >> 28))
-    return call
+    movement.signature = pack_digest(kind, NO_OP, c.x.dtype, c.root, mix(c.signature, digest_of(op)))
+    return prepare(call, executor, &movement, held, kept, result)
+
+
+cdef const int64_t *repeat_counts(const int64_t *counts, int size, Heap memory) except NULL:
+    """The counts of an all-to-all in which each rank sends the same to all."""
+    cdef int64_t *matrix = <int64_t *> memory.allocate(size * <size_t> size, sizeof(int64_t))
+    cdef int j
+    for j in range(size):
+        memcpy(matrix + j * <size_t> size, counts, size * sizeof(int64_t))
+    return matrix
 
 
 def digest_of(op):

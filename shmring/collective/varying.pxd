@@ -1,12 +1,20 @@
-# Collectives in which ranks have different numbers of rows: the forms with counts= of the calls of the same names.
-# Each takes the user's arguments, checks them, makes the call now or later, and returns what the user gets.
+# Collectives in which ranks have different numbers of rows.
 from libc.stdint cimport int64_t
 
-from shmring.engine.call cimport Executor
+from shmring.base.heap cimport Heap
+from shmring.engine.call cimport Executor, call_t
 
 
-cdef object all_gather_rows(Executor executor, x, out, counts, int64_t timeout_ns, async_op)
-cdef object gather_rows(Executor executor, x, out, counts, int root, int64_t timeout_ns, async_op)
-cdef object scatter_rows(Executor executor, x, out, counts, int root, int64_t timeout_ns, async_op)
-cdef object reduce_scatter_rows(Executor executor, x, out, counts, op, int64_t timeout_ns, async_op)
+# The rows of each rank: the argument ``counts`` of a call.
+cdef class Rows:
+    cdef tuple counts            # by rank
+    cdef object total
+    cdef tuple row               # the shape of a row
+    cdef Heap memory             # what the counts of `call_t` lie in
+
+    cdef tuple block_shape(self, int rank)
+    cdef tuple whole_shape(self)
+    cdef int count(self, call_t *c, x, str name, rows) except -1
+
+
 cdef object all_to_all_rows(Executor executor, x, out, counts, out_counts, int64_t timeout_ns, async_op)

@@ -3,8 +3,8 @@ from libc.stdint cimport int64_t, uint64_t
 
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport overlaps
-from shmring.engine.kinds cimport KIND, has_root, is_receiver, is_sender
-from shmring.engine.signature cimport NO_OP
+from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL, has_root, is_receiver, is_sender
+from shmring.engine.signature cimport MAX_COUNT, NO_OP, pack_signature
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
 # A collective with all of its arguments. An array that this rank does not use describes the other one: `out` is `x` in
@@ -14,6 +14,10 @@ ctypedef struct call_t:
     int root                       # NO_ROOT: none
     int op                         # NO_OP: none, or a Python function
     reduce_kernel kernel           # set by `check_call`
+    # Elements of each rank's block, by rank; of an all-to-all what each rank sends to each, [sender * size + receiver].
+    # NULL: all blocks have one size. The memory belongs to the caller until `Executor.run` or `prepare` returns.
+    const int64_t *counts
+    uint64_t signature             # what the ranks compare (engine/signature); set by `check_call`
     array_t x
     array_t out
     int64_t timeout_ns             # < 0: no limit
@@ -24,62 +28,122 @@ cdef enum:
     BAD_ROOT
     BAD_OP
     BAD_DTYPE
-    BAD_COUNT
+    BAD_COUNTS
+    BAD_X
+    BAD_OUT
+    TOO_LARGE
     OVERLAPPING
+    UNEVEN
 
 
 cdef inline void open_call(call_t *c, int kind, int root, int64_t timeout_ns) noexcept nogil:
-    """A call whose arrays are still to be set."""
+    """A call with equal blocks whose arrays are still to be set."""
     c.kind = kind
     c.root = root
     c.op = NO_OP
     c.kernel = NULL
+    c.counts = NULL
     c.timeout_ns = timeout_ns
 
 
-cdef inline bint is_overlapping(call_t *c, int rank, size_t parts, size_t times) noexcept nogil:
+# ---- blocks of different sizes ---------------------------------------------------------------------------------------
+
+cdef inline int64_t ncounts(call_t *c, int size) noexcept nogil:
+    """How many counts a call has."""
+    return size * <int64_t> size if c.kind == KIND_ALL_TO_ALL else size
+
+
+cdef inline int64_t sum_counts(const int64_t *counts, int n, int step) noexcept nogil:
+    """The sum of n counts, ``step`` apart."""
+    cdef int64_t total = 0
+    cdef int i
+    for i in range(n):
+        total += counts[i * <int64_t> step]
+    return total
+
+
+cdef inline int64_t elements_of_x(call_t *c, int rank, int size) noexcept nogil:
+    """How many elements the counts of a call give the ``x`` of a rank."""
+    if c.kind == KIND_ALL_TO_ALL:
+        return sum_counts(c.counts + rank * <int64_t> size, size, 1)
+    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_in else c.counts[rank]
+
+
+cdef inline int64_t elements_of_out(call_t *c, int rank, int size) noexcept nogil:
+    """How many elements the counts of a call give the ``out`` of a rank."""
+    if c.kind == KIND_ALL_TO_ALL:
+        return sum_counts(c.counts + rank, size, size)
+    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_out else c.counts[rank]
+
+
+cdef inline size_t block_place(call_t *c, int rank, size_t nbytes) noexcept nogil:
+    """Where the block of a rank begins in an array of blocks; ``nbytes`` is the size of equal ones."""
+    return rank * nbytes if c.counts == NULL else <size_t> sum_counts(c.counts, rank, 1) * c.x.itemsize
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+cdef int check_counts(call_t *c, int rank, int size) noexcept nogil
+cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil
+
+
+cdef inline bint is_overlapping(call_t *c, int rank) noexcept nogil:
     """Whether x and out overlap and are not in place: there, a smaller one is this rank's block of the other."""
-    if parts == times and c.x.data == c.out.data:
-        return False
-    if parts > times:
-        return overlaps(&c.out, &c.x, rank * c.out.nbytes)
-    return overlaps(&c.x, &c.out, rank * c.x.nbytes if parts < times else 0)
+    if KIND[c.kind].blocks_in == KIND[c.kind].blocks_out:
+        return c.x.data != c.out.data and overlaps(&c.x, &c.out, 0)
+    if KIND[c.kind].blocks_in:
+        return overlaps(&c.out, &c.x, block_place(c, rank, c.out.nbytes))
+    return overlaps(&c.x, &c.out, block_place(c, rank, c.x.nbytes))
 
 
 cdef inline int check_call(call_t *c, int rank, int size) noexcept nogil:
-    """Check the arguments against each other, and find the kernel: SOUND, or what is wrong."""
+    """Check the arguments against each other, find the kernel and sign the call: SOUND, or what is wrong."""
     cdef size_t parts = size if KIND[c.kind].blocks_in else 1      # of x, each as large as out or a block of it
     cdef size_t times = size if KIND[c.kind].blocks_out else 1
+    cdef int mistake
     if has_root(c.kind) and not 0 <= c.root < size:
         return BAD_ROOT
     if KIND[c.kind].takes_op and c.op != NO_OP:
         c.kernel = find_kernel(c.op, c.x.dtype)
         if c.kernel == NULL:
             return BAD_OP
+    if c.counts != NULL:
+        mistake = check_counts(c, rank, size)
+        if mistake:
+            return mistake
+        c.signature = sign_counts(c, size)
+    elif c.x.count > MAX_COUNT:
+        return TOO_LARGE
+    else:
+        c.signature = pack_signature(c.kind, c.op, c.x.dtype, c.root, c.x.count)
     if not is_sender(c.kind, rank, c.root) or not is_receiver(c.kind, rank, c.root):
         return SOUND
     if c.out.dtype != c.x.dtype:
         return BAD_DTYPE
-    if c.out.count * parts != c.x.count * times:
-        return BAD_COUNT
-    return OVERLAPPING if is_overlapping(c, rank, parts, times) else SOUND
+    if c.counts == NULL and c.out.count * parts != c.x.count * times:
+        return BAD_OUT
+    return OVERLAPPING if is_overlapping(c, rank) else SOUND
 
 
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1
+cdef int refuse_out(call_t *c, count) except -1
 
 
-# A checked call that an executor has made ready, to be made any number of times.
+# A checked call that an executor has made ready, to be made any number of times. `run`: the caller has entered.
 cdef class Prepared:
+    cdef readonly uint64_t signature     # of the call
+
     cdef int run(self) except -1
-    cdef uint64_t signature(self) noexcept
-    cdef void sign(self, uint64_t signature) noexcept
 
 
 # Executes checked calls: of one machine (`shmring.collective.local`), or of several.
 cdef class Executor:
     cdef readonly int rank
     cdef readonly int size
-    cdef readonly object engine          # what asynchronous work is submitted to, and knows whether it is closed
+    # What asynchronous work is submitted to; it knows whether it is closed, and has `abort` and `disagree`.
+    cdef readonly object engine
 
     cdef int run(self, call_t *call) except -1
     cdef Prepared prepare(self, call_t *call)
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept

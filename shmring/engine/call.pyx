@@ -5,12 +5,44 @@ A collective is one record, `call_t`, whether it comes from Python or C, is made
 """
 
 from shmring.arrays.outputs cimport OVERLAP
+from shmring.base.hashing cimport mix
 from shmring.engine.kinds cimport KIND
+from shmring.engine.signature cimport pack_digest
 
 from shmring.dtypes import DTYPES, OPS
 
+cdef int64_t MOST_ELEMENTS = <int64_t> 1 << 58      # of all blocks of a call with counts: no product overflows
+
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
+
+cdef int check_counts(call_t *c, int rank, int size) noexcept nogil:
+    """Check the counts of a call, and the arrays against them: SOUND, or what is wrong."""
+    cdef int64_t left = MOST_ELEMENTS
+    cdef int64_t i
+    for i in range(ncounts(c, size)):
+        if not 0 <= c.counts[i] <= left:
+            return BAD_COUNTS
+        left -= c.counts[i]
+    if is_sender(c.kind, rank, c.root) and c.x.count != <size_t> elements_of_x(c, rank, size):
+        return BAD_X
+    if is_receiver(c.kind, rank, c.root) and c.out.count != <size_t> elements_of_out(c, rank, size):
+        return BAD_OUT
+    if c.kind == KIND_ALL_TO_ALL and c.x.nbytes and c.x.data == c.out.data:
+        for i in range(size):
+            if c.counts[i * size + rank] != c.counts[rank * <int64_t> size + i]:
+                return UNEVEN
+    return SOUND
+
+
+cdef uint64_t sign_counts(call_t *c, int size) noexcept nogil:
+    """The signature of a call with counts."""
+    cdef uint64_t digest = 1
+    cdef int64_t i
+    for i in range(ncounts(c, size)):
+        digest = mix(digest, c.counts[i])
+    return pack_digest(c.kind, c.op, c.x.dtype, c.root, digest)
+
 
 cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
     """Raise what is wrong with a call."""
@@ -20,10 +52,27 @@ cdef int refuse_call(int mistake, call_t *c, int rank, int size) except -1:
         raise TypeError(f"op {OPS[c.op]!r} is not defined on {DTYPES[c.x.dtype].name}")
     if mistake == BAD_DTYPE:
         raise TypeError(f"out has dtype {DTYPES[c.out.dtype].name}, x has {DTYPES[c.x.dtype].name}; they must be equal")
-    if mistake == BAD_COUNT:
+    if mistake == BAD_COUNTS:
+        numbers = [c.counts[i] for i in range(ncounts(c, size))]
+        raise ValueError(f"counts={numbers}: must be numbers of elements, from 0 up, {MOST_ELEMENTS} together at most")
+    if mistake == BAD_X:
+        raise ValueError(f"x has {c.x.count} elements; the counts require {elements_of_x(c, rank, size)}")
+    if mistake == BAD_OUT and c.counts != NULL:
+        refuse_out(c, elements_of_out(c, rank, size))
+    if mistake == BAD_OUT:
         count = c.x.count * (size if KIND[c.kind].blocks_out else 1) // (size if KIND[c.kind].blocks_in else 1)
         raise ValueError(f"out has {c.out.count} elements; for x with {c.x.count} it must have {count}")
+    if mistake == TOO_LARGE:
+        raise ValueError(f"{c.x.count} elements in one call: at most {MAX_COUNT} are supported; make several calls")
+    if mistake == UNEVEN:
+        raise ValueError("in place, a rank receives from each peer as many elements as it sends there: pass "
+                         "out_counts equal to counts, or another array as out")
     raise ValueError(OVERLAP)
+
+
+cdef int refuse_out(call_t *c, count) except -1:
+    """Raise that ``out`` has not as many elements as the counts say."""
+    raise ValueError(f"out has {c.out.count} elements; the counts require {count}")
 
 
 # ---- executors -------------------------------------------------------------------------------------------------------
@@ -32,15 +81,8 @@ cdef class Prepared:
     """A checked call that an executor has made ready. It does not keep the arrays alive."""
 
     cdef int run(self) except -1:
-        """Make the call."""
+        """Make the call. The caller has entered."""
         raise NotImplementedError
-
-    cdef uint64_t signature(self) noexcept:
-        """What ranks compare, and what names the call."""
-        return 0
-
-    cdef void sign(self, uint64_t signature) noexcept:
-        """Replace the signature."""
 
     def describe(self):
         """What this rank does, in readable lines."""
@@ -52,12 +94,19 @@ cdef class Prepared:
 
 
 cdef class Executor:
-    """Executes checked calls. Both methods are entered by any thread, and admit one at a time."""
+    """Executes checked calls. One thread at a time is in a call: it *enters* and *leaves*."""
 
     cdef int run(self, call_t *call) except -1:
-        """Make a call, now. The caller keeps the arrays alive."""
+        """Enter, make a call and leave. The caller keeps the arrays alive."""
         raise NotImplementedError
 
     cdef Prepared prepare(self, call_t *call):
         """Make a call ready, without sending anything."""
         raise NotImplementedError
+
+    cdef int enter(self) except -1:
+        """Begin calls that no other thread may come between; raises if the communicator is unusable."""
+        raise NotImplementedError
+
+    cdef void leave(self) noexcept:
+        """End them."""

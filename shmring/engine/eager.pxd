@@ -1,16 +1,10 @@
 # Eager exchanges: small collectives, each in one round of eager messages.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from shmring.kernel.reduce cimport reduce_kernel
 from shmring.engine.rounds cimport engine_t
 from shmring.sync.backoff cimport patience_t
-
-# The wanted part of one rank's message, and where it goes.
-ctypedef struct part_t:
-    size_t offset
-    size_t nbytes
-    size_t place
 
 # One small collective, as data: the message that this rank writes, the ranks whose messages it reads, the part of each
 # that it takes, and whether these parts are reduced or placed side by side.
@@ -25,8 +19,11 @@ ctypedef struct eager_t:
     reduce_kernel kernel           # NULL: place
     size_t count                   # elements to reduce
     char *out
-    size_t stride                  # placing: distance between the parts of two ranks in out
-    part_t *parts                  # placing: by rank, where parts differ; NULL: `offset` and `part_nbytes`
+    # Placing, where the messages or their parts differ in size: elements, by sender, or what each sender has for each
+    # rank, [sender * size + receiver]. NULL: `offset` and `part_nbytes`.
+    const int64_t *counts
+    bint has_matrix                # counts for each rank
+    int itemsize                   # of the elements counted
     # progress
     int next_rank                  # to be read
     bint is_written                # this rank's own message

@@ -9,6 +9,7 @@ In an exchange each rank writes at most one message; each reader reads the messa
 or places their payloads. Reading more than the minimum costs less than a second synchronisation.
 """
 
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u64, store_relaxed_u64, store_release_u64
@@ -105,14 +106,34 @@ cdef inline void write_own(engine_t *e, eager_t *t) noexcept nogil:
     t.is_written = True
 
 
+cdef inline size_t part_offset(engine_t *e, eager_t *t, int sender) noexcept nogil:
+    """Where the part that this rank wants begins in a sender's message."""
+    cdef const int64_t *row
+    cdef size_t count = 0
+    cdef int j
+    if t.counts == NULL:
+        return t.offset
+    if t.has_matrix:
+        row = t.counts + sender * <int64_t> e.group.size
+        for j in range(e.group.rank):
+            count += row[j]
+    return count * t.itemsize
+
+
+cdef inline size_t part_nbytes(engine_t *e, eager_t *t, int sender) noexcept nogil:
+    """The size of that part."""
+    if t.counts == NULL:
+        return t.part_nbytes
+    if t.has_matrix:
+        return <size_t> t.counts[sender * <int64_t> e.group.size + e.group.rank] * t.itemsize
+    return <size_t> t.counts[sender] * t.itemsize
+
+
 cdef inline int try_read(engine_t *e, eager_t *t, int rank) noexcept nogil:
     """Look once. READY: e.sources[rank] points to the wanted part of that rank's message."""
     cdef shmring_eager_line *slot
-    cdef size_t offset = t.offset, nbytes = t.part_nbytes
-    if t.parts != NULL:
-        offset, nbytes = t.parts[rank].offset, t.parts[rank].nbytes
     if rank == e.group.rank:
-        e.sources[rank] = t.payload + offset
+        e.sources[rank] = t.payload + part_offset(e, t, rank)
         return READY
     slot = slot_of(e, rank, t.round)
     if not has_arrived(slot, t.round):
@@ -124,7 +145,8 @@ cdef inline int try_read(engine_t *e, eager_t *t, int rank) noexcept nogil:
             return UNREADY
         disagree(e, rank, t.round, t.signature)
         return TROUBLE
-    e.sources[rank] = read_eager(slot, t.round, offset, nbytes, e.scratch + rank * SHMRING_EAGER_NBYTES)
+    e.sources[rank] = read_eager(slot, t.round, part_offset(e, t, rank), part_nbytes(e, t, rank),
+                                 e.scratch + rank * SHMRING_EAGER_NBYTES)
     return READY if e.sources[rank] != NULL else UNREADY
 
 
@@ -149,19 +171,18 @@ cdef int read_rest(engine_t *e, eager_t *t, int looks) noexcept nogil:
 
 cdef void conclude(engine_t *e, eager_t *t) noexcept nogil:
     cdef int j
-    cdef char *place
-    cdef size_t nbytes = t.part_nbytes
+    cdef char *place = t.out
+    cdef size_t nbytes
     fault_point("conclude")
     if t.kernel != NULL:
         if t.last > t.first:
             t.kernel(t.out, e.sources + t.first, t.last - t.first, t.count)
     else:
         for j in range(t.first, t.last):
-            place = t.out + (j - t.first) * t.stride
-            if t.parts != NULL:
-                place, nbytes = t.out + t.parts[j].place, t.parts[j].nbytes
+            nbytes = part_nbytes(e, t, j)
             if place != e.sources[j] and nbytes:
                 memcpy(place, e.sources[j], nbytes)
+            place += nbytes
     if not t.is_written or t.last - t.first < e.group.size:
         finish(e, t.round + 1, t.signature)
         return

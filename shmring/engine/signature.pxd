@@ -6,7 +6,7 @@
 #   bits 54..57  op             position in dtypes.OPS; 15: none or a Python callable
 #   bits 58..63  kind           position in KINDS, never 0: memory that was never written agrees with nothing
 #
-# The forms with counts= have BY_COUNTS added to their kind and, for a count, a digest of the row and the counts;
+# Calls with counts have BY_COUNTS added to their kind and, for a count, a digest of the counts;
 # reductions by a Python function have it, too, with a digest of the count and the function.
 #
 # Bundles of arrays (kinds ..._MANY) have other fields below bit 50: bits 0..20 count, bits 21..49 a hash of the layout.
@@ -19,11 +19,16 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from shmring._c.layout cimport SHMRING_EXCHANGES, shmring_outbox
+from shmring.base.hashing cimport spread
+
+cdef extern from * nogil:
+    """
+    #define SHMRING_MAX_COUNT ((UINT64_C(1) << 36) - 1)
+    """
+    const uint64_t MAX_COUNT "SHMRING_MAX_COUNT"      # the largest count that a signature has room for
 
 cdef enum:
     BY_COUNTS = 32
-
-cdef enum:
     NO_OP = 15
     OPAQUE = 15
     NO_ROOT = -1
@@ -32,7 +37,12 @@ cdef enum:
 
 cdef inline uint64_t pack_signature(int kind, int op, int dtype, int root, uint64_t count) noexcept nogil:
     return (<uint64_t> kind << 58 | <uint64_t> op << 54 | <uint64_t> dtype << 50
-            | <uint64_t> (root + 1) << 36 | (count & ((<uint64_t> 1 << 36) - 1)))
+            | <uint64_t> (root + 1) << 36 | (count & MAX_COUNT))
+
+
+cdef inline uint64_t pack_digest(int kind, int op, int dtype, int root, uint64_t digest) noexcept nogil:
+    """The signature of a call of which a digest tells more than a count."""
+    return pack_signature(kind | BY_COUNTS, op, dtype, root, digest >> 28)
 
 
 cdef inline uint64_t pack_bundle_signature(int kind, int op, int dtype, uint64_t layout, uint64_t count) noexcept nogil:
@@ -48,7 +58,7 @@ cdef inline int root_of(uint64_t signature) noexcept nogil:
 cdef inline uint32_t short_signature(uint64_t signature, uint64_t round) noexcept nogil:
     # For the line that has room for 32 bits only. The round is mixed in, so that the signature that a slot held nslots
     # rounds ago, for the same call, does not pass for the one awaited now. Bit 0 is free (SHMRING_EXCHANGES).
-    cdef uint64_t mixed = (signature ^ round * <uint64_t> 0x9e3779b97f4a7c15) * <uint64_t> 0xd6e8feb86659fd93
+    cdef uint64_t mixed = (signature ^ spread(round)) * <uint64_t> 0xd6e8feb86659fd93
     return <uint32_t> (mixed >> 32) & ~SHMRING_EXCHANGES
 
 

@@ -5,8 +5,6 @@ from shmring.engine.kinds cimport KIND_ALL_REDUCE_MANY, KIND_BARRIER, KIND_SEND
 from shmring.dtypes import DTYPES, OPS
 from shmring.engine.kinds import KINDS
 
-MAX_COUNT = (1 << 36) - 1
-
 
 def check_size(size):
     """Raise ``ValueError`` for a number of ranks that no communicator can have."""

@@ -173,8 +173,7 @@ cdef class RingEnd:
         if timeout_ns == 0:
             outcome = look_once(&awaited)
             if outcome == LATE and self.notifier is not None:
-                self.notifier.notice.awaited[0].counter = counter
-                self.notifier.arm(&until)
+                self.notifier.arm(&awaited, 1)
             return outcome
         self.signal_notifier()
         if await_briefly(&awaited, 1) == READY:

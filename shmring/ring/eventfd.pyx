@@ -13,9 +13,9 @@ from posix.unistd cimport close
 
 import os
 
-from shmring._c.atomics cimport load_acquire_u32, store_release_u32
-from shmring.ring.blocking cimport await_any
-from shmring.sync.backoff cimport be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
+from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
+from shmring.ring.blocking cimport await_any, wake_at_once
+from shmring.sync.backoff cimport before_wake, be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
 from shmring.sync.group cimport UNREADY
 from shmring.sync.liveness cimport fork_generation
 
@@ -36,23 +36,24 @@ cdef extern from "_c/thread.h" nogil:
 @cython.final
 @cython.no_gc
 cdef class Notifier:
-    """Makes its eventfd readable when any of ``n`` counters reaches its target; readable initially, and when stopped.
+    """Makes its eventfd readable when any of several counters reaches its target; readable initially, and when stopped.
 
     Belongs to the thread that arms it. In a forked child it is stopped: the child has the descriptor, but no thread.
 
     Parameters
     ----------
-    n : int
+    most : int
+        Counters.
     mapping : Mapping
         Of the memory that holds the counters.
     """
 
-    def __cinit__(self, int n, mapping):
+    def __cinit__(self, int most, mapping):
         self.notice.descriptor = -1
-        self.notice.awaited = <awaited_t *>calloc(n, sizeof(awaited_t))
+        self.notice.awaited = <awaited_t *>calloc(1 + most, sizeof(awaited_t))
         if self.notice.awaited == NULL:
             raise MemoryError
-        self.notice.n = n
+        self.most = most
         self.mapping = mapping
         sem_init(&self.notice.requests, 0, 0)
         self.notice.descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -65,27 +66,39 @@ cdef class Notifier:
         if self.notice.descriptor >= 0:
             close(self.notice.descriptor)
 
-    cdef int arm(self, const uint64_t *until) except -1:
-        """Signal when a counter reaches its ``until``, which the caller has just seen it has not."""
+    cdef int arm(self, const awaited_t *awaited, int n) except -1:
+        """Signal when one of these counters reaches its ``until``, which the caller has just seen it has not."""
         cdef notice_t *notice = &self.notice
         cdef uint64_t value
         cdef int i
-        cdef bint is_same = True
-        if not self.is_signalled():
-            for i in range(notice.n):
-                is_same &= notice.awaited[i].until == until[i]
-            if is_same:
-                return 0
-            self.signal()
+        if self.is_armed_for(awaited, n):
+            return 0
+        self.signal()
         if not self.has_thread:
             self.start()
-        for i in range(notice.n):
-            notice.awaited[i].until = notice.awaited[i].wake_at = until[i]
+        notice.watch = awaited[0].watch[0]
+        notice.watch.word = &notice.asleep
+        notice.awaited[0].watch, notice.awaited[0].counter = &notice.watch, &notice.interrupts
+        notice.awaited[0].until = notice.awaited[0].wake_at = notice.interrupts + 1
+        for i in range(min(n, self.most)):
+            notice.awaited[1 + i] = awaited[i]
+            notice.awaited[1 + i].wake_at = awaited[i].until
+        notice.n = 1 + min(n, self.most)
         eventfd_read(notice.descriptor, &value)
         # SYNC armed (meets: wait_and_signal). The targets are stored before the word that announces them.
         store_release_u32(&notice.is_armed, 1)
         sem_post(&notice.requests)
         return 0
+
+    cdef bint is_armed_for(self, const awaited_t *awaited, int n) noexcept:
+        cdef int i
+        if self.is_signalled() or self.notice.n != 1 + n:
+            return False
+        for i in range(n):
+            if (self.notice.awaited[1 + i].counter != awaited[i].counter
+                    or self.notice.awaited[1 + i].until != awaited[i].until):
+                return False
+        return True
 
     cdef int start(self) except -1:
         cdef int error = start_thread(&self.thread, SMALL_STACK_NBYTES, wait_and_signal, &self.notice)
@@ -106,12 +119,12 @@ cdef class Notifier:
         """
         if self.is_signalled():
             return
-        store_release_u32(&self.notice.must_signal, 1)
-        sem_post(self.notice.awaited[0].watch.bed)
+        store_release_u64(&self.notice.interrupts, self.notice.interrupts + 1)
+        before_wake()
+        wake_at_once(&self.notice.asleep, self.notice.watch.bed)
         # SYNC signalled (meets: wait_and_signal).
         while load_acquire_u32(&self.notice.is_armed):
             sched_yield()
-        store_release_u32(&self.notice.must_signal, 0)
 
     cdef void stop(self) noexcept:
         """End the thread. The descriptor is readable, and stays so."""
@@ -135,8 +148,7 @@ cdef void *wait_and_signal(void *argument) noexcept nogil:
             sem_wait(&notice.requests)
         be_patient(&patience, -1)
         while await_any(notice.awaited, notice.n, &patience) == UNREADY:
-            if load_acquire_u32(&notice.must_signal):
-                break
+            pass
         eventfd_write(notice.descriptor, 1)
         # SYNC signalled (meets: is_signalled, signal). The descriptor is readable, and this thread is in no waiter
         # word, before the store that announces it.

@@ -160,7 +160,7 @@ cdef inline int next_frame(consumer_t *c, frame_t *f) noexcept nogil:
     while True:
         ready = ring_ready(c, 1)
         if ready <= 0:
-            return <int> ready
+            return RING_CORRUPT if ready < 0 else 0
         index = c.head & c.mask
         f.word = (<const uint64_t *> c.slots)[index]
         f.kind = <int> (f.word >> 57 & 3)

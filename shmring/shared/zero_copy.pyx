@@ -300,7 +300,7 @@ cdef int exchange_records(Engine e, uint64_t signature, int sender, const void *
     cdef eager_t t
     cdef bint sends = sender < 0 or sender == e.c.group.rank
     open_eager(&t, signature, <const char *> record if sends else NULL, nbytes)
-    t.part_nbytes = t.stride = nbytes
+    t.part_nbytes = nbytes
     t.last = e.c.group.size
     if sender >= 0:
         t.first = sender

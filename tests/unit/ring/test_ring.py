@@ -1,6 +1,7 @@
 """The ring: what its calls promise, and that nothing is ever lost, doubled, torn or out of order."""
 
 import gc
+import itertools
 import mmap
 import os
 import pickle
@@ -623,6 +624,27 @@ def test_an_impossible_tail_never_leads_the_consumer_anywhere(start, wrong):
             call()
     assert out == b"-" * 64
     assert not consumer.finished
+
+
+@pytest.mark.parametrize("nslots", [1 << 29, 1 << 30, 1 << 32])
+def test_the_filler_before_the_longest_frame_of_a_huge_ring_has_a_length(nslots):
+    """The length of a frame, and of what fills the ring up to its end, has 32 bits."""
+    hooks = compiled.load("ring_hooks")
+    nbytes = hooks.longest(nslots)
+    assert 1 << 30 < nbytes < 1 << 32
+    with open(os.memfd_create("huge"), "r+b") as file:
+        file.truncate(ring_nbytes(nslots, 8))  # sparse
+        try:
+            memory = mmap.mmap(file.fileno(), 0)
+        except OSError as error:
+            pytest.skip(f"no {nslots * 8} bytes of address space: {error}")
+    with memory:
+        for shorter, before in itertools.product(range(0, 80, 8), range(-9, 12)):
+            # The words between the ring's end and that of the frame, if it began here: fewer than none, or some.
+            format_ring(memory, nslots, 8, start=nslots - nbytes // 8 - 1 + before)
+            found, left = hooks.frame_through(memory, nbytes - shorter)
+            assert found == nbytes - shorter
+            assert left > found // 8
 
 
 # ---- A model: whatever is done, in whatever order, is what a deque would do ----
