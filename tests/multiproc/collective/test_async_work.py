@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,9 +12,10 @@ import weakref
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE, report, run_ranks, start_ranks
+from support.harness import report, run_ranks, start_ranks
 from support.interrupts import EnoughError, Interrupts
 from support.on_ranks import on_ranks
+from support.programs import run_program
 from support.threads import at_once
 
 from shmring import Work
@@ -440,11 +440,7 @@ else:
 def test_a_program_that_ends_with_work_in_flight_ends_and_aborts_the_others(tmp_path, other):
     script = tmp_path / "leave.py"
     script.write_text(EXIT)
-    done = subprocess.run(
-        [sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other],
-        capture_output=True, text=True, timeout=60 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other)
     assert "left with 3" in done.stdout
     assert "rank 0 aborted: exited while asynchronous work was pending" in done.stdout
     assert "Traceback" not in done.stderr
@@ -484,9 +480,7 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
     # It would end one with a lock in its hands, and then ask for that lock.
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
-    command = [sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8")
     assert set(done.stdout.splitlines()) == {"left: []"}
     assert done.stderr == ""
 

@@ -14,6 +14,7 @@ import pytest
 from support.harness import PATIENCE, run_ranks
 from support.interrupts import Interrupts
 from support.on_ranks import on_ranks
+from support.programs import run_program, run_python
 
 import shmring
 from shmring.communicator import Communicator
@@ -207,9 +208,7 @@ def test_threads_that_wait_for_their_turn_end_with_the_call_before_them(timeout,
     ]
     other = subprocess.Popen([sys.executable, "-c", code[1]], stdin=subprocess.PIPE)
     try:
-        command = [sys.executable, "-c", code[0]]
-        done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
+        run_python("-c", code[0], status=status)
     finally:
         other.kill()  # which may wait for rank 0 yet
         other.communicate()
@@ -288,9 +287,7 @@ CHILD_EXITS = """
 def test_a_child_that_was_forked_inside_a_with_block_ends_as_it_wants_to(end, status, text):
     code = textwrap.dedent(CHILD_EXITS).format(end=end, session=f"fork{os.getpid()}{os.urandom(4).hex()}")
     # CPython 3.12 and later warn when a process with threads forks, and a communicator has one.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
+    done = run_program(sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, status=status)
     assert text in done.stderr if text else done.stderr == ""
     assert "Exception ignored" not in done.stderr
 
