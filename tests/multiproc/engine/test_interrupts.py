@@ -133,19 +133,3 @@ def test_handlers_submit_work_at_any_moment(comm, seed):
         assert [work.wait(20).tolist() for work in (own, *submitted)] == [[2] * 3] * 2
         group.close()
     comm.barrier()
-
-
-BAD_TIMEOUTS = [float("nan"), -1, -float("inf")]
-
-
-@on_ranks(2)
-def test_timeouts_of_work(comm):
-    work = comm.all_reduce(np.ones(3), async_op=True)
-    for bad in BAD_TIMEOUTS:
-        for call in (work.wait, work.result, work.exception):
-            with pytest.raises(ValueError, match="timeout="):
-                call(bad)
-    with pytest.raises(TypeError, match="timeout="):
-        work.wait("1")
-    for timeout in (float("inf"), 10**400, 1e300, None, 30):
-        assert work.wait(timeout).tolist() == [2] * 3

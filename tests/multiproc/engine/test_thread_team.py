@@ -1,4 +1,6 @@
-"""Teams of threads: calls that are split among them, the same errors, and nothing left behind.
+"""Teams of threads: calls that are split among them, how many there are, and nothing left behind.
+
+Their errors are in test_trouble.py, beside those of ranks without helpers.
 
 There are more ranks and threads than processors on purpose: the results must not depend on the scheduling.
 """
@@ -10,12 +12,14 @@ import signal
 import time
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
+from support.helper_threads import helpers, until_helpers
 from support.on_ranks import on_ranks
 from support.oracle import Case
 from support.threads import at_once
@@ -24,7 +28,6 @@ import shmring
 from shmring.bootstrap import threads as teamwork
 from shmring.bootstrap import tuning as thresholds
 from shmring.errors import (
-    AbortedError,
     ClosedError,
     OutOfSharedMemoryError,
     PeerLostError,
@@ -37,24 +40,6 @@ LARGE = 1 << 18      # float32s: a MiB
 def of(threads, **settings):
     """The settings of a communicator whose large calls are all split."""
     return {"threads": threads, "split_nbytes": 0, **settings}
-
-
-def helpers():
-    """How many helpers this process has, as the kernel counts them."""
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/comm") as comm:
-                names.append(comm.read().strip())
-        except FileNotFoundError:      # ended meanwhile
-            continue
-    return names.count("shmring-helper")
-
-
-def until_helpers(count):
-    """Return once there are so many: a thread that has been joined may be in the kernel's list for a moment."""
-    while helpers() != count:
-        time.sleep(0.001)
 
 
 # ---- the same bits ---------------------------------------------------------------------------------------------------
@@ -121,7 +106,7 @@ def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers(comm):
 
     groups = [comm.dup() for _ in range(3)]
     at_once(*[partial(work, own) for own in groups])
-    assert helpers() == 4      # of this communicator, and of its three groups
+    assert len(helpers()) == 4      # of this communicator, and of its three groups
     for own in groups:
         own.close()
     until_helpers(1)
@@ -243,23 +228,6 @@ def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
     assert all(outcomes[r].ok for r in (0, 2)), [str(o) for o in outcomes]
 
 
-# ---- trouble: as without helpers, in test_trouble.py; here what only helpers do --------------------------------------
-
-
-@on_ranks(3, init=of(3))
-def test_an_abort_reaches_helpers_that_sleep(comm):
-    x = np.ones(LARGE, np.float32)
-    if comm.rank == 0:
-        time.sleep(0.2)
-        comm.abort("no more data")
-        return
-    with pytest.raises(AbortedError, match="rank 0 aborted: no more data"):
-        comm.all_reduce(x)
-    assert helpers() == 2
-    comm.close()
-    until_helpers(0)
-
-
 def go_on_without_the_dead(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
@@ -287,7 +255,7 @@ def test_the_survivors_have_a_team_again():
 @on_ranks(2, init=of(4))
 def test_close_ends_the_helpers(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))
-    assert helpers() == 3
+    assert len(helpers()) == 3
     comm.close()
     until_helpers(0)
     comm.close()
@@ -322,35 +290,13 @@ def test_the_end_of_the_interpreter_ends_them(seed):
 
 
 @on_ranks(2, init=of(3))
-def test_a_forked_child_has_no_helpers_and_waits_for_none(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            assert helpers() == 0
-            with pytest.raises(ClosedError):
-                comm.all_reduce(x)
-            comm.close()      # waits for no thread: there are none here
-            del comm
-            gc.collect()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert helpers() == 2
-    assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
-
-
-@on_ranks(2, init=of(3))
 def test_a_fork_in_the_middle_of_a_call_harms_neither_side(comm):
     for _ in range(10):
         work = comm.all_reduce(np.ones(8 * LARGE, np.float32), async_op=True)
         pid = os.fork()
         if pid == 0:
             comm.close()
-            os._exit(0 if helpers() == 0 else 1)
+            os._exit(len(helpers()))
         assert os.waitpid(pid, 0)[1] == 0
         assert (work.wait() == comm.size).all()
 
@@ -371,11 +317,7 @@ def test_idle_helpers_take_no_processor_time():
 @on_ranks(2, init=of(3))
 def test_helpers_may_run_where_their_caller_may(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))  # a helper sets its name before its first work
-    masks = set()
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/comm") as name:
-            if name.read().strip() == "shmring-helper":
-                masks.add(frozenset(os.sched_getaffinity(int(task))))
+    masks = {frozenset(os.sched_getaffinity(task)) for task in helpers()}
     assert masks == {frozenset(os.sched_getaffinity(0))}
 
 
@@ -383,10 +325,8 @@ def test_helpers_may_run_where_their_caller_may(comm):
 def test_no_signal_is_handled_by_a_helper(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))
     blocked = []
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/status") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-        if lines["Name"].strip() == "shmring-helper":
-            blocked.append(int(lines["SigBlk"], 16))
+    for task in helpers():
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines())
+        blocked.append(int(lines["SigBlk"], 16))
     assert blocked
     assert all(mask >> (signal.SIGINT - 1) & 1 and mask >> (signal.SIGTERM - 1) & 1 for mask in blocked)

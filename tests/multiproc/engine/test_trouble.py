@@ -1,7 +1,6 @@
 """What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
 
 import itertools
-import os
 import signal
 import threading
 import time
@@ -9,7 +8,9 @@ import time
 import numpy as np
 import pytest
 from support import harness
+from support.children import in_child, status_of
 from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
+from support.helper_threads import helpers, until_helpers
 from support.interrupts import Interrupts
 from support.on_ranks import on_ranks
 from support.threads import at_once
@@ -232,7 +233,7 @@ def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way, threa
         assert " called " in text
 
 
-def abort_in_rank_one(comm):
+def abort_in_rank_one(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)  # helpers, if there are any, sleep from here on
     if comm.rank == 1:
@@ -246,12 +247,15 @@ def abort_in_rank_one(comm):
     assert caught.value.rank == 1
     with pytest.raises(AbortedError):
         comm.all_reduce(np.ones(3))
+    assert len(helpers()) == threads - 1
+    comm.close()
+    until_helpers(0)
 
 
 @pytest.mark.parametrize("threads", TEAMS)
 @pytest.mark.parametrize("n", [2, 4])
 def test_abort_ends_waits(n, threads):
-    run_ranks(n, abort_in_rank_one, init=of(threads))
+    run_ranks(n, abort_in_rank_one, threads, init=of(threads))
 
 
 def abort_in_the_middle(comm):
@@ -433,24 +437,26 @@ def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
     comm.barrier()
 
 
-def fork_inside(comm):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            comm.barrier()
-        except ClosedError as error:
-            os._exit(0 if "parent" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    comm.barrier()      # the child's end took nothing with it
-    x = np.ones(100_000)
+def fork_inside(comm, threads):
+    x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
-    assert x[0] == comm.size
+
+    def child():
+        assert not helpers()
+        for call in (comm.barrier, lambda: comm.all_reduce(x)):
+            with pytest.raises(ClosedError, match="parent"):
+                call()
+        comm.close()  # waits for no thread: there are none here
+
+    assert status_of(in_child(child)) == 0
+    assert len(helpers()) == threads - 1
+    comm.barrier()  # the child's end took nothing with it
+    assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
 
 
 @pytest.mark.parametrize("threads", TEAMS)
 def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(threads):
-    run_ranks(2, fork_inside, init=of(threads))
+    run_ranks(2, fork_inside, threads, init=of(threads))
 
 
 def sleep_cheaply(comm):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
 from support.on_ranks import on_ranks
@@ -704,14 +705,12 @@ def test_close_ends_a_receive_of_another_thread(comm):
 @on_ranks(2)
 def test_a_forked_child_can_neither_receive_nor_harm(comm):
     comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
-    pid = os.fork()
-    if pid == 0:
-        try:
+
+    def child():
+        with pytest.raises(ClosedError, match="parent"):
             comm.recv(np.zeros(1), timeout=0)
-        except ClosedError as error:
-            os._exit(0 if "parent" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    assert status_of(in_child(child)) == 0
     comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
 
 
