@@ -22,6 +22,7 @@ from shmring.errors import ClosedError, OutOfSharedMemoryError, SegmentError
 from shmring.memory import header as headers
 from shmring.memory import names, ofd_locks, spelling, syscalls
 from shmring.memory import segment as segments
+from shmring.memory.open_files import open_files
 from shmring.memory.reserve import free_nbytes, reserve
 from shmring.memory.segment import ARRAY, OUTBOX, RING, attach, create, segment_name, try_attach
 from shmring.memory.sweep import leftovers, sweep, sweep_after
@@ -164,6 +165,31 @@ def test_a_sparse_end_has_no_memory_before_it_is_reserved(name):
     assert len(os.listdir("/proc/self/fd")) == descriptors
     with pytest.raises(ClosedError):
         mine.reserve(NBYTES, 4096)
+
+
+def test_memory_is_placed_before_it_is_reserved_and_all_of_it(name):
+    placed = []
+
+    def place(mapping, offset, nbytes):
+        placed.append((offset, nbytes, os.stat(path_of(name)).st_blocks * 512))
+
+    with create(name, NBYTES + 8192, sparse_nbytes=8192, kind=RING, place=place) as mine:
+        mine.reserve(NBYTES + 4096, 4096)
+    whole, sparse = placed
+    assert whole == (0, NBYTES + 8192, headers.HEADER_NBYTES)
+    assert sparse == (NBYTES + 4096, 4096, NBYTES)
+
+
+def test_a_fifo_that_a_process_has_open_does_not_stop_a_look_at_its_files(session):
+    path = path_of(f"{spelling.user_prefix()}{session}-fifo")
+    os.mkfifo(path)
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"):
+            (found,) = [one for one in open_files() if one.target == path]
+            with pytest.raises(OSError, match="Illegal seek"):
+                found.read((0, 8))
+    finally:
+        os.unlink(path)
 
 
 def test_no_room_for_a_sparse_range_is_an_error_and_changes_nothing(name, monkeypatch):

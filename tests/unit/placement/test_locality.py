@@ -16,7 +16,7 @@ from shmring.placement.locality import (
     seat_at,
     topology_seat,
 )
-from shmring.placement.topology_file import parse
+from shmring.placement.topology_file import parse, topology
 
 # Two packages of 64 cores, 8 last-level caches of 8 cores in each, hardware threads numbered last (Zen 3, 2 x 64).
 CHIPLETS = {
@@ -134,3 +134,21 @@ def test_a_machine_of_which_nothing_is_known_is_one_domain(tmp_path):
     assert {seat.node for seat in seats} == {0}
     topology = parse({"processors": "0-3"})
     assert topology_seat(topology, 3).distance(0) == LOCAL_DISTANCE
+
+
+def test_processors_without_known_caches_are_apart_if_their_packages_are(tmp_path):
+    for processor, package in ((0, 0), (1, 0), (2, 3)):
+        folder = tmp_path / f"devices/system/cpu/cpu{processor}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{package}\n")
+    caches = [seat_at(processor, str(tmp_path)).cache for processor in range(3)]
+    assert caches == [-1, -1, -4]  # no cache of a processor has such a number
+
+
+def test_the_topology_is_that_of_the_file_that_the_variable_names(tmp_path, monkeypatch):
+    path = tmp_path / "machine.json"
+    path.write_text('{"processors": "0-6", "packages": ["0-3", "4-6"]}')
+    monkeypatch.setenv("SHMRING_TOPOLOGY", str(path))
+    assert topology().packages == ((0, 1, 2, 3), (4, 5, 6))
+    monkeypatch.setenv("SHMRING_TOPOLOGY", "")
+    assert set(topology().processors) == os.sched_getaffinity(0)

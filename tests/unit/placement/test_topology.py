@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from shmring.placement.cpus import processor_quota, usable_processors
-from shmring.placement.sysfs import parse_list, size_in
+from shmring.placement.cpus import processor_of, processor_quota, usable_processors
+from shmring.placement.sysfs import number_in, parse_list, size_in
 from shmring.placement.topology import Cache, Node, discover, second_level_nbytes
 
 
@@ -102,6 +102,35 @@ def test_the_drawing_shows_it(machine):
         "         2   30   30   10",
         "/dev/shm: 64 MiB, 48 MiB free; huge pages: advise",
     ]
+
+
+def test_a_group_is_drawn_with_its_own_cache(machine):
+    files = two_sockets()
+    for cpu in (6, 7):
+        files |= cache_files(cpu, 2, 3, "Unified", "32768K", "6-7")
+    drawing = discover(**machine(files)).describe()
+    assert "4-5 share 16 MiB of level-3 cache" in drawing
+    assert "6-7 share 32 MiB of level-3 cache" in drawing
+
+
+@pytest.mark.parametrize(
+    ("number", "maker"), [("0x41", "Arm"), ("0x51", "Qualcomm"), ("0xc0", "Ampere"), ("0x99", "implementer 0x99")]
+)
+def test_arm_processors_have_the_names_of_their_makers(machine, number, maker):
+    found = discover(**machine({"proc/cpuinfo": f"processor\t: 0\nCPU implementer\t: {number}\nCPU part\t: 0xd0c"}))
+    assert found.model == f"{maker} part 0xd0c"
+
+
+def test_the_processor_of_a_process_is_that_of_the_process_that_is_meant(machine):
+    fields = {3: "S", 22: "4711", 39: "5"}  # the 22nd is the start, the 39th the processor
+    text = " ".join(fields.get(number, "0") for number in range(3, 53))
+    files = {"proc/12/stat": f"12 (a name) with ) in it) {text}", "proc/13/stat": "13 (short) S 0"}
+    procfs = machine(files)["procfs"]
+    assert processor_of(12, procfs=procfs) == 5
+    assert processor_of(12, 4711, procfs) == 5
+    assert processor_of(12, 4712, procfs) == -1  # a later process with that number
+    assert processor_of(13, procfs=procfs) == -1
+    assert processor_of(14, procfs=procfs) == -1
 
 
 def test_only_allowed_processors_count(machine):
@@ -312,3 +341,8 @@ def test_the_second_level_cache_is_that_of_processor_0_whichever_are_allowed(mac
         files |= cache_files(cpu, 0, 1, "Data", "32K", str(cpu)) | cache_files(cpu, 1, 2, "Unified", size, str(cpu))
     assert second_level_nbytes(machine(files)["sysfs"]) == 1 << 20
     assert second_level_nbytes("/nowhere") == 0
+
+
+@pytest.mark.parametrize(("text", "number"), [("12", 12), ("0x1f", 31), ("-3", -3), ("", -1), ("12 MB", -1)])
+def test_what_is_no_number_is_minus_one(text, number):
+    assert number_in(text) == number
