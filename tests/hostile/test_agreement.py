@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 from shmring.errors import MismatchError
 
@@ -22,24 +22,18 @@ def place_beyond_the_end(comm):
     return forged, x
 
 
-def reduce_it(comm):
+@on_ranks(2)
+def test_an_offset_outside_of_an_allocation_is_an_error_on_all_ranks(comm):
     forged, x = place_beyond_the_end(comm)
     with pytest.raises(MismatchError, match="rank 1 named a place outside"):
         comm.all_reduce(x)
     del forged
 
 
-def test_an_offset_outside_of_an_allocation_is_an_error_on_all_ranks():
-    run_ranks(2, reduce_it)
-
-
-def broadcast_it(comm):
+@on_ranks(2)
+def test_such_an_offset_from_a_root_alone_is_not_used(comm):
     forged, x = place_beyond_the_end(comm)
     comm.broadcast(x, root=1)
     assert (x == 1).all()
     assert comm.engine.sharing.nzero_copy == 0
     del forged
-
-
-def test_such_an_offset_from_a_root_alone_is_not_used():
-    run_ranks(2, broadcast_it)

@@ -15,7 +15,8 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import run_ranks, start_processes
+from support.harness import start_processes
+from support.on_ranks import on_ranks
 from support.segments import Squatter, page
 
 import shmring
@@ -183,7 +184,8 @@ def test_overwritten_memory_ends_in_errors_and_never_in_a_crash_or_a_hang(area, 
     assert all(outcome.ok for outcome in outcomes), "\n".join(map(str, outcomes))
 
 
-def wait_with_many_posts(comm):
+@on_ranks(2, init={**SETTINGS, "spin_us": 0, "timeout": 60})
+def test_a_rank_does_not_take_all_posts_of_an_overwritten_semaphore_before_it_sleeps(comm):
     if comm.rank == 0:
         memory = np.frombuffer(comm.engine.segments[0].mapping, np.uint32)
         semaphores = [start // 4 for start, _ in areas(comm, 0)["sleepers"][1::2]]
@@ -195,10 +197,6 @@ def wait_with_many_posts(comm):
         comm.send(np.zeros(1), 1)
     else:
         comm.recv(np.zeros(1), 0)
-
-
-def test_a_rank_does_not_take_all_posts_of_an_overwritten_semaphore_before_it_sleeps():
-    run_ranks(2, wait_with_many_posts, init={**SETTINGS, "spin_us": 0, "timeout": 60})
 
 
 # -- a ring -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from support import compiled, harness
 from support.harness import PATIENCE, RANKS, RankError, eventually, report, run_processes, start_processes
 from support.installed import ROOT
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.launch.run import run
@@ -58,6 +59,17 @@ def test_the_first_failure_is_raised_with_the_outcomes_of_all_ranks(tmp_path):
     assert "KeyError: 'rank 1'" in story
 
 
+def raise_in_a_thread(rank):
+    thread = threading.Thread(target=int, args=("no number",))
+    thread.start()
+    thread.join()
+
+
+def test_what_a_thread_of_a_rank_raises_fails_the_rank():
+    with pytest.raises(ValueError, match="no number"):
+        run_processes(1, raise_in_a_thread)
+
+
 def be_interrupted(rank):
     raise KeyboardInterrupt
 
@@ -79,6 +91,26 @@ def test_the_watchdog_shows_where_a_rank_hangs_and_ends_it():
     def _():
         with pytest.raises(RankError, match=r"ranks \[1\] hung(.|\n)*in sleep_in_rank_one"):
             run_processes(2, sleep_in_rank_one, timeout=next(timeouts))
+
+
+@pytest.mark.parametrize("word", ["a", "b"])
+@on_ranks(2, 3, init={"nslots": 4})
+def test_a_test_that_ranks_run_gets_their_communicator_fixtures_and_parameters(comm, word, tmp_path):
+    assert comm.config.nslots == 4
+    assert comm.all_gather_object((comm.rank, word, tmp_path)) == [(r, word, tmp_path) for r in range(comm.size)]
+    (tmp_path / str(comm.rank)).touch()
+    comm.barrier()
+    assert len(os.listdir(tmp_path)) == comm.size in (2, 3)
+
+
+@on_ranks(2)
+def fail_on_rank_one(comm):
+    assert comm.rank == 0, "on purpose"
+
+
+def test_a_test_that_ranks_run_fails_with_the_assertion_of_a_rank():
+    with pytest.raises(AssertionError, match="on purpose"):
+        fail_on_rank_one()
 
 
 def report_and_sleep(rank):

@@ -5,12 +5,10 @@ One rank on each node, bound there before it meets the others.
 
 import hashlib
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE
+from support.programs import run_in_launcher
 
 from shmring.placement.numa_policy import memory_nodes
 from shmring.placement.topology import discover
@@ -228,9 +226,7 @@ with shmring.init(nearness=0) as comm:
 def test_ranks_bound_by_shmring_run_fill_the_nodes_in_order_and_their_memory_is_there(tmp_path):
     (tmp_path / "bound.py").write_text(BOUND)
     size = 2 * len(HOMES)
-    command = [sys.executable, "-m", "shmring", "run", "-n", str(size), "--bind", "numa", str(tmp_path / "bound.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
-    assert done.returncode == 0, done.stderr
+    printed = run_in_launcher(size, "--bind", "numa", tmp_path / "bound.py")
     homes = [node for node in HOMES for _ in range(2)]
     levels = (tuple(r // 2 for r in range(size)),)
-    assert sorted(done.stdout.splitlines()) == [f"{r} {homes[r]} [{homes[r]}] {levels}" for r in range(size)]
+    assert sorted(printed.splitlines()) == [f"{r} {homes[r]} [{homes[r]}] {levels}" for r in range(size)]

@@ -2,6 +2,7 @@
 
 import pytest
 from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -89,7 +90,8 @@ def test_a_profile_has_the_calls_of_the_timeline(tmp_path):
         ]
 
 
-def reduce_tensors_of_other_forms(comm):
+@on_ranks(2)
+def test_strided_tensors_parameters_and_scalars_are_reduced_and_what_has_no_memory_is_refused(comm):
     strided = torch.zeros(4, 6)
     strided[:, ::2] = comm.rank + 1
     all_reduce_(strided[:, ::2], comm=comm)
@@ -103,14 +105,14 @@ def reduce_tensors_of_other_forms(comm):
     with pytest.raises(ValueError, match="share memory"):
         all_reduce_(torch.zeros(1).expand(4), comm=comm)
     comm.barrier()  # what was refused was not sent
-    return strided[1].tolist(), parameter.tolist(), parameter.requires_grad, scalar.item()
+    assert strided[1].tolist() == [3.0, 0.0] * 3
+    assert parameter.tolist() == [2.0] * 3
+    assert parameter.requires_grad
+    assert scalar.item() == 2.0
 
 
-def test_strided_tensors_parameters_and_scalars_are_reduced_and_what_has_no_memory_is_refused():
-    assert run_ranks(2, reduce_tensors_of_other_forms) == [([3.0, 0.0] * 3, [2.0] * 3, True, 2.0)] * 2
-
-
-def use_names(comm):
+@on_ranks(4)
+def test_the_communicator_is_the_default_one_a_named_one_or_the_one_given(comm):
     half = comm.split(comm.rank % 2)
     set_communicator(comm)
     set_communicator(half, "half")
@@ -120,14 +122,12 @@ def use_names(comm):
         all_reduce_(torch.ones(1), comm="third")
     with pytest.raises(TypeError):
         set_communicator("half")
-    return [all_reduce_(torch.ones(2), comm=comm)[0].item() for comm in (None, "", comm, "half", half)]
+    found = [all_reduce_(torch.ones(2), comm=comm)[0].item() for comm in (None, "", comm, "half", half)]
+    assert found == [4.0, 4.0, 4.0, 2.0, 2.0]
 
 
-def test_the_communicator_is_the_default_one_a_named_one_or_the_one_given():
-    assert run_ranks(4, use_names) == [[4.0, 4.0, 4.0, 2.0, 2.0]] * 4
-
-
-def repeat_plans(comm):
+@on_ranks(2)
+def test_a_plan_reduces_what_the_tensor_holds_at_each_call(comm):
     x = torch.zeros(5)
     call = comm.plan("all_reduce", x)
     seen = []
@@ -139,8 +139,4 @@ def repeat_plans(comm):
         comm.plan("all_reduce", torch.zeros(6)[::2])
     x.fill_(comm.rank)
     assert call.start().result() is x
-    return [*seen, x[-1].item()]
-
-
-def test_a_plan_reduces_what_the_tensor_holds_at_each_call():
-    assert run_ranks(2, repeat_plans) == [[1.0, 3.0, 5.0, 1.0]] * 2
+    assert [*seen, x[-1].item()] == [1.0, 3.0, 5.0, 1.0]

@@ -5,6 +5,7 @@ import os
 
 import pytest
 from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 torch = pytest.importorskip("torch")
 
@@ -23,7 +24,8 @@ def tensor_of(rank, *shape):
 # ---- torch's own checks ----------------------------------------------------------------------------------------------
 
 
-def check_all(comm):
+@on_ranks(2)
+def test_opcheck_finds_nothing_in_any_operator(comm):
     set_communicator(comm, "checked")
     x, rows = torch.randn(3, 2), torch.randn(comm.size, 3, 2)
     calls = {
@@ -41,11 +43,7 @@ def check_all(comm):
             wants = (arguments[0].clone().requires_grad_(), *arguments[1:])
             seen.append(torch.library.opcheck(operator, wants))
             seen.append(torch.library.opcheck(operator, (arguments[0].transpose(-1, -2), *arguments[1:])))
-    return {outcome for each in seen for outcome in each.values()}
-
-
-def test_opcheck_finds_nothing_in_any_operator():
-    assert run_ranks(2, check_all) == [{"SUCCESS"}] * 2
+    assert {outcome for each in seen for outcome in each.values()} == {"SUCCESS"}
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -150,7 +148,8 @@ def test_all_operators_stay_in_one_graph_under_compile(long_run):
             assert breaks == 0
 
 
-def train_compiled(comm):
+@on_ranks(2)
+def test_compiled_gradients_are_the_eager_ones(comm):
     set_communicator(comm)
     x = tensor_of(comm.rank, 4).requires_grad_()
 
@@ -160,14 +159,11 @@ def train_compiled(comm):
     loss(x).backward()
     eager, x.grad = x.grad, None
     torch.compile(loss, fullgraph=True, backend="aot_eager")(x).backward()
-    return torch.equal(x.grad, eager)
+    assert torch.equal(x.grad, eager)
 
 
-def test_compiled_gradients_are_the_eager_ones():
-    assert run_ranks(2, train_compiled) == [True, True]
-
-
-def export_layers(comm):
+@on_ranks(2)
+def test_an_exported_program_holds_the_operators_and_can_be_saved(comm):
     set_communicator(comm, "ranks")
     x = tensor_of(comm.rank, 4, 3)
     file = io.BytesIO()
@@ -175,8 +171,4 @@ def export_layers(comm):
     file.seek(0)
     loaded = torch.export.load(file)
     held = sorted(str(node.target) for node in loaded.graph.nodes if str(node.target).startswith("shmring."))
-    return held, torch.equal(loaded.module()(x), Layers()(x))
-
-
-def test_an_exported_program_holds_the_operators_and_can_be_saved():
-    assert run_ranks(2, export_layers) == [(OPERATORS, True)] * 2
+    assert (held, torch.equal(loaded.module()(x), Layers()(x))) == (OPERATORS, True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -51,7 +51,8 @@ def test_a_pool_gives_what_is_free_and_takes_back_what_was_dropped():
 # ---- the group's -----------------------------------------------------------------------------------------------------
 
 
-def use_buffers(rank):
+@on_group(1, 2, 3)
+def test_collectives_on_buffers_of_the_group_need_no_staging(rank):
     n = dist.get_world_size()
     for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int32):
         whole = asked(n * MANY, dtype)
@@ -72,11 +73,6 @@ def use_buffers(rank):
         gc.collect()
         work.wait()
         assert nmapped() == before + 4 * (n > 1)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_collectives_on_buffers_of_the_group_need_no_staging(n):
-    run_group(n, use_buffers)
 
 
 def come_and_go(rank):
@@ -116,7 +112,8 @@ def test_buffers_outlive_their_group():
     assert run_group(2, outlive) == [0.0, MANY]
 
 
-def ask_without_room(rank):
+@on_group(2)
+def test_where_one_rank_has_no_room_all_get_ordinary_memory(rank):
     with mock.patch.object(shmring.torch.allocator, "free_nbytes", return_value=10_000 if rank else 1 << 30):
         x = asked(MANY).fill_(rank + 1)
     before = nmapped()
@@ -131,11 +128,8 @@ def ask_without_room(rank):
     assert asked(0).shape == (0,)
 
 
-def test_where_one_rank_has_no_room_all_get_ordinary_memory():
-    run_group(2, ask_without_room)
-
-
-def ask_unevenly(rank):
+@on_group(2)
+def test_ranks_whose_shards_differ_in_size_make_their_pools_in_the_same_calls(rank):
     """Shards around the size from which a pool serves them: larger on rank 0 alone."""
     small = SMALL_NBYTES // 4 - 1
     for step in range(FIRST_REQUESTS + BETWEEN + 3):
@@ -146,17 +140,10 @@ def ask_unevenly(rank):
         assert x[-1] == rank + step
 
 
-def test_ranks_whose_shards_differ_in_size_make_their_pools_in_the_same_calls():
-    run_group(2, ask_unevenly)
-
-
-def ask_alone(rank):
+@on_group(2)
+def test_a_rank_that_asks_alone_is_an_error_on_all(rank):
     with pytest.raises(RuntimeError, match="disagree"):
         asked(MANY) if rank == 0 else dist.all_reduce(torch.ones(MANY))
-
-
-def test_a_rank_that_asks_alone_is_an_error_on_all():
-    run_group(2, ask_alone)
 
 
 # ---- FSDP2 -----------------------------------------------------------------------------------------------------------

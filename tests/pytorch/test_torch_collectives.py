@@ -14,7 +14,7 @@ from support.torch_checks.collectives import (
     sparse,
 )
 from support.torch_checks.driver import run_torch_cases
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 
 SIZES = (1, 2, 3)
 
@@ -48,7 +48,8 @@ def test_sparse_tensors_are_summed(n):
     run_group(n, sparse)
 
 
-def older_names(rank):
+@on_group(*SIZES)
+def test_the_names_of_earlier_versions_of_torch(rank):
     n, group = dist.get_world_size(), dist.group.WORLD
     want = torch.arange(n).repeat_interleave(2).float()
     out = torch.empty(2 * n)
@@ -69,11 +70,6 @@ def older_names(rank):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_the_names_of_earlier_versions_of_torch(n):
-    run_group(n, older_names)
-
-
-@pytest.mark.parametrize("n", SIZES)
 def test_objects(n):
     run_group(n, objects)
 
@@ -86,7 +82,8 @@ def test_ranks_that_disagree_all_get_an_error():
     run_group(2, disagreed)
 
 
-def same_as_gloo(rank, seed):
+@on_group(2)
+def test_sums_of_two_ranks_have_the_bits_of_gloo(rank, seed):
     """Random tensors, so that the order of additions would show: exact for two ranks, where there is one order."""
     gloo = dist.new_group(backend="gloo")
     torch.manual_seed(seed + rank)
@@ -97,7 +94,3 @@ def same_as_gloo(rank, seed):
             dist.all_reduce(x)
             dist.all_reduce(y, group=gloo)
             assert torch.equal(x, y)
-
-
-def test_sums_of_two_ranks_have_the_bits_of_gloo(seed):
-    run_group(2, same_as_gloo, seed)

@@ -6,7 +6,7 @@ Torch's `context_parallel` refuses the CPU's attention (docs/torch.md), so its r
 import pytest
 import torch
 import torch.distributed as dist
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import _attention
 from torch.nn import Module
@@ -91,7 +91,8 @@ def test_flexible_attention_to_gathered_keys_is_that_of_one_process():
     run_group(2, flexible)
 
 
-def gathered(rank):
+@on_group(2, 4)
+def test_keys_that_flexible_attention_gathers_have_gradients(rank):
     n, name = dist.get_world_size(), dist.group.WORLD.group_name
     keys, values, weight, _ = drawn(48)
     own = [share(x, rank, n, False).requires_grad_() for x in (keys, values)]
@@ -100,8 +101,3 @@ def gathered(rank):
     assert torch.equal(whole[1], values)
     for gradient in torch.autograd.grad(whole, own, [weight, weight]):
         assert torch.equal(gradient, n * share(weight, rank, n, False))
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_keys_that_flexible_attention_gathers_have_gradients(n):
-    run_group(n, gathered)

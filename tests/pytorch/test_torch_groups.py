@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.torch_checks.groups import again, late, meshes, monitored, set_later, subgroups
-from support.torch_groups import run_group, start_group
+from support.torch_groups import on_group, run_group, start_group
 
 import shmring.torch
 
@@ -97,17 +97,14 @@ def test_a_dead_rank_is_an_exception_on_the_others():
     assert outcomes[2].ok, outcomes[2]
 
 
-def detailed(rank):
+@on_group(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+def test_the_debug_level_detail(rank):
     assert dist.get_debug_level() == dist.DebugLevel.DETAIL
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
     model(torch.ones(1, 3)).sum().backward()
     x = torch.ones(3)
     dist.all_reduce(x)
     assert torch.equal(x, torch.full((3,), 2.0))
-
-
-def test_the_debug_level_detail():
-    run_group(2, detailed, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
 
 
 def test_registering_loads_nothing_and_torch_alone_suffices():

@@ -1,7 +1,5 @@
 """Signal handlers that raise anywhere in the calls of the torch room: other threads can make the same calls."""
 
-import random
-import signal
 import threading
 from _thread import start_new_thread
 from collections import deque
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.harness import PATIENCE, start_processes
+from support.interrupts import Interrupts
 
 from shmring.nodes.calls import Arguments, NodesCall
 from shmring.nodes.messages import NodesMessages
@@ -17,10 +16,6 @@ from shmring.sync.turn import Turn
 from shmring.torch.messages import MessageProgress
 
 NCALLS = 3000
-
-
-class EnoughError(Exception):
-    pass
 
 
 class Request:
@@ -81,32 +76,20 @@ CALLS = {
 
 
 def interrupt_calls(_rank, name, seed):
-    may_raise = False
+    call, interrupts = CALLS[name](), Interrupts(seed, 1e-6, 50e-6)
 
-    def interrupt(*_):
-        nonlocal may_raise
-        if may_raise:  # a signal that another thread took can reach this one after the calls
-            may_raise = False
-            raise EnoughError
+    def twice():
+        call()
+        call()
 
-    call, moment, interrupts = CALLS[name](), random.Random(seed), 0
     call()
-    signal.signal(signal.SIGALRM, interrupt)
     for _ in range(NCALLS):
-        try:
-            may_raise = True
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 50e-6))
-            call()
-            call()
-            may_raise = False
-        except EnoughError:
-            interrupts += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.during(twice)
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(20 * PATIENCE)
-    assert not thread.is_alive(), f"{name}: after {interrupts} interrupts another thread waits for a lock for ever"
-    assert interrupts
+    assert not thread.is_alive(), f"{name}: after {interrupts.count} interrupts a lock is taken for ever"
+    assert interrupts.count
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
 from support.torch_checks.driver import run_torch_cases
-from support.torch_groups import run_group, start_group
+from support.torch_groups import on_group, run_group, start_group
 
 import shmring
 
@@ -67,16 +67,14 @@ def test_groups_of_ranks_of_any_nodes(check, layout):
     run_group(4, check, labels=layout)
 
 
-def check_layout(rank, layout):
+@on_group(4, labels="abab")
+def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network(rank):
+    layout = "abab"
     comm = dist.group.WORLD.comm
     assert comm.nodes == [[r for r, node in enumerate(layout) if node == one] for one in dict.fromkeys(layout)]
     near = dist.new_group([r for r, node in enumerate(layout) if node == layout[0]])
     if layout[rank] == layout[0]:
         assert near.comm.nodes is None
-
-
-def test_a_group_has_its_nodes_and_one_within_a_node_has_no_network():
-    run_group(4, check_layout, "abab", labels="abab")
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------
@@ -222,7 +220,8 @@ def test_a_late_rank_is_named_on_all_nodes(tardy):
     run_group(4, late, tardy, labels="aabb")
 
 
-def late_without_store(rank):
+@on_group(3, labels="aab")
+def test_a_late_rank_is_named_on_a_node_that_cannot_reach_the_store(rank):
     quick = dist.new_group()
     quick.comm.wire.query_store = lambda call: None
     if rank == 0:  # runs out of time, and rank 1 notices that while it has time left
@@ -233,10 +232,6 @@ def late_without_store(rank):
             dist.all_reduce(torch.ones(1), group=quick)
         assert caught.value.late == (2,)
     dist.barrier()
-
-
-def test_a_late_rank_is_named_on_a_node_that_cannot_reach_the_store():
-    run_group(3, late_without_store, labels="aab")
 
 
 def disagreed(rank, odd):
@@ -268,7 +263,8 @@ def test_abort_fails_the_calls_on_all_nodes():
     run_group(4, aborted, labels="aabb")
 
 
-def chatter(rank):
+@on_group(4, labels="aabb")
+def test_messages_from_any_rank_keep_each_senders_order(rank):
     n = dist.get_world_size()
     for k in range(200):  # short ones are not waited for
         for r in range(n):
@@ -283,10 +279,6 @@ def chatter(rank):
         assert [int(x[0]) for x in seen if x[1] == r] == list(range(200)) * (r != rank)
 
 
-def test_messages_from_any_rank_keep_each_senders_order():
-    run_group(4, chatter, labels="aabb")
-
-
 @pytest.mark.parametrize("sender", [0, 1])  # rank 0 keeps the store, which ends with it
 def test_a_program_may_end_without_destroying_the_group(sender):
     command = [sys.executable, "-m", "shmring", "run", "-n", "2", str(LEAVING), str(sender)]
@@ -295,7 +287,8 @@ def test_a_program_may_end_without_destroying_the_group(sender):
     assert "all have come" in run.stdout
 
 
-def ended_by_an_exception(rank):
+@on_group(3, labels="abb")
+def test_the_failure_that_ended_a_program_is_raised_on_all_nodes(rank):
     dist.barrier()
     if rank == 1:
         sys.last_value = ValueError("no such thing")  # what printing an uncaught exception does,
@@ -305,11 +298,8 @@ def ended_by_an_exception(rank):
             dist.barrier()
 
 
-def test_the_failure_that_ended_a_program_is_raised_on_all_nodes():
-    run_group(3, ended_by_an_exception, labels="abb")
-
-
-def forks(rank):
+@on_group(2, labels="ab")
+def test_a_forked_child_leaves_the_group_to_its_parent(rank):
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
     comm = dist.group.WORLD.comm
@@ -329,7 +319,3 @@ def forks(rank):
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
     dist.barrier()
-
-
-def test_a_forked_child_leaves_the_group_to_its_parent():
-    run_group(2, forks, labels="ab")

@@ -13,7 +13,7 @@ import torch.distributed._functional_collectives as fc
 import torch.distributed.checkpoint as dcp
 import torch.export
 import torch.nn as nn
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -172,7 +172,8 @@ def test_functional_collectives_in_coalesced_form_and_exported(n):
     run_group(n, functional)
 
 
-def functional_messages(rank):
+@on_group(2, 3)
+def test_functional_messages_one_by_one_together_and_compiled(rank):
     """Around the ring, one by one and together, and in a graph."""
     n, name, ops = dist.get_world_size(), dist.group.WORLD.group_name, torch.ops._c10d_functional
     after, before = (rank + 1) % n, (rank - 1) % n
@@ -196,11 +197,6 @@ def functional_messages(rank):
             assert torch.equal(compiled(own), other + 1)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_functional_messages_one_by_one_together_and_compiled(n):
-    run_group(n, functional_messages)
-
-
 def messages_of_gloo(rank):
     """Torch's own function serves the groups of other backends in a process that has a group of shmring."""
     gloo = dist.new_group(backend="gloo")
@@ -214,16 +210,12 @@ def test_functional_messages_of_other_backends_are_left_to_torch():
     assert run_group(2, messages_of_gloo) == [[1.0] * 3, [0.0] * 3]
 
 
-def all_to_all_operator(rank):
+@on_group(2, 3)
+def test_the_operator_from_one_sharded_dimension_to_another(rank):
     """The operator that DTensor calls to shard another dimension, where the mesh's device is not named cpu."""
     n, whole = dist.get_world_size(), torch.arange(36.0).view(6, 6)
     found = torch.ops._dtensor.shard_dim_alltoall(whole.chunk(n)[rank].clone(), 0, 1, dist.group.WORLD.group_name)
     assert torch.equal(found, whole.chunk(n, 1)[rank])
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_the_operator_from_one_sharded_dimension_to_another(n):
-    run_group(n, all_to_all_operator)
 
 
 # ---- reductions to one rank and to shares, by every operation --------------------------------------------------------
@@ -235,7 +227,8 @@ OPS = {
 }  # fmt: skip
 
 
-def by_every_operation(rank):
+@on_group(1, 2, 3)
+def test_every_operation_to_one_rank_to_shares_and_coalesced(rank):
     n = dist.get_world_size()
     inputs = [torch.arange(n * 5) % 6 + r + 1 for r in range(n)]
     for op, fn in OPS.items():
@@ -260,8 +253,3 @@ def by_every_operation(rank):
         several = [inputs[rank].double(), inputs[rank][:1].double()]
         dist.all_reduce_coalesced(several, op=op)
         assert torch.equal(several[0], want)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_every_operation_to_one_rank_to_shares_and_coalesced(n):
-    run_group(n, by_every_operation)

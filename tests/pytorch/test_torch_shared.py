@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -85,7 +85,8 @@ def test_training_with_shared_gradients_on_three_ranks():
     run_group(3, gradients, {"gradient_as_bucket_view": True})
 
 
-def with_a_hook(rank):
+@on_group(2)
+def test_other_hooks_work_on_shared_buckets(rank):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     for hook, zero_copy in ((allreduce_hook, True), (shmring.torch.bf16_hook, False)):
@@ -100,10 +101,6 @@ def with_a_hook(rank):
         assert (zero_copy_calls() > calls) == zero_copy
         with pytest.raises(RuntimeError, match="register_comm_hook"):
             shmring.torch.share_gradients(model)
-
-
-def test_other_hooks_work_on_shared_buckets():
-    run_group(2, with_a_hook)
 
 
 def sparse(rank):
@@ -122,7 +119,8 @@ def test_sparse_gradients_are_averaged_as_before():
     run_group(2, sparse)
 
 
-def without_room(rank):
+@on_group(2)
+def test_without_room_all_ranks_warn_and_training_goes_on(rank):
     wanted = train(DistributedDataParallel(wide_model()), rank)
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -133,10 +131,6 @@ def without_room(rank):
         assert shared.closed
     assert [str(w.message)[:28] for w in caught if w.category is RuntimeWarning] == ["gradients stay in private me"]
     assert zero_copy_calls() == 0
-
-
-def test_without_room_all_ranks_warn_and_training_goes_on():
-    run_group(2, without_room)
 
 
 def parameters(rank):
@@ -191,7 +185,8 @@ def test_every_way_of_calling_takes_the_memory_of_shared_parameters(n):
     run_group(n, parameters)
 
 
-def wrong(rank):
+@on_group(2)
+def test_what_cannot_be_shared_is_a_type_error(rank):
     with pytest.raises(TypeError, match="DistributedDataParallel"):
         shmring.torch.share_gradients(wide_model())
     gloo = dist.new_group(backend="gloo")
@@ -204,11 +199,8 @@ def wrong(rank):
         shmring.torch.share_parameters(torch.nn.Linear(2, 2, device="meta"))
 
 
-def test_what_cannot_be_shared_is_a_type_error():
-    run_group(2, wrong)
-
-
-def on_nodes(rank):
+@on_group(2, labels=["a", "b"])
+def test_on_several_machines_gradients_are_averaged_as_before(rank):
     model = DistributedDataParallel(wide_model())
     with pytest.raises(TypeError, match="several machines"):
         shmring.torch.share_parameters(model)
@@ -218,11 +210,8 @@ def on_nodes(rank):
     same(train(DistributedDataParallel(wide_model()), rank), found)
 
 
-def test_on_several_machines_gradients_are_averaged_as_before():
-    run_group(2, on_nodes, labels=["a", "b"])
-
-
-def dropped(rank):
+@on_group(2)
+def test_a_model_may_be_deleted_first(rank):
     """The model is deleted while its gradients are shared."""
     comm = dist.group.WORLD.comm
     for _ in range(3):
@@ -236,7 +225,3 @@ def dropped(rank):
     x = torch.ones(100_000)
     dist.all_reduce(x)
     assert (x == 2).all()
-
-
-def test_a_model_may_be_deleted_first():
-    run_group(2, dropped)

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional as with_gradients
 import torch.nn as nn
 from support.torch_checks.training import STEPS, alone, batch, close, ddp, small_model, train
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -32,7 +32,8 @@ def test_data_parallel_training_with_every_hook_equals_one_process(n):
     run_group(n, ddp)
 
 
-def ddp_as_on_gloo(rank):
+@on_group(2)
+def test_data_parallel_training_has_the_bits_of_gloo(rank):
     gloo = dist.new_group(backend="gloo")
     own = [batch(s, rank) for s in range(STEPS)]
     found = train(DistributedDataParallel(small_model()), own)
@@ -50,11 +51,8 @@ def ddp_as_on_gloo(rank):
         train(model, [batch(s, rank) for s in range(2 + rank)])
 
 
-def test_data_parallel_training_has_the_bits_of_gloo():
-    run_group(2, ddp_as_on_gloo)
-
-
-def zero_redundancy(rank):
+@on_group(2)
+def test_zero_redundancy_optimizer(rank):
     n = dist.get_world_size()
     model = DistributedDataParallel(small_model())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -62,10 +60,6 @@ def zero_redundancy(rank):
     optimizer.consolidate_state_dict(0)
     if rank == 0:
         assert optimizer.state_dict()["state"]
-
-
-def test_zero_redundancy_optimizer():
-    run_group(2, zero_redundancy)
 
 
 def fsdp(rank):
@@ -91,7 +85,8 @@ def test_fully_sharded_training_of_both_kinds(n):
     run_group(n, fsdp)
 
 
-def tensor_parallel(rank):
+@on_group(2, 3)
+def test_tensors_over_a_mesh_and_tensor_parallel_layers(rank):
     n = dist.get_world_size()
     mesh = init_device_mesh("cpu", (n,))
     torch.manual_seed(1)
@@ -112,12 +107,8 @@ def tensor_parallel(rank):
     found.sum().backward()
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_tensors_over_a_mesh_and_tensor_parallel_layers(n):
-    run_group(n, tensor_parallel)
-
-
-def pipeline(rank):
+@on_group(2)
+def test_a_pipeline(rank):
     n = dist.get_world_size()
     layers = list(small_model())
     halves = [nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])]
@@ -134,10 +125,6 @@ def pipeline(rank):
         nn.functional.mse_loss(model(x), y).backward()
         wanted = [p.grad for p in model[2:].parameters()]
         close([p.grad for p in halves[1].parameters()], wanted, 1e-9)
-
-
-def test_a_pipeline():
-    run_group(2, pipeline)
 
 
 def checkpoint(rank, place):
@@ -182,7 +169,8 @@ def test_functional_collectives_and_those_with_gradients(n):
     run_group(n, functional)
 
 
-def compiled(rank):
+@on_group(2)
+def test_collectives_stay_in_a_compiled_graph(rank):
     n = dist.get_world_size()
 
     def step(x):
@@ -195,7 +183,3 @@ def compiled(rank):
     x = torch.full((4,), float(rank))
     wanted = step(x)
     assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(x), wanted)
-
-
-def test_collectives_stay_in_a_compiled_graph():
-    run_group(2, compiled)

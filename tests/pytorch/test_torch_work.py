@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.torch_checks.work import callbacks_communicate, futures, in_background
-from support.torch_groups import run_group
+from support.torch_groups import on_group, run_group
 from support.waits import until_waiting
 
 
@@ -25,7 +25,8 @@ def test_callbacks_may_communicate_and_wait(n):
     run_group(n, callbacks_communicate)
 
 
-def functional_and_plain(rank):
+@on_group(2)
+def test_errors_of_calls_in_the_background_reach_the_waiters(rank):
     """Both the work and the future of a failed call raise its error."""
     work = dist.all_reduce(torch.ones(3 + rank), async_op=True)
     future = work.get_future()
@@ -37,11 +38,8 @@ def functional_and_plain(rank):
     assert not work.is_success()
 
 
-def test_errors_of_calls_in_the_background_reach_the_waiters():
-    run_group(2, functional_and_plain)
-
-
-def profiled(rank):
+@on_group(2)
+def test_profiles_show_the_calls(rank):
     x = torch.ones(4, 3)
     with torch.profiler.profile(record_shapes=True) as profile:
         dist.all_reduce(x)
@@ -60,11 +58,8 @@ def profiled(rank):
     assert events["shmring:broadcast"].input_shapes == [[4, 3]]
 
 
-def test_profiles_show_the_calls():
-    run_group(2, profiled)
-
-
-def profiled_in_background(rank):
+@on_group(2)
+def test_a_call_in_the_background_has_an_event_until_it_is_over(rank):
     x = torch.ones(1 << 18)
     with torch.profiler.profile() as profile:
         dist.barrier()  # the start of a profiler may take long
@@ -75,7 +70,3 @@ def profiled_in_background(rank):
     events = [event for event in profile.events() if event.name == "shmring:broadcast in the background"]
     if rank == 1:
         assert events[0].time_range.elapsed_us() > 100_000
-
-
-def test_a_call_in_the_background_has_an_event_until_it_is_over():
-    run_group(2, profiled_in_background)

@@ -519,9 +519,13 @@ def _be_rank(rank: int, task: bytes, outbox: socket.socket, dump: int) -> None:
         sys.stdin = io.StringIO()
         fn, args, env = pickle.loads(task)
         os.environ.update(env)
+        raised: list[BaseException] = []
+        threading.excepthook = lambda failed: raised.append(failed.exc_value)
         started = time.monotonic()
         try:
             kind, value, text = "result", fn(rank, *args), ""
+            if raised:  # in a thread of the rank
+                raise raised[0]
         except BaseException as error:
             kind, value = "error", error
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -1,8 +1,10 @@
 """Ranks with JAX: the communicator of the ranks is the default one of `shmring.jax`."""
 
+import functools
 import os
 
 from support.harness import run_ranks, start_ranks
+from support.on_ranks import on_ranks
 
 PATIENCE_S = 240.0  # they compile for a minute and more where processors are busy
 
@@ -15,6 +17,9 @@ def start_jax(n, fn, *args, x64=False, **options):
 def run_jax(n, fn, *args, x64=False, timeout=PATIENCE_S, **options):
     """Run ``fn(comm, *args)`` in ``n`` ranks; results by rank, or the first failure raised."""
     return run_ranks(n, _with_default, fn, args, x64, timeout=timeout, **options)
+
+
+on_jax = functools.partial(on_ranks, run=run_jax)  # a decorator
 
 
 def _with_default(comm, fn, args, x64):

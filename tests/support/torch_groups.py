@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from datetime import timedelta
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from support import harness
+from support.on_ranks import on_ranks
 
 TIMEOUT_S = 120
 
@@ -17,6 +19,9 @@ TIMEOUT_S = 120
 def run_group(n: int, fn, *args, **options) -> list:
     """Run ``fn(rank, *args)`` in ``n`` ranks of a default group; results by rank, or the first failure raised."""
     return start_group(n, fn, *args, **options).results(TIMEOUT_S)
+
+
+on_group = functools.partial(on_ranks, run=run_group)  # a decorator, with the rank as first argument
 
 
 def start_group(n: int, fn, *args, backend="shmring", timeout_s=60.0, env=None, labels=None):

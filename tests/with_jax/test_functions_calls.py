@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.jax_ranks import run_jax
+from support.jax_ranks import on_jax, run_jax
 
 jax = pytest.importorskip("jax")
 
@@ -37,7 +37,8 @@ CORE = tuple(dtype.name for dtype in DTYPES)
 MOVED = ("float8_e5m2", "float8_e4m3fn", "int4", "uint4")  # XLA packs the last two
 
 
-def every_dtype(comm):
+@on_jax(2, x64=True)
+def test_every_dtype_is_moved_and_those_of_the_core_are_combined(comm):
     here, p = comm.rank, comm.size
     others = [name for name in MOVED if hasattr(jnp, name)]
     for name in (*CORE, *others):
@@ -58,27 +59,21 @@ def every_dtype(comm):
         else:
             with pytest.raises(TypeError, match=f"{name} cannot be combined"):
                 sj.all_reduce(x)
-    return len(others)
+    assert len(others) == 4
 
 
-def test_every_dtype_is_moved_and_those_of_the_core_are_combined():
-    assert run_jax(2, every_dtype, x64=True) == [4, 4]
-
-
-def nothing_at_all(comm):
+@on_jax(2)
+def test_arrays_without_elements(comm):
     for f in (sj.all_reduce, sj.broadcast, sj.scan, lambda x: sj.permute(x, [(0, 1)])):
         equal(f(jnp.zeros((0, 3))), np.zeros((0, 3), np.float32))
     assert sj.all_gather(jnp.zeros((0,))).shape == (comm.size, 0)
 
 
-def test_arrays_without_elements():
-    run_jax(2, nothing_at_all)
-
-
 # ---- axes, trees, large arrays ---------------------------------------------------------------------------------------
 
 
-def every_axis(comm):
+@on_jax(2)
+def test_axes_are_those_of_lax(comm):
     p, here = comm.size, comm.rank
     parts = [np.arange(24, dtype=np.float32).reshape(2, 6, 2) * (rank + 1) + rank for rank in range(p)]
     x = parts[here]
@@ -92,14 +87,10 @@ def every_axis(comm):
         blocks = [np.split(part, p, split)[here] for part in parts]
         equal(sj.all_to_all(x, split, join, tiled=True), np.concatenate(blocks, join))
         equal(sj.all_to_all(x[:, :p], split, min(join, 2)), np.stack([part[:, here] for part in parts], join))
-    return True
 
 
-def test_axes_are_those_of_lax():
-    assert run_jax(2, every_axis) == [True] * 2
-
-
-def batches(comm):
+@on_jax(2)
+def test_vmap_is_the_call_of_each(comm):
     """Vmap of a call is the call of each element of the batch."""
     p, here = comm.size, comm.rank
     x = jnp.arange(5 * p * 3.0).reshape(5, p, 3) * (here + 1)
@@ -112,14 +103,11 @@ def batches(comm):
         equal(jax.vmap(call)(x), jnp.stack([call(y) for y in x]))
         nested = jax.vmap(jax.vmap(call))(x[:, None])
         equal(nested, jnp.stack([call(y) for y in x])[:, None])
-    return len(calls)
+    assert len(calls) == 13
 
 
-def test_vmap_is_the_call_of_each():
-    assert run_jax(2, batches) == [13] * 2
-
-
-def trees_and_large_arrays(comm):
+@on_jax(2)
+def test_trees_and_large_arrays(comm):
     tree = {"w": jnp.ones((3, 2)) * comm.rank, "b": [jnp.arange(4), 2]}
     total = sj.all_reduce(tree)
     equal(total["w"], np.full((3, 2), sum(range(comm.size)), np.float32))
@@ -133,14 +121,11 @@ def trees_and_large_arrays(comm):
         equal(jax.jit(sj.all_reduce)(big), wanted)
 
 
-def test_trees_and_large_arrays():
-    run_jax(2, trees_and_large_arrays)
-
-
 # ---- control flow ----------------------------------------------------------------------------------------------------
 
 
-def control_flow(comm):
+@on_jax(2)
+def test_loops_branches_checkpoints_and_linear_solves(comm):
     p = comm.size
     x = jnp.arange(4.0) + comm.rank
     total = np.asarray(sj.all_reduce(x))
@@ -168,17 +153,14 @@ def control_flow(comm):
         lambda v: sj.all_reduce(v) * 2, x, lambda mv, b: b / (2 * p), transpose_solve=lambda mv, b: b / (2 * p)
     )
     equal(solved, x / (2 * p))
-    return True
-
-
-def test_loops_branches_checkpoints_and_linear_solves():
-    assert run_jax(2, control_flow) == [True] * 2
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
-def independent_calls(comm, by_token):
+@pytest.mark.parametrize("by_token", [False, True])
+@on_jax(2)
+def test_independent_calls_are_in_order(comm, by_token):
     """64 calls without a dependence, each with another shape: in another order on one rank they would not match."""
     xs = [np.full(1 + i, i, np.float32) for i in range(64)]
 
@@ -197,15 +179,10 @@ def independent_calls(comm, by_token):
         results, _ = compiled(xs, sj.new_token())
         for x, y in zip(xs, results[::-1], strict=True):
             assert np.allclose(y, np.sin(x) * comm.size, atol=1e-5)
-    return True
 
 
-@pytest.mark.parametrize("by_token", [False, True])
-def test_independent_calls_are_in_order(by_token):
-    assert run_jax(2, independent_calls, by_token) == [True] * 2
-
-
-def with_tokens(comm):
+@on_jax(2)
+def test_calls_with_tokens(comm):
     p, here = comm.size, comm.rank
     other = (here - 1) % p, (here + 1) % p
 
@@ -234,17 +211,13 @@ def with_tokens(comm):
     assert not jax.make_jaxpr(f)(x, token).effects
     with pytest.raises(TypeError, match="must be of new_token"):
         sj.all_reduce(x, token=jnp.ones(3))
-    return True
-
-
-def test_calls_with_tokens():
-    assert run_jax(2, with_tokens) == [True] * 2
 
 
 # ---- communicators, exported graphs ----------------------------------------------------------------------------------
 
 
-def several_communicators(comm):
+@on_jax(4)
+def test_several_communicators_in_one_function(comm):
     rows = comm.split(comm.rank % 2)
     twin = comm.dup()
 
@@ -262,11 +235,6 @@ def several_communicators(comm):
     assert float(sj.all_reduce(x, comm="rows")) == part
     with pytest.raises(KeyError, match="no communicator is named 'columns'"):
         sj.all_reduce(x, comm="columns")
-    return True
-
-
-def test_several_communicators_in_one_function():
-    assert run_jax(4, several_communicators) == [True] * 4
 
 
 def exported(comm):

@@ -7,7 +7,7 @@ rank's, and returns the results of all ranks. `copy_to_all` marks where the shar
 """
 
 import pytest
-from support.jax_ranks import run_jax
+from support.jax_ranks import on_jax, run_jax
 
 jax = pytest.importorskip("jax")
 
@@ -102,20 +102,18 @@ def test_what_has_no_derivative_is_refused():
             assert word in text
 
 
-def ties(comm):
+@on_jax(3)
+def test_the_derivative_of_a_maximum_is_the_mean_of_those_that_have_it(comm):
     x = jnp.array([1.0, comm.rank])
     value, tangent = jax.jvp(lambda x: sj.all_reduce(x, "max"), (x,), (jnp.array([comm.rank, comm.rank + 1.0]),))
-    return value.tolist(), tangent.tolist()
-
-
-def test_the_derivative_of_a_maximum_is_the_mean_of_those_that_have_it():
-    assert run_jax(3, ties) == [([1.0, 2.0], [1.0, 3.0])] * 3
+    assert (value.tolist(), tangent.tolist()) == ([1.0, 2.0], [1.0, 3.0])
 
 
 # ---- one model on several ranks --------------------------------------------------------------------------------------
 
 
-def tensor_parallel(comm):
+@on_jax(2, x64=True)
+def test_tensor_parallel_layers_have_the_gradients_of_one_process(comm):
     """A layer with its columns and the next with its rows on the ranks: gradients are those of one process."""
     keys = jax.random.split(jax.random.PRNGKey(0), 4)
     w1, w2 = jax.random.normal(keys[0], (4, 6)), jax.random.normal(keys[1], (6, 4))
@@ -130,10 +128,5 @@ def tensor_parallel(comm):
 
     got = jax.jit(jax.grad(loss_of_ranks, (0, 1, 2)))(x, w1[:, mine], w2[mine])
     wanted = jax.grad(loss, (0, 1, 2))(x, w1, w2)
-    return [
-        bool(jnp.allclose(a, b)) for a, b in zip(got, (wanted[0], wanted[1][:, mine], wanted[2][mine]), strict=True)
-    ]
-
-
-def test_tensor_parallel_layers_have_the_gradients_of_one_process():
-    assert run_jax(2, tensor_parallel, x64=True) == [[True] * 3] * 2
+    for a, b in zip(got, (wanted[0], wanted[1][:, mine], wanted[2][mine]), strict=True):
+        assert jnp.allclose(a, b)

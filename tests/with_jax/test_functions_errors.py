@@ -10,7 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from support.harness import report
-from support.jax_ranks import PATIENCE_S, run_jax, start_jax
+from support.jax_ranks import PATIENCE_S, on_jax, run_jax, start_jax
 
 jax = pytest.importorskip("jax")
 
@@ -31,7 +31,8 @@ def text_of(call, *args, expected=JaxRuntimeError):
 # ---- before anything is sent -----------------------------------------------------------------------------------------
 
 
-def bad_arguments(comm):
+@on_jax(2)
+def test_bad_arguments_are_refused_and_nothing_is_sent(comm):
     x, p = jnp.ones(3), comm.size
     cases = [
         (ValueError, f"root={p}: must be a rank, from 0 to {p - 1}", lambda x: sj.broadcast(x, p)),
@@ -59,27 +60,22 @@ def bad_arguments(comm):
             with pytest.raises(error, match=text):
                 wrapped(x)
     assert float(sj.all_reduce(1.0)) == p
-    return len(cases)
+    assert len(cases) == 19
 
 
-def test_bad_arguments_are_refused_and_nothing_is_sent():
-    assert run_jax(2, bad_arguments) == [19] * 2
-
-
-def several_devices(comm):
+@on_jax(2)
+def test_computations_for_several_devices_are_refused(comm):
     jax.config.update("jax_num_cpu_devices", 2)
     mesh = Mesh(np.array(jax.devices()), "i")
     x = jax.device_put(jnp.ones(4), NamedSharding(mesh, PartitionSpec("i")))
     by_effect = text_of(jax.jit(sj.all_reduce), x, expected=ValueError)
     by_token = text_of(jax.jit(lambda x: sj.all_reduce(x, token=sj.new_token())), x, expected=ValueError)
-    return "not supported for more than 1 device" in by_effect, "a computation for 2 devices" in by_token
+    assert "not supported for more than 1 device" in by_effect
+    assert "a computation for 2 devices" in by_token
 
 
-def test_computations_for_several_devices_are_refused():
-    assert run_jax(2, several_devices) == [(True, True)] * 2
-
-
-def graphs_of_others(comm):
+@on_jax(2, x64=True)
+def test_nothing_in_a_graph_is_trusted(comm):
     """Calls of the target with operands that no function here writes."""
     sj.all_reduce(1.0)
     x = jax.ShapeDtypeStruct((4,), np.float32)
@@ -115,11 +111,6 @@ def graphs_of_others(comm):
     plain = jax.ffi.ffi_call("shmring", x)
     assert "description of the call is missing" in text_of(jax.jit(lambda x: plain(x)), np.ones(4, np.float32))
     assert float(sj.all_reduce(1.0)) == size
-    return True
-
-
-def test_nothing_in_a_graph_is_trusted():
-    assert run_jax(2, graphs_of_others, x64=True) == [True] * 2
 
 
 # ---- while calls are made --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 from support.harness import PATIENCE, report, run_processes, run_ranks, start_processes
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.bootstrap import connect
@@ -138,7 +139,8 @@ def test_a_rank_that_has_met_and_goes_no_further_is_named(number, error, names):
         assert getattr(errors[rank], names) in (1, (1,))
 
 
-def explain_around_the_lines(comm):
+@on_ranks(2, 3)
+def test_an_explanation_names_the_way_that_a_call_takes(comm):
     eager, one_shot = comm.stats()["eager_nbytes"], comm.stats()["one_shot_nbytes"]
     ways = ((eager, "eager"), (eager + 1, "one_shot"), (one_shot, "one_shot"), (one_shot + 1, "two_shot"))
     for nbytes, way in ways:
@@ -157,11 +159,6 @@ def explain_around_the_lines(comm):
     with pytest.raises(ValueError, match="root=9"):
         comm.explain("reduce", 8, root=9)
     comm.barrier()
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_an_explanation_names_the_way_that_a_call_takes(n):
-    run_ranks(n, explain_around_the_lines)
 
 
 def explain_alone(comm):

@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,13 +12,19 @@ import weakref
 
 import numpy as np
 import pytest
-from support.harness import PATIENCE, report, run_ranks, start_ranks
+from support.harness import report, run_ranks, start_ranks
+from support.interrupts import EnoughError, Interrupts
+from support.on_ranks import on_ranks
+from support.programs import run_program
+from support.threads import at_once
 
 from shmring import Work
+from shmring.collective.progress_thread import progress_of
 from shmring.errors import AbortedError, ClosedError, MismatchError, PeerLostError
 
 
-def work_keeps_its_arrays(comm):
+@on_ranks(1, 3)
+def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(comm):
     work = comm.all_reduce(np.full(200_000, comm.rank + 1.0), async_op=True)
     gc.collect()
     noise = [np.zeros(200_000) for _ in range(5)]
@@ -32,11 +37,6 @@ def work_keeps_its_arrays(comm):
     comm.barrier()
     while gone() is not None:  # until the progress thread has let go of it
         gc.collect()
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_work_keeps_its_arrays_while_it_lasts_and_no_longer(n):
-    run_ranks(n, work_keeps_its_arrays)
 
 
 def mix_sync_and_async(comm, seed):
@@ -66,7 +66,8 @@ def test_calls_made_at_once_come_after_the_work_submitted_before_them(n, seed):
     assert len(set(run_ranks(n, mix_sync_and_async, seed))) == 1
 
 
-def callbacks_that_make_calls(comm, seed):
+@on_ranks(1, 2, 3)
+def test_callbacks_make_calls_in_the_place_where_they_were_added(comm, seed):
     """Each call adds up a number for its place in the program; any other order is a mismatch or a wrong sum."""
     own = random.Random(seed + comm.rank)
     log = []
@@ -107,11 +108,6 @@ def callbacks_that_make_calls(comm, seed):
         assert log == [10, 21, 30, 40, 50]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_callbacks_make_calls_in_the_place_where_they_were_added(n, seed):
-    run_ranks(n, callbacks_that_make_calls, seed)
-
-
 def chain_callbacks(comm, length):
     done = threading.Event()
     left = [length]
@@ -133,7 +129,8 @@ def test_a_chain_of_callbacks_may_be_longer_than_the_stack_is_deep():
     assert run_ranks(2, chain_callbacks, 3 * sys.getrecursionlimit()) == [0, 0]
 
 
-def callbacks_in_detail(comm):
+@on_ranks(1, 2)
+def test_callbacks_run_at_once_or_in_the_thread_and_their_errors_are_reported(comm):
     main, seen, unraisable = threading.get_ident(), [], []
     sys.unraisablehook = unraisable.append
     work = comm.barrier(async_op=True)
@@ -152,8 +149,8 @@ def callbacks_in_detail(comm):
 
     work.add_done_callback(fail)
     held = threading.Event()
+    progress_of(comm.engine).append(held.wait)  # else the work could be done before its callbacks are added
     work = comm.barrier(async_op=True)
-    work.add_done_callback(lambda w: held.wait())
     work.add_done_callback(fail)
     work.add_done_callback(lambda w: seen.append((w is work, threading.get_ident() == main)))
     later = comm.barrier(async_op=True)
@@ -172,12 +169,8 @@ def callbacks_in_detail(comm):
     assert all(u.object is fail for u in unraisable)
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_callbacks_run_at_once_or_in_the_thread_and_their_errors_are_reported(n):
-    run_ranks(n, callbacks_in_detail)
-
-
-def await_works(comm):
+@on_ranks(1, 2, 3)
+def test_work_can_be_awaited(comm):
     async def one(i):
         return (await comm.all_reduce(np.full(10 ** (i % 6), i), async_op=True))[0]
 
@@ -198,11 +191,6 @@ def await_works(comm):
     sums, late = asyncio.run(main())
     assert sums == [i * comm.size for i in range(20)]
     assert late == [comm.size] * 4
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_work_can_be_awaited(n):
-    run_ranks(n, await_works)
 
 
 def give_up_awaiting(comm):
@@ -256,7 +244,8 @@ def test_ctrl_c_while_waiting_leaves_the_work_running():
     assert gang.results() == [[2, 2]] * 2
 
 
-def refuse_bad_arguments(comm):
+@on_ranks(2)
+def test_bad_arguments_raise_where_the_work_is_submitted(comm):
     x = np.ones(4, np.float32)
     for error, bad in (
         (ValueError, lambda: comm.all_reduce(x, op="median", async_op=True)),
@@ -268,14 +257,11 @@ def refuse_bad_arguments(comm):
         if comm.rank == 0:
             with pytest.raises(error):
                 bad()
-    return comm.all_reduce(x, async_op=True).wait().tolist()
+    assert comm.all_reduce(x, async_op=True).wait().tolist() == [2] * 4
 
 
-def test_bad_arguments_raise_where_the_work_is_submitted():
-    assert run_ranks(2, refuse_bad_arguments) == [[2] * 4] * 2
-
-
-def fail_in_the_background(comm):
+@on_ranks(2)
+def test_errors_reach_waits_and_callbacks(comm):
     x = np.ones(5 if comm.rank else 4)
     seen = []
     work = comm.all_reduce(x, async_op=True)
@@ -288,11 +274,7 @@ def fail_in_the_background(comm):
         comm.barrier(async_op=True)
     with pytest.raises(MismatchError):
         comm.barrier()
-    return seen
-
-
-def test_errors_reach_waits_and_callbacks():
-    assert run_ranks(2, fail_in_the_background) == [[MismatchError]] * 2
+    assert seen == [MismatchError]
 
 
 def wait_for_the_dead(comm):
@@ -316,7 +298,8 @@ def test_all_pending_work_fails_when_a_rank_is_killed(n):
         assert outcome.ok, outcome
 
 
-def abort_what_is_pending(comm):
+@on_ranks(2)
+def test_abort_fails_all_pending_work(comm):
     if comm.rank == 1:
         for call in (lambda: comm.recv(np.empty(1), 0), comm.barrier):      # nothing is sent
             with pytest.raises(AbortedError, match="rank 0 aborted: enough"):
@@ -330,11 +313,8 @@ def abort_what_is_pending(comm):
             work.wait()
 
 
-def test_abort_fails_all_pending_work():
-    run_ranks(2, abort_what_is_pending)
-
-
-def close_with_pending_work(comm):
+@on_ranks(2)
+def test_close_waits_for_pending_work(comm):
     if comm.rank == 1:
         time.sleep(0.2)
         assert comm.all_reduce(np.ones(3)).tolist() == [2] * 3
@@ -347,11 +327,8 @@ def close_with_pending_work(comm):
     comm.close()
 
 
-def test_close_waits_for_pending_work():
-    run_ranks(2, close_with_pending_work)
-
-
-def close_in_vain(comm):
+@on_ranks(2, init={"timeout": 0.2})
+def test_close_aborts_what_is_still_pending_after_the_timeout(comm):
     if comm.rank == 1:
         report("ready")
         with pytest.raises(AbortedError, match="pending work"):
@@ -364,10 +341,6 @@ def close_in_vain(comm):
     comm.close()
     with pytest.raises(AbortedError, match=r"closed after waiting 0\.2 s for pending work"):
         work.wait()
-
-
-def test_close_aborts_what_is_still_pending_after_the_timeout():
-    run_ranks(2, close_in_vain, init={"timeout": 0.2})
 
 
 def close_in_a_callback(comm):
@@ -386,7 +359,8 @@ def test_a_callback_may_close_and_what_comes_after_it_fails(n):
     assert run_ranks(n, close_in_a_callback) == [True] * n
 
 
-def threads_of_communicators(comm):
+@on_ranks(2)
+def test_there_is_one_thread_from_the_first_work_until_close(comm):
     before = threading.active_count()
     comm.barrier()
     assert threading.active_count() == before       # none without asynchronous work
@@ -397,11 +371,7 @@ def threads_of_communicators(comm):
     assert thread.daemon
     comm.close()
     thread.join(30)
-    return thread.is_alive()
-
-
-def test_there_is_one_thread_from_the_first_work_until_close():
-    assert run_ranks(2, threads_of_communicators) == [False] * 2
+    assert not thread.is_alive()
 
 
 def drop_a_communicator(rank, session):
@@ -421,7 +391,8 @@ def test_the_thread_ends_with_a_communicator_that_is_dropped(run_processes):
     assert run_processes(1, drop_a_communicator, f"drop{os.getpid()}") == [True]
 
 
-def fork_with_pending_work(comm):
+@on_ranks(2)
+def test_a_forked_child_can_neither_wait_for_its_parents_work_nor_harm_it(comm):
     work = comm.all_reduce(np.ones(2), async_op=True) if comm.rank == 0 else None
     pid = os.fork()
     if pid == 0:
@@ -441,11 +412,7 @@ def fork_with_pending_work(comm):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (4 if comm.rank == 0 else 2)
     if comm.rank == 1:
         work = comm.all_reduce(np.ones(2), async_op=True)
-    return work.wait().tolist()
-
-
-def test_a_forked_child_can_neither_wait_for_its_parents_work_nor_harm_it():
-    assert run_ranks(2, fork_with_pending_work) == [[2, 2]] * 2
+    assert work.wait().tolist() == [2, 2]
 
 
 EXIT = """
@@ -473,11 +440,7 @@ else:
 def test_a_program_that_ends_with_work_in_flight_ends_and_aborts_the_others(tmp_path, other):
     script = tmp_path / "leave.py"
     script.write_text(EXIT)
-    done = subprocess.run(
-        [sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other],
-        capture_output=True, text=True, timeout=60 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(sys.executable, "-m", "shmring", "run", "-n", "2", str(script), other)
     assert "left with 3" in done.stdout
     assert "rank 0 aborted: exited while asynchronous work was pending" in done.stdout
     assert "Traceback" not in done.stderr
@@ -517,60 +480,30 @@ def test_no_thread_is_left_for_the_interpreter_to_end(tmp_path, long_run):
     # It would end one with a lock in its hands, and then ask for that lock.
     script = tmp_path / "leave.py"
     script.write_text(LEAVE_IN_EVERY_WAY)
-    command = [sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(sys.executable, str(script), f"leave{os.getpid()}-", "40" if long_run else "8")
     assert set(done.stdout.splitlines()) == {"left: []"}
     assert done.stderr == ""
 
 
-def submit_from_threads(comm):
-    works = []
-
+@on_ranks(2)
+def test_threads_may_submit_at_the_same_time(comm):
     def submit():
-        for _ in range(100):
-            works.append(comm.all_reduce(np.ones(3), async_op=True))
+        return [comm.all_reduce(np.ones(3), async_op=True) for _ in range(100)]
 
-    threads = [threading.Thread(target=submit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(int(work.wait()[0]) for work in works)
+    assert sum(int(work.wait()[0]) for works in at_once(*[submit] * 4) for work in works) == 800
 
 
-def test_threads_may_submit_at_the_same_time():
-    assert run_ranks(2, submit_from_threads) == [800] * 2
-
-
-class EnoughError(Exception):
-    pass
-
-
-def wait_again_and_again_though_interrupted(comm, seed):
-    def ring(*_):
-        raise EnoughError
-
-    moment = random.Random(seed)
-    signal.signal(signal.SIGALRM, ring)
-    ends = 0
+@on_ranks(1)
+def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(comm, seed):
+    interrupts = Interrupts(seed, 1e-6, 150e-6)
     for _ in range(4000):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 150e-6))
-            comm.barrier(async_op=True).wait()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except EnoughError:
-            ends += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.during(lambda: comm.barrier(async_op=True).wait())
     comm.barrier(async_op=True).wait()
-    return ends > 0
+    assert interrupts.count > 0
 
 
-def test_a_signal_handler_that_raises_anywhere_in_submit_or_wait_leaves_no_lock_held(seed):
-    assert run_ranks(1, wait_again_and_again_though_interrupted, seed) == [True]
-
-
-def submit_though_the_thread_is_not_noted(comm):
+@on_ranks(1)
+def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started(comm):
     """A signal handler raises inside of `Thread.start`, when the thread runs already; as it does by chance above."""
     start, started = threading.Thread.start, []
 
@@ -588,11 +521,7 @@ def submit_though_the_thread_is_not_noted(comm):
     while sum(thread.is_alive() for thread in started) > 1:  # one that is not wanted ends at once
         time.sleep(0.001)
     comm.barrier(async_op=True).wait()
-    return sum(thread.is_alive() for thread in started)
-
-
-def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started():
-    assert run_ranks(1, submit_though_the_thread_is_not_noted) == [1]
+    assert sum(thread.is_alive() for thread in started) == 1
 
 
 def hasten(comm):

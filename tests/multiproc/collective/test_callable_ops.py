@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 
 from shmring.errors import MismatchError
 
@@ -23,7 +24,8 @@ def almost_affine(a, b):
 almost_affine.__qualname__ = "affine"
 
 
-def compare_ufuncs(comm):
+@on_ranks(2, 3)
+def test_a_ufunc_gives_its_own_bits_on_every_dtype(comm):
     """A ufunc gives the bits of the ufunc, by a kernel or not."""
     for f in (np.add, np.multiply, np.minimum, np.maximum, np.bitwise_xor, np.logical_or, np.true_divide):
         for dtype in ("f8", "f4", "f2", ml_dtypes.bfloat16, "i4", "u1", "?", "c8", "c16"):
@@ -42,11 +44,6 @@ def compare_ufuncs(comm):
             nan = expected != expected
             assert (result[nan] != result[nan]).all()
             assert same_bits(result[~nan], expected[~nan]), (f, dtype)
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_ufunc_gives_its_own_bits_on_every_dtype(n):
-    run_ranks(n, compare_ufuncs)
 
 
 def shapes_and_layouts(comm):
@@ -111,7 +108,8 @@ def test_an_exception_in_a_callable_is_of_its_own_rank_and_all_remain_in_step(co
     assert results[2] == [3, 3, None, 3, 3]
 
 
-def return_something_else(comm):
+@on_ranks(2)
+def test_results_unlike_the_operands_and_other_ufuncs_are_refused(comm):
     x = np.ones(4, np.float32)
     for f in (
         lambda a, b: (a + b).astype(np.float64),
@@ -134,14 +132,13 @@ def return_something_else(comm):
         if comm.rank == 0:      # before anything is sent
             with pytest.raises(error):
                 comm.reduce(x, root=1, op=bad)
-    return comm.all_reduce(x).tolist()
+    assert comm.all_reduce(x).tolist() == [2] * 4
 
 
-def test_results_unlike_the_operands_and_other_ufuncs_are_refused():
-    assert run_ranks(2, return_something_else) == [[2] * 4] * 2
-
-
-def disagree(comm, way, count):
+@pytest.mark.parametrize("count", [4, 10_000])
+@pytest.mark.parametrize("way", ["op", "movement", "count", "function", "constant", "ufunc"])
+@on_ranks(2)
+def test_ranks_that_pass_different_functions_or_none_get_an_error(comm, way, count):
     x = np.ones(count)
     with pytest.raises(MismatchError, match="all_reduce"):
         if comm.rank == 0:
@@ -158,10 +155,3 @@ def disagree(comm, way, count):
             comm.all_reduce(x, op=np.hypot)
         else:
             comm.all_reduce(x[1:].copy(), op=affine)
-    return True
-
-
-@pytest.mark.parametrize("count", [4, 10_000])
-@pytest.mark.parametrize("way", ["op", "movement", "count", "function", "constant", "ufunc"])
-def test_ranks_that_pass_different_functions_or_none_get_an_error(way, count):
-    assert run_ranks(2, disagree, way, count) == [True] * 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.harness import run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.on_ranks import on_ranks
 
 from shmring.dtypes import is_defined
 from shmring.errors import MismatchError
@@ -18,7 +19,8 @@ def copies(arrays):
     return [x.copy() for x in arrays]
 
 
-def compare_with_separate_calls(comm, seed):
+@on_ranks(1, 2, 3, 4)
+def test_many_arrays_get_the_bits_of_separate_calls(comm, seed):
     rng = random.Random(seed)
     for trial in range(8):
         op = ("sum", "max", "prod")[trial % 3]
@@ -43,23 +45,14 @@ def compare_with_separate_calls(comm, seed):
             assert all(map(same_bits, together, xs))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_many_arrays_get_the_bits_of_separate_calls(n, seed):
-    run_ranks(n, compare_with_separate_calls, seed)
-
-
-def more_than_a_bundle(comm):
+@on_ranks(2, 3)
+def test_small_arrays_fill_as_many_bundles_as_they_need(comm):
     xs = [np.full(1000, i + comm.rank, np.int32) for i in range(700)]       # 2.8 MB: three bundles
     comm.all_reduce_many(xs, op="max")
     assert all((x == i + comm.size - 1).all() for i, x in enumerate(xs))
     ys = [np.full(1000, i if comm.rank == 0 else -1, np.int16) for i in range(1200)]
     comm.broadcast_many(ys)
     assert all((y == i).all() for i, y in enumerate(ys))
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_small_arrays_fill_as_many_bundles_as_they_need(n):
-    run_ranks(n, more_than_a_bundle)
 
 
 def rounds_of(comm):
@@ -81,7 +74,8 @@ def test_a_hundred_small_arrays_make_one_round():
         assert mixed.count("all_reduce, ") == 1
 
 
-def any_layout_and_kind(comm):
+@on_ranks(1, 2)
+def test_arrays_of_any_layout_may_be_in_the_list(comm):
     xs = [np.ones((6, 4), np.float32).T, np.ones(9)[::3], np.array(1.5), bytearray(b"\1\2"), np.ones(3, ">f8")]
     comm.all_reduce_many(xs, op="max")
     comm.all_reduce_many(xs[:3])
@@ -93,12 +87,8 @@ def any_layout_and_kind(comm):
     assert comm.broadcast_many(()) == []
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_arrays_of_any_layout_may_be_in_the_list(n):
-    run_ranks(n, any_layout_and_kind)
-
-
-def bad_lists(comm):
+@on_ranks(1, 2)
+def test_bad_lists_raise_before_anything_is_sent(comm):
     x = np.ones(10)
     cases = [
         (TypeError, lambda: comm.all_reduce_many(x)),
@@ -116,12 +106,7 @@ def bad_lists(comm):
             with pytest.raises(error):
                 call()
     comm.all_reduce_many([x[:5], x[5:]])
-    return x.tolist()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_bad_lists_raise_before_anything_is_sent(n):
-    assert run_ranks(n, bad_lists) == [[n] * 10] * n
+    assert x.tolist() == [comm.size] * 10
 
 
 def disagree(comm, mine, theirs, name):
@@ -154,11 +139,7 @@ def test_ranks_whose_lists_differ_get_an_error(mine, theirs, name):
         assert "layout" in text
 
 
-def a_list_is_not_an_array(comm):
+@on_ranks(2)
+def test_a_list_of_arrays_does_not_pass_for_one_array(comm):
     with pytest.raises(MismatchError, match=r"all_reduce_many.*all_reduce\(|all_reduce\(.*all_reduce_many"):
         comm.all_reduce(np.ones(8)) if comm.rank else comm.all_reduce_many([np.ones(8)])
-    return True
-
-
-def test_a_list_of_arrays_does_not_pass_for_one_array():
-    assert run_ranks(2, a_list_is_not_an_array) == [True] * 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 
 import shmring
@@ -15,7 +16,8 @@ from shmring.kernel.reduce import WAYS
 from shmring.nodes.communicator import NodesCommunicator
 
 
-def undefined_operations(comm):
+@on_ranks(2)
+def test_operations_that_a_dtype_has_not_are_refused_by_name(comm):
     for name, dtype in NUMPY_DTYPES.items():
         for op in OPS:
             if not is_defined(op, name):
@@ -24,11 +26,8 @@ def undefined_operations(comm):
     comm.barrier()
 
 
-def test_operations_that_a_dtype_has_not_are_refused_by_name():
-    run_ranks(2, undefined_operations)
-
-
-def what_no_case_has(comm):
+@on_ranks(1, 2, 3)
+def test_scalars_bytes_and_numbers_in_the_other_byte_order_are_reduced_in_place(comm):
     swapped = np.full((6, 4), comm.rank + 1, ">f4")
     comm.all_reduce(swapped)
     assert (swapped == sum(range(comm.size + 1))).all()
@@ -41,12 +40,8 @@ def what_no_case_has(comm):
     assert raw == b"\x01\x02"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_scalars_bytes_and_numbers_in_the_other_byte_order_are_reduced_in_place(n):
-    run_ranks(n, what_no_case_has)
-
-
-def bad_arguments(comm):
+@on_ranks(1, 3)
+def test_bad_arguments_raise_before_anything_is_sent(comm):
     x = np.ones(8, np.float32)
     cases = [
         (TypeError, lambda: comm.all_reduce([1, 2])),
@@ -102,15 +97,12 @@ def bad_arguments(comm):
             with pytest.raises(error):
                 call()
     comm.all_reduce(x)
-    return x.tolist()
+    assert x.tolist() == [comm.size] * 8
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_bad_arguments_raise_before_anything_is_sent(n):
-    assert run_ranks(n, bad_arguments) == [[n] * 8] * n
-
-
-def many_small(comm, times):
+@on_ranks(*RANKS)
+def test_slots_are_reused_for_ever(comm):
+    times = 300
     x = np.zeros(3, np.int64)
     for i in range(times):
         x[:] = i, comm.rank, 1
@@ -122,12 +114,8 @@ def many_small(comm, times):
             assert y.tolist() == [i, i]
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_slots_are_reused_for_ever(n):
-    run_ranks(n, many_small, 300)
-
-
-def one_sided(comm):
+@on_ranks(2, 3, 4)
+def test_a_root_that_runs_ahead_overwrites_nothing(comm):
     # The root runs ahead of the others until the ring is full; no rank may overwrite what was not read.
     for root in range(comm.size):
         for i in range(50):
@@ -135,11 +123,6 @@ def one_sided(comm):
                 x = np.full(count, root * 100 + i if comm.rank == root else -1)
                 comm.broadcast(x, root=root)
                 assert (x == root * 100 + i).all()
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_root_that_runs_ahead_overwrites_nothing(n):
-    run_ranks(n, one_sided)
 
 
 def look_at_stats(comm, stores, kind):
@@ -212,14 +195,11 @@ def test_root_and_op_may_be_positional_in_every_call(cls):
     assert {"reduce", "broadcast", "gather", "scatter", "all_reduce", "scan", "broadcast_object"} <= found
 
 
-def use_positions(comm):
+@on_ranks(2)
+def test_root_and_op_by_position(comm):
     x = np.arange(4.0) + comm.rank
     got = comm.reduce(x, np.empty(4), 1, "max")
     assert got is None if comm.rank != 1 else got.tolist() == [1, 2, 3, 4]
     assert comm.all_reduce(x.copy(), None, "min").tolist() == [0, 1, 2, 3]
     assert comm.broadcast(x, 1).tolist() == [1, 2, 3, 4]
     assert comm.broadcast_object(comm.rank, 1) == 1
-
-
-def test_root_and_op_by_position():
-    run_ranks(2, use_positions)

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from support.harness import run_ranks
 from support.inputs import same_bits
+from support.on_ranks import on_ranks
 
 from shmring.errors import MismatchError
 
 
-def one_eager_exchange(comm):
+@on_ranks(2, 3, 7)
+def test_small_blocks_go_round_the_ring_for_ever(comm):
     counts = list(range(comm.size))
     assert 8 * sum(counts) <= comm.stats()["eager_nbytes"]
     for _ in range(100):
@@ -18,12 +20,8 @@ def one_eager_exchange(comm):
         assert got.tolist() == [r for r in range(comm.size) for _ in range(r)]
 
 
-@pytest.mark.parametrize("n", [2, 3, 7])
-def test_small_blocks_go_round_the_ring_for_ever(n):
-    run_ranks(n, one_eager_exchange)
-
-
-def nothing_at_the_end(comm):
+@on_ranks(2, 3)
+def test_an_empty_share_at_the_end_of_an_eager_message_waits_for_no_line(comm):
     # The eager message of rank 0 fills whole lines; the last rank receives none of them: its share begins at the end.
     for nbytes in (48, 104, 160, 440):
         counts = [nbytes, *[0] * (comm.size - 1)]
@@ -34,11 +32,6 @@ def nothing_at_the_end(comm):
         assert comm.reduce_scatter(x, counts=counts).tolist() == [comm.size] * counts[comm.rank]
         out = np.zeros(counts[comm.rank], np.uint8)
         assert comm.scatter(x, out, counts=counts).tolist() == [1] * counts[comm.rank]
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_an_empty_share_at_the_end_of_an_eager_message_waits_for_no_line(n):
-    run_ranks(n, nothing_at_the_end)
 
 
 def disagree(comm, way):
@@ -100,7 +93,8 @@ def test_ranks_with_different_counts_all_get_an_error(n, way, size):
         assert all(f"rank {n - 1} has room for" in text for text in texts)
 
 
-def bad_arguments(comm):
+@on_ranks(1, 2, 3)
+def test_bad_counts_raise_before_anything_is_sent(comm):
     size, rank = comm.size, comm.rank
     x = np.ones((2, 3))
     twos = [2] * size
@@ -138,21 +132,12 @@ def bad_arguments(comm):
     assert same_bits(comm.all_gather(x, counts=twos), np.ones((2 * size, 3)))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_bad_counts_raise_before_anything_is_sent(n):
-    run_ranks(n, bad_arguments)
-
-
-def too_many(comm):
+@on_ranks(1, 2)
+def test_more_elements_than_a_signature_can_hold_are_refused(comm):
     map_noreserve = 0x4000  # addresses alone, no memory
     room = mmap.mmap(-1, 1 << 36, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_noreserve)
     x = np.frombuffer(room, np.uint8)
     for call in (lambda: comm.all_reduce(x), lambda: comm.broadcast(x), lambda: comm.scan(x)):
         with pytest.raises(ValueError, match="68719476736 elements in one call: at most 68719476735"):
             call()
-    return comm.all_reduce(np.ones(3)).tolist()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_more_elements_than_a_signature_can_hold_are_refused(n):
-    assert run_ranks(n, too_many) == [[n] * 3] * n
+    assert comm.all_reduce(np.ones(3)).tolist() == [comm.size] * 3

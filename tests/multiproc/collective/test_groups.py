@@ -3,13 +3,15 @@
 import gc
 import os
 import pickle
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from support.emulation import EMULATED, SANITIZED
 from support.harness import RANKS, report, run_ranks, start_ranks
+from support.on_ranks import on_ranks
+from support.threads import at_once
 
 from shmring.collective import groups
 from shmring.errors import (
@@ -41,7 +43,8 @@ def named(group, origin):
 # -- members ----------------------------------------------------------------------------------------------------------
 
 
-def split_by_parity(comm):
+@on_ranks(*RANKS)
+def test_split_by_parity(comm):
     group = named(comm.split(comm.rank % 2), comm.rank)
     members = list(range(comm.rank % 2, comm.size, 2))
     assert group.parent_ranks == tuple(members)
@@ -55,12 +58,8 @@ def split_by_parity(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", RANKS)
-def test_split_by_parity(n):
-    run_ranks(n, split_by_parity)
-
-
-def split_by_key(comm):
+@on_ranks(*GROUPS)
+def test_split_orders_by_key_then_rank_and_leaves_out_ranks_without_a_colour(comm):
     assert comm.split(0, -comm.rank).parent_ranks == tuple(reversed(range(comm.size)))
     assert comm.split(7, comm.rank // 2 * -1).rank >= 0
     assert comm.split(-(2**63), 5).parent_ranks == tuple(range(comm.size))      # equal keys: old order
@@ -79,12 +78,8 @@ def split_by_key(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_split_orders_by_key_then_rank_and_leaves_out_ranks_without_a_colour(n):
-    run_ranks(n, split_by_key)
-
-
-def list_subgroups(comm):
+@on_ranks(*GROUPS)
+def test_subgroup_numbers_ranks_as_listed_and_refuses_bad_lists(comm):
     if comm.rank < 2:
         order = [1, 0]
         group = named(comm.subgroup(iter(order)), comm.rank)
@@ -102,60 +97,33 @@ def list_subgroups(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_subgroup_numbers_ranks_as_listed_and_refuses_bad_lists(n):
-    run_ranks(n, list_subgroups)
-
-
-def make_in_different_orders(comm):
+@on_ranks(3, 4)
+def test_groups_made_at_once_in_different_orders_do_not_meet_each_other(comm):
     # Every pair, in an order of each rank's own, several at a time: no rank can wait for another's turn.
     pairs = [(a, b) for a in range(comm.size) for b in range(a) if comm.rank in (a, b)]
-    made, errors = {}, []
+    made = {}
 
     def make(pair):
-        try:
-            made[pair] = named(comm.subgroup(pair, **SMALL), comm.rank)
-        except BaseException as error:
-            errors.append(error)
+        made[pair] = named(comm.subgroup(pair, **SMALL), comm.rank)
 
-    threads = [threading.Thread(target=make, args=(pair,)) for pair in (pairs if comm.rank % 2 else pairs[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    at_once(*[partial(make, pair) for pair in (pairs if comm.rank % 2 else pairs[::-1])])
     for pair in sorted(made):
         assert total(made[pair]) == sum(pair)
-    return True
 
 
-@pytest.mark.parametrize("n", [3, 4])
-def test_groups_made_at_once_in_different_orders_do_not_meet_each_other(n):
-    assert all(run_ranks(n, make_in_different_orders))
-
-
-def dup_of_twins(comm):
+@on_ranks(3)
+def test_groups_of_twins_do_not_meet_each_other(comm):
     # Two communicators of the same ranks and the same name; their groups are made in opposite orders.
     first, second = comm.dup(**SMALL), comm.dup(**SMALL)
     assert first.name == second.name
-    made = {}
 
-    def make(what, parent, value):
-        made[what] = named(parent.dup(), value)
+    def make(parent, value, after_s):
+        time.sleep(after_s)
+        return named(parent.dup(), value)
 
-    threads = [threading.Thread(target=make, args=("first", first, 1)),
-               threading.Thread(target=make, args=("second", second, 10))]
-    for thread in threads if comm.rank % 2 else threads[::-1]:
-        thread.start()
-        time.sleep(0.01)
-    for thread in threads:
-        thread.join()
-    assert total(made["first"]) == comm.size
-    assert total(made["second"]) == 10 * comm.size
-
-
-def test_groups_of_twins_do_not_meet_each_other():
-    run_ranks(3, dup_of_twins)
+    later, sooner = (0.01, 0) if comm.rank % 2 else (0, 0.01)
+    made = at_once(partial(make, first, 1, sooner), partial(make, second, 10, later))
+    assert [total(group) for group in made] == [comm.size, 10 * comm.size]
 
 
 def nest(comm):
@@ -181,59 +149,37 @@ def test_splits_nest(n, depths):
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def use_overlapping(comm):
+@on_ranks(3, 4)
+def test_overlapping_subgroups_work_from_two_threads_at_once(comm):
     # Rank 0 is in both groups and uses them from two threads at once.
     groups = [named(comm.subgroup(ranks), comm.rank) for ranks in ([0, 1], [0, 2]) if comm.rank in ranks]
-    errors = []
 
     def work(group, count):
-        try:
-            for _ in range(100):
-                assert total(group, count) == sum(group.parent_ranks)
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(100):
+            assert total(group, count) == sum(group.parent_ranks)
 
-    threads = [threading.Thread(target=work, args=(group, 10 ** (1 + group.parent_ranks[1] * 2))) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    if groups:
+        at_once(*[partial(work, group, 10 ** (1 + group.parent_ranks[1] * 2)) for group in groups])
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", [3, 4])
-def test_overlapping_subgroups_work_from_two_threads_at_once(n):
-    run_ranks(n, use_overlapping)
-
-
-def one_for_each_thread(comm):
+@on_ranks(*GROUPS)
+def test_a_communicator_for_each_thread(comm):
     groups = [named(comm.dup(**SMALL), comm.rank + 10 * k) for k in range(4)]
-    sums = [0] * 4
 
     def work(k):
         for _ in range(50):
             groups[k].barrier()
-            sums[k] += total(groups[k], 1 + 4000 * k)
+            assert total(groups[k], 1 + 4000 * k) == sum(range(comm.size)) + 10 * k * comm.size
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads if comm.rank % 2 else threads[::-1]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sums
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_a_communicator_for_each_thread(n):
-    expected = [50 * (sum(range(n)) + 10 * k * n) for k in range(4)]
-    assert run_ranks(n, one_for_each_thread) == [expected] * n
+    at_once(*[partial(work, k) for k in (range(4) if comm.rank % 2 else reversed(range(4)))])
 
 
 # -- what does not come about -----------------------------------------------------------------------------------------
 
 
-def wait_for_a_rank_that_never_calls(comm):
+@on_ranks(*GROUPS)
+def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(comm):
     last = comm.size - 1
     if comm.rank == last:
         comm.barrier()
@@ -249,12 +195,8 @@ def wait_for_a_rank_that_never_calls(comm):
     assert not comm.is_broken
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_a_rank_that_never_calls_is_named_and_the_parent_works_on(n):
-    run_ranks(n, wait_for_a_rank_that_never_calls)
-
-
-def try_again(comm):
+@on_ranks(2)
+def test_a_group_that_was_not_made_can_be_tried_again(comm):
     if comm.rank == 0:
         with pytest.raises(RendezvousTimeoutError):
             comm.dup(rendezvous_timeout=0.1)
@@ -262,22 +204,16 @@ def try_again(comm):
     assert total(named(comm.dup(), 1)) == comm.size
 
 
-def test_a_group_that_was_not_made_can_be_tried_again():
-    run_ranks(2, try_again)
-
-
-def disagree_about_settings(comm):
+@on_ranks(2)
+def test_different_settings_are_an_error_on_all_and_the_parent_works_on(comm):
     with pytest.raises(RendezvousError, match="disagree"):
         comm.dup(slot_nbytes=4096 * (1 + comm.rank))
     comm.barrier()      # else the quick one's second attempt could meet the slow one's first
     assert total(named(comm.dup(), 1)) == comm.size
 
 
-def test_different_settings_are_an_error_on_all_and_the_parent_works_on():
-    run_ranks(2, disagree_about_settings)
-
-
-def make_too_large(comm):
+@on_ranks(2)
+def test_no_room_for_a_group_leaves_the_parent_as_it_was(comm):
     if comm.rank == 0:
         with pytest.raises(OutOfSharedMemoryError):
             comm.dup(slot_nbytes=1 << 42)
@@ -286,10 +222,6 @@ def make_too_large(comm):
             comm.dup(slot_nbytes=1 << 42)
     comm.barrier()
     assert total(named(comm.dup(), 1)) == comm.size
-
-
-def test_no_room_for_a_group_leaves_the_parent_as_it_was():
-    run_ranks(2, make_too_large)
 
 
 def wait_for_the_dead(comm):
@@ -315,7 +247,8 @@ def test_a_rank_that_dies_before_it_comes_is_noticed_by_all_waiting_ranks(n, whe
         assert outcome.ok, outcome
 
 
-def wait_for_a_rank_that_has_closed(comm):
+@on_ranks(*GROUPS)
+def test_a_rank_that_has_closed_the_parent_is_not_waited_for(comm):
     if comm.rank == 1:
         comm.close()
         with pytest.raises(ClosedError):
@@ -329,25 +262,16 @@ def wait_for_a_rank_that_has_closed(comm):
     comm.subgroup([r for r in range(comm.size) if r != 1]).barrier()
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_a_rank_that_has_closed_the_parent_is_not_waited_for(n):
-    run_ranks(n, wait_for_a_rank_that_has_closed)
-
-
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def close_parent_first(comm):
+@on_ranks(*GROUPS)
+def test_closing_a_parent_does_not_close_its_groups(comm):
     group = named(comm.split(0), comm.rank)
     comm.close()
     assert total(group, 100_000) == sum(range(group.size))
     again = named(group.dup(), comm.rank)
     assert total(again) == sum(range(group.size))
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_closing_a_parent_does_not_close_its_groups(n):
-    run_ranks(n, close_parent_first)
 
 
 def use(comm):
@@ -398,7 +322,8 @@ def test_hundreds_of_groups_leave_nothing_behind(n, closing, long_run):
     run_ranks(n, make_many, 100 if long_run else 30, closing)
 
 
-def drop_last_reference(comm):
+@on_ranks(*GROUPS)
+def test_dropping_the_last_reference_marks_it_as_left_and_unmaps(comm):
     group = comm.dup()
     group.barrier()
     mapped = use(comm)[0]["mappings"]
@@ -416,12 +341,8 @@ def drop_last_reference(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_dropping_the_last_reference_marks_it_as_left_and_unmaps(n):
-    run_ranks(n, drop_last_reference)
-
-
-def drop_in_a_cycle(comm):
+@on_ranks(2)
+def test_a_group_dropped_in_a_reference_cycle_is_unmapped_by_the_collector(comm):
     group = comm.dup()
     group.barrier()
     mapped = use(comm)[0]["mappings"]
@@ -429,10 +350,6 @@ def drop_in_a_cycle(comm):
     del group
     assert use(comm)[0]["mappings"] == mapped - comm.size
     comm.barrier()
-
-
-def test_a_group_dropped_in_a_reference_cycle_is_unmapped_by_the_collector():
-    run_ranks(2, drop_in_a_cycle)
 
 
 def wait_for_a_group_while_its_parent_breaks(comm):

@@ -5,13 +5,15 @@ import copy
 import importlib
 import pickle
 import secrets
-import signal
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_ranks, start_processes
+from support.harness import start_processes
+from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
+from support.threads import at_once
 
 import shmring
 from shmring import Communicator
@@ -71,7 +73,12 @@ class Forgetful(Communicator):
         pass  # without super().__init__()
 
 
-def use_after_close(comm):
+def ones():
+    return np.ones(4)
+
+
+@on_ranks(1)
+def test_what_is_used_after_close_raises(comm):
     forgetful = Forgetful(comm.engine)
     x = comm.empty(5)
     plan, request, work = comm.plan("all_reduce", ones()), comm.irecv(ones(), 0, 3), comm.barrier(async_op=True)
@@ -92,50 +99,28 @@ def use_after_close(comm):
     x[:] = 1
 
 
-def ones():
-    return np.ones(4)
-
-
-def test_what_is_used_after_close_raises():
-    run_ranks(1, use_after_close)
-
-
-class Stop(BaseException):
-    pass
-
-
-def stop(*_):
-    raise Stop
-
-
 def interrupt_object_calls(rank, seed):
-    random = np.random.default_rng(seed)
-    signal.signal(signal.SIGALRM, stop)
-    comm, interrupts, until = None, 0, time.monotonic() + 1
-    while time.monotonic() < until or not interrupts:
+    interrupts = Interrupts(seed, 1e-6, 300e-6)
+    comm, until = None, time.monotonic() + 1
+    while time.monotonic() < until or not interrupts.count:
         comm = comm or shmring.init(rank=0, size=1, session=secrets.token_hex(8))
-        try:
-            signal.setitimer(signal.ITIMER_REAL, random.integers(1, 300) * 1e-6)
-            for _ in range(50):
-                comm.all_gather_object("text")
-                comm.broadcast_object("text")
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except Stop:
-            interrupts += 1
-        finished = []
-        thread = threading.Thread(target=call_from_thread, args=(comm, finished))
-        thread.start()
-        thread.join()      # for ever if the turn was left taken
-        if finished == ["broken"]:
+        interrupts.during(call_again_and_again, comm)
+        if at_once(partial(call_once, comm)) == ["broken"]:  # it waits for ever if the turn was left taken
             comm.close()
             comm = None
 
 
-def call_from_thread(comm, finished):
+def call_again_and_again(comm):
+    for _ in range(50):
+        comm.all_gather_object("text")
+        comm.broadcast_object("text")
+
+
+def call_once(comm):
     try:
-        finished.append(comm.all_gather_object(1))
+        return comm.all_gather_object(1)
     except BrokenError:
-        finished.append("broken")
+        return "broken"
 
 
 def test_a_signal_handler_that_raises_in_an_object_call_leaves_no_lock(seed):

@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 from support.harness import RANKS, run_ranks
+from support.on_ranks import on_ranks
+from support.threads import at_once
 
 from shmring import Communicator
 from shmring.collective.object_transfer import OBJECT_HEADER_NBYTES, PIECE_NBYTES, _rounded
@@ -63,28 +65,20 @@ def send_things(comm, sizes, key):
     assert all(is_same(got[r], pairs[r][rank]) for r in range(size))
 
 
-def send_all_sizes(comm):
+@pytest.mark.sample(2)
+@on_ranks(*RANKS)
+def test_objects_of_all_sizes_arrive_alike_and_unlike(comm):
     for key, nbytes in enumerate(SIZES):
         send_things(comm, [nbytes], key)
     for key in range(len(SIZES)):
         send_things(comm, [SIZES[key], 5, SIZES[-key], 0], 50 + key)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("n", RANKS)
-def test_objects_of_all_sizes_arrive_alike_and_unlike(n):
-    run_ranks(n, send_all_sizes)
-
-
-def send_large(comm):
+@pytest.mark.long
+@on_ranks(2, 3)
+def test_arrays_of_50_mb_inside_dicts_arrive(comm):
     send_things(comm, [50_000_000], 1)
     send_things(comm, [3, 20_000_001], 2)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("n", [2, 3])
-def test_arrays_of_50_mb_inside_dicts_arrive(n):
-    run_ranks(n, send_large)
 
 
 class Counted(Communicator):
@@ -155,7 +149,8 @@ def test_objects_of_every_kind_arrive():
     run_ranks(3, send_kinds)
 
 
-def keep_what_came(comm):
+@on_ranks(3)
+def test_received_arrays_are_writable_and_outlive_the_communicator(comm):
     x = np.arange(200_000) if comm.rank == 0 else None
     first = comm.broadcast_object(x)
     comm.broadcast_object(np.zeros(200_000, np.int64) if comm.rank == 0 else None)      # through the same slots
@@ -169,10 +164,6 @@ def keep_what_came(comm):
         assert first.base is not None
     comm.close()
     assert first.sum() == sum(range(1, 200_001))
-
-
-def test_received_arrays_are_writable_and_outlive_the_communicator():
-    run_ranks(3, keep_what_came)
 
 
 # -- what fails -------------------------------------------------------------------------------------------------------
@@ -198,7 +189,9 @@ class Unpicklable:
         raise LookupError("keep me here")
 
 
-def send_unpicklable(comm, call):
+@pytest.mark.parametrize("call", CALLS)
+@on_ranks(*GROUPS)
+def test_what_one_rank_cannot_pickle_is_an_error_on_all_and_they_stay_in_step(comm, call):
     bad = comm.size - 1
     for obj in (Unpicklable(), {"a": np.zeros(1_000_000), "b": Unpicklable()}, threading.Lock()):
         with pytest.raises(ObjectError, match=f"rank {bad} cannot pickle") as caught:
@@ -209,12 +202,6 @@ def send_unpicklable(comm, call):
         call_by_name(comm, call, thing(0, 0, 500_000), root=bad)
         assert comm.all_gather_object(comm.rank) == list(range(comm.size))
     assert not comm.is_broken
-
-
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("n", GROUPS)
-def test_what_one_rank_cannot_pickle_is_an_error_on_all_and_they_stay_in_step(n, call):
-    run_ranks(n, send_unpicklable, call)
 
 
 def refuse_elsewhere(pid):
@@ -230,7 +217,9 @@ class Homesick:
         return refuse_elsewhere, (os.getpid(),)
 
 
-def send_homesick(comm, call):
+@pytest.mark.parametrize("call", CALLS)
+@on_ranks(*GROUPS)
+def test_what_a_receiver_cannot_unpickle_is_its_own_error_and_all_stay_in_step(comm, call):
     bad = comm.size - 1
     receives = {"broadcast": comm.rank != bad, "scatter": comm.rank != bad, "gather": comm.rank == 0}
     obj = Homesick() if comm.rank == bad else 1
@@ -245,13 +234,8 @@ def send_homesick(comm, call):
     assert comm.all_gather_object(comm.rank) == list(range(comm.size))
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("n", GROUPS)
-def test_what_a_receiver_cannot_unpickle_is_its_own_error_and_all_stay_in_step(n, call):
-    run_ranks(n, send_homesick, call)
-
-
-def refuse_pickle(comm):
+@on_ranks(*GROUPS, init={"allow_pickle": False})
+def test_allow_pickle_false_refuses_before_anything_is_sent(comm):
     for call in CALLS:
         with pytest.raises(ValueError, match="allow_pickle=False"):
             call_by_name(comm, call, 1)
@@ -260,12 +244,8 @@ def refuse_pickle(comm):
     assert x[0] == comm.size
 
 
-@pytest.mark.parametrize("n", GROUPS)
-def test_allow_pickle_false_refuses_before_anything_is_sent(n):
-    run_ranks(n, refuse_pickle, init={"allow_pickle": False})
-
-
-def pass_bad_arguments(comm):
+@on_ranks(2)
+def test_bad_arguments_leave_the_communicator_in_step(comm):
     for root in (-1, comm.size):
         with pytest.raises(ValueError, match="root="):
             comm.broadcast_object(1, root)
@@ -282,10 +262,6 @@ def pass_bad_arguments(comm):
     with pytest.raises(ValueError, match="timeout"):
         comm.all_gather_object(1, timeout=-1)
     assert comm.all_gather_object(comm.rank) == list(range(comm.size))
-
-
-def test_bad_arguments_leave_the_communicator_in_step():
-    run_ranks(2, pass_bad_arguments)
 
 
 def disagree(comm, way):
@@ -312,7 +288,8 @@ def test_ranks_that_disagree_about_the_call_get_errors_and_no_objects(n, way):
     assert MismatchError in run_ranks(n, disagree, way)
 
 
-def interrupt_in_between(comm):
+@on_ranks(3)
+def test_what_breaks_off_between_two_collectives_ends_the_communicator_everywhere(comm):
     # Between the label and the rest there is Python: what is raised there must not leave ranks out of step.
     if comm.rank == 0:
         comm.broadcast = None      # the rest of all_gather_object goes by it
@@ -324,28 +301,16 @@ def interrupt_in_between(comm):
     assert comm.is_broken
 
 
-def test_what_breaks_off_between_two_collectives_ends_the_communicator_everywhere():
-    run_ranks(3, interrupt_in_between)
-
-
-def share_between_threads(comm):
+@on_ranks(2)
+def test_threads_of_a_rank_take_turns_by_whole_calls(comm):
     # One call on objects is several collectives; those of two threads must not mix.
     def work():
         for _ in range(30):
             got = comm.all_gather_object(np.full(100_000, comm.rank))
             assert all((x == r).all() for r, x in enumerate(got))
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 3)
     assert not comm.is_broken
-    return True
-
-
-def test_threads_of_a_rank_take_turns_by_whole_calls():
-    assert all(run_ranks(2, share_between_threads))
 
 
 @pytest.mark.parametrize("nbytes", [1, 4095, 4096, 4097, 70_000, PIECE_NBYTES])

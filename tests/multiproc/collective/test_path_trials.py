@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 
 COUNT = 40_009
 # The first call of a size is on shared arrays. Then a period begins with 8 windows on shared arrays, 8 that are staged
@@ -171,7 +172,8 @@ def test_calls_into_one_result_are_never_staged(n):
     assert all(one == found[0] for one in found)
 
 
-def sometimes_private(comm):
+@on_ranks(2, 4, init=SETTINGS)
+def test_private_arrays_of_the_same_size_may_come_between(comm):
     """Shared and private arrays of one size in turn, and other calls between."""
     x, y = comm.array(np.zeros(COUNT, np.float32)), np.zeros(COUNT, np.float32)
     shared = np.zeros(COUNT, np.float32)
@@ -186,9 +188,3 @@ def sometimes_private(comm):
             comm.barrier()
         if k == 200:
             handle.close()
-    return True
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_private_arrays_of_the_same_size_may_come_between(n):
-    assert all(run_ranks(n, sometimes_private, init=SETTINGS))

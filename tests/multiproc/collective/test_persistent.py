@@ -6,13 +6,15 @@ import pickle
 import numpy as np
 import pytest
 from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 from shmring.errors import ClosedError, MismatchError
 
 REPEATS = 20      # more than there are slots
 
 
-def again_and_again(comm):
+@on_ranks(1, 3)
+def test_plans_have_the_names_of_their_calls_and_are_used_again_and_again(comm):
     """What has no array, or lists of arrays; and the names of all plans."""
     size, rank = comm.size, comm.rank
     x, blocks = np.zeros(300), np.zeros((size, 300))
@@ -51,12 +53,8 @@ def again_and_again(comm):
         assert (blocks == root * i).all()
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_plans_have_the_names_of_their_calls_and_are_used_again_and_again(n):
-    run_ranks(n, again_and_again)
-
-
-def mix_plans_and_calls(comm):
+@on_ranks(2, 3)
+def test_some_ranks_may_use_a_plan_and_others_the_method(comm):
     x = np.zeros(3)
     plan = comm.plan("all_reduce", x)
     for i in range(50):
@@ -70,11 +68,6 @@ def mix_plans_and_calls(comm):
         works[-1].wait()
         assert plan() is x      # twice
         assert x.tolist() == [comm.size**2] * 3
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_some_ranks_may_use_a_plan_and_others_the_method(n):
-    run_ranks(n, mix_plans_and_calls)
 
 
 def allocate_once(comm):
@@ -97,7 +90,8 @@ def test_a_plan_keeps_its_arrays_and_makes_new_outputs_once():
     assert run_ranks(2, allocate_once) == [[expected] * 4] * 2
 
 
-def refuse(comm):
+@on_ranks(1, 2)
+def test_what_cannot_be_planned_is_refused_and_nothing_is_sent(comm):
     x = np.ones(10, np.float32)
     for error, match, call in (
         (ValueError, "arrays in place", lambda: comm.plan("all_reduce", x[::2])),
@@ -120,22 +114,13 @@ def refuse(comm):
         plan()
     with pytest.raises(ClosedError):
         plan.start()
-    return x.tolist()
+    assert x.tolist() == [comm.size] * 10
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_what_cannot_be_planned_is_refused_and_nothing_is_sent(n):
-    assert run_ranks(n, refuse) == [[n] * 10] * n
-
-
-def disagree_with_a_plan(comm):
+@on_ranks(2)
+def test_plans_that_disagree_are_noticed_when_they_are_used(comm):
     plan = comm.plan("all_reduce", np.ones(4), op="max" if comm.rank else "sum")
     with pytest.raises(MismatchError, match="all_reduce"):
         plan()
     with pytest.raises(MismatchError):
         plan()
-    return True
-
-
-def test_plans_that_disagree_are_noticed_when_they_are_used():
-    assert run_ranks(2, disagree_with_a_plan) == [True] * 2

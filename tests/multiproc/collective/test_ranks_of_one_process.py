@@ -5,15 +5,17 @@ The ranks of a test are threads of a process of its own, since what they must no
 
 import os
 import secrets
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_processes, run_ranks
+from support.harness import run_processes
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 from support.oracle import reduce_model
 from support.rank_threads import run_rank_threads, threads_as_ranks
+from support.threads import at_once
 
 import shmring
 from shmring.errors import BrokenError, CollectiveTimeoutError
@@ -88,38 +90,31 @@ def test_ranks_may_pass_one_output_which_all_of_them_read():
     assert run_rank_threads(3, one_array_for_all, np.zeros(1 << 17)) == [(6.0, 6.0)] * 3
 
 
-def as_processes(comm):
+@on_ranks(2)
+def test_ranks_that_are_processes_stage_private_arrays(comm):
     comm.all_reduce(np.ones(1 << 16))
-    return comm.engine.sharing is None and nzero_copy(comm) == 0
+    assert comm.engine.sharing is None
+    assert nzero_copy(comm) == 0
 
 
-def test_ranks_that_are_processes_stage_private_arrays():
-    assert run_ranks(2, as_processes) == [True, True]
-
-
-def be_one_of_three(rank, session, results):
+def be_one_of_three(rank, session):
     with shmring.init(rank=rank, size=3, session=session) as comm:
         x = np.full(1 << 16, rank + 1.0)
         comm.all_reduce(x)
-        results[rank] = float(x[-1]), nzero_copy(comm)
+        return float(x[-1]), nzero_copy(comm)
 
 
 def two_threads_and_a_fork(_):
-    session, results = f"mixed{secrets.token_hex(8)}", {}
+    session = f"mixed{secrets.token_hex(8)}"
     pid = os.fork()
     if pid == 0:
-        be_one_of_three(2, session, results)
-        os._exit(0 if results == {2: (6.0, 0)} else 1)
-    threads = [threading.Thread(target=be_one_of_three, args=(rank, session, results)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        os._exit(0 if be_one_of_three(2, session) == (6.0, 0) else 1)
+    results = at_once(*[partial(be_one_of_three, rank, session) for rank in range(2)])
     return results, os.waitpid(pid, 0)[1]
 
 
 def test_two_threads_and_a_process_stage_private_arrays():
-    assert run_processes(1, two_threads_and_a_fork) == [({0: (6.0, 0), 1: (6.0, 0)}, 0)]
+    assert run_processes(1, two_threads_and_a_fork) == [([(6.0, 0)] * 2, 0)]
 
 
 # ---- failures: no rank accesses an array of a rank whose call is over -----------------------------------------------

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,9 @@ import time
 import numpy as np
 import pytest
 from support.harness import PATIENCE, run_ranks
+from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
+from support.programs import run_program, run_python
 
 import shmring
 from shmring.communicator import Communicator
@@ -41,7 +43,8 @@ def methods_of(cls):
     return [name for name in dir(cls) if not name.startswith("_") and inspect.isroutine(getattr(cls, name))]
 
 
-def call_everything(comm):
+@on_ranks(2)
+def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error(comm):
     request, plan = comm.irecv(np.ones(4), 1 - comm.rank), comm.plan("all_reduce", X)
     work, shared = comm.all_reduce(np.ones(4), async_op=True), comm.zeros(5)
     work.wait()
@@ -72,11 +75,8 @@ def call_everything(comm):
         comm.barrier()
 
 
-def test_every_method_of_a_closed_communicator_answers_or_raises_closed_error():
-    run_ranks(2, call_everything)
-
-
-def call_on_engines(comm):
+@on_ranks(2)
+def test_every_method_of_a_closed_engine_answers_or_raises_closed_error(comm):
     engine = comm.dup().engine
     engine.close()
     for call in (engine.gone_ranks, engine.left_ranks, engine.dead_pids, engine.rank_states, engine.check_usable,
@@ -89,10 +89,6 @@ def call_on_engines(comm):
     engine.leave_at_exit()
     engine.stats()
     comm.barrier()
-
-
-def test_every_method_of_a_closed_engine_answers_or_raises_closed_error():
-    run_ranks(2, call_on_engines)
 
 
 # ---- other threads meanwhile -----------------------------------------------------------------------------------------
@@ -149,7 +145,8 @@ def fail_to(call, *args):
             call(*args)
 
 
-def close_in_a_handler_while_receiving(comm):
+@on_ranks(2)
+def test_a_signal_handler_may_close_while_threads_receive(comm):
     group = comm.dup()
     if comm.rank == 1:
         while not group.engine.gone_ranks():
@@ -167,10 +164,6 @@ def close_in_a_handler_while_receiving(comm):
         group.recv(np.ones(3), 1)
     other.join()
     assert group.closed
-
-
-def test_a_signal_handler_may_close_while_threads_receive():
-    run_ranks(2, close_in_a_handler_while_receiving)
 
 
 # ---- a failing call and threads that wait for their turn -------------------------------------------------------------
@@ -215,9 +208,7 @@ def test_threads_that_wait_for_their_turn_end_with_the_call_before_them(timeout,
     ]
     other = subprocess.Popen([sys.executable, "-c", code[1]], stdin=subprocess.PIPE)
     try:
-        command = [sys.executable, "-c", code[0]]
-        done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
+        run_python("-c", code[0], status=status)
     finally:
         other.kill()  # which may wait for rank 0 yet
         other.communicate()
@@ -249,15 +240,10 @@ def test_an_error_of_an_interactive_session_is_not_the_reason_of_its_end(options
             other.kill()
 
 
-def interrupt_close(comm, seed):
+@on_ranks(2)
+def test_a_close_that_was_interrupted_may_be_called_again(comm, seed):
     """A handler raises anywhere in close(), which waits for other threads; the next close() ends."""
-    moment = random.Random(f"{seed}.{comm.rank}")
-
-    def ring(*_):
-        raise InterruptedError
-
-    signal.signal(signal.SIGALRM, ring)
-    ninterrupted = 0
+    interrupts = Interrupts(f"{seed}.{comm.rank}", 1e-5, 2e-3)
     for _ in range(20):
         group = comm.dup()
         threads = [
@@ -267,20 +253,9 @@ def interrupt_close(comm, seed):
         for thread in threads:
             thread.start()
         while not group.closed:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-5, 2e-3))
-                group.close()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except InterruptedError:
-                ninterrupted += 1
+            interrupts.during(group.close)
         for thread in threads:
             thread.join()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return ninterrupted
-
-
-def test_a_close_that_was_interrupted_may_be_called_again(seed):
-    run_ranks(2, interrupt_close, seed)
 
 
 # ---- forked children -------------------------------------------------------------------------------------------------
@@ -312,9 +287,7 @@ CHILD_EXITS = """
 def test_a_child_that_was_forked_inside_a_with_block_ends_as_it_wants_to(end, status, text):
     code = textwrap.dedent(CHILD_EXITS).format(end=end, session=f"fork{os.getpid()}{os.urandom(4).hex()}")
     # CPython 3.12 and later warn when a process with threads forks, and a communicator has one.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    done = subprocess.run(command, timeout=60 * PATIENCE, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
+    done = run_program(sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, status=status)
     assert text in done.stderr if text else done.stderr == ""
     assert "Exception ignored" not in done.stderr
 
@@ -344,7 +317,8 @@ def test_close_reports_that_two_ranks_were_roots_of_the_last_call(call):
     assert all("broadcast(" in text and "root=0" in text and "root=1" in text for text in raised)
 
 
-def leave_one_after_the_other(comm):
+@on_ranks(3)
+def test_ranks_that_agree_close_without_an_error(comm):
     """Ranks that agree close without an error, whatever the last calls were, and however far the others are."""
     for calls in range(1, 10):
         group = comm.dup()
@@ -358,14 +332,11 @@ def leave_one_after_the_other(comm):
     comm.barrier()
 
 
-def test_ranks_that_agree_close_without_an_error():
-    run_ranks(3, leave_one_after_the_other)
-
-
 # ---- half-made objects -----------------------------------------------------------------------------------------------
 
 
-def make_badly(comm):
+@on_ranks(2)
+def test_communicators_and_engines_made_of_bad_arguments_raise(comm):
     engine = comm.engine
     for cls in (Communicator, type("Sub", (Communicator,), {"__init__": lambda *_: None})):
         for arguments in ((), (None,), (1,), (object(),), (None, None)):
@@ -384,7 +355,3 @@ def make_badly(comm):
         with pytest.raises((TypeError, ValueError, AttributeError)):
             Engine(*arguments)
     comm.barrier()
-
-
-def test_communicators_and_engines_made_of_bad_arguments_raise():
-    run_ranks(2, make_badly)

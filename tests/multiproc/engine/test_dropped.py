@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.on_ranks import on_ranks
 
 from shmring.communicator import Communicator
 
@@ -100,7 +100,9 @@ SHAPES = [in_an_attribute, in_an_object, in_a_list, in_a_dict, in_a_closure, in_
           with_finished_work]  # fmt: skip
 
 
-def drop_in(comm, shape):
+@pytest.mark.parametrize("shape", SHAPES)
+@on_ranks(2)
+def test_a_communicator_in_garbage_leaves(comm, shape):
     gc.disable()
     group = comm.dup(threads=2, split_nbytes=0) if shape is in_a_list else comm.dup()
     group.all_reduce(np.ones(5000))
@@ -129,12 +131,8 @@ def drop_in(comm, shape):
     group.barrier()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_communicator_in_garbage_leaves(shape):
-    run_ranks(2, drop_in, shape)
-
-
-def drop_a_subclass(comm):
+@on_ranks(2)
+def test_instances_of_subclasses_with_a_reference_to_themselves_are_collected(comm):
     gc.disable()
     for cls in (Sub, type("Slots", (Sub,), {"__slots__": ("more",)})):
         made = cls(comm.dup().engine)
@@ -142,7 +140,3 @@ def drop_a_subclass(comm):
         del made
         gc.collect()
     comm.barrier()
-
-
-def test_instances_of_subclasses_with_a_reference_to_themselves_are_collected():
-    run_ranks(2, drop_a_subclass)

@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_processes, run_ranks
+from support.harness import run_processes
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.collective.progress_thread import ProgressThread, progress_of
@@ -87,7 +88,9 @@ class Finalized:
         self.submitted.append(self.comm.all_reduce(np.ones(3), async_op=True))
 
 
-def submit_while_the_first_is_made(comm, how):
+@pytest.mark.parametrize("how", ["handler", "finalizer"])
+@on_ranks(2)
+def test_work_may_be_submitted_while_the_first_is_made(comm, how):
     """A handler or a finalizer submits work while this thread makes the first of a communicator."""
     submitted, nested, made = [], [], ProgressThread.__init__
 
@@ -112,12 +115,8 @@ def submit_while_the_first_is_made(comm, how):
     assert comm.engine.progress is progress_of(comm.engine) is work._progress is submitted[0]._progress
 
 
-@pytest.mark.parametrize("how", ["handler", "finalizer"])
-def test_work_may_be_submitted_while_the_first_is_made(how):
-    run_ranks(2, submit_while_the_first_is_made, how)
-
-
-def submit_in_handlers(comm, seed):
+@on_ranks(2)
+def test_handlers_submit_work_at_any_moment(comm, seed):
     """Handlers submit work at any moment, in any code of this thread, also while the thread is started."""
     moment = random.Random(f"{seed}.{comm.rank}")
     for _ in range(20):
@@ -134,26 +133,3 @@ def submit_in_handlers(comm, seed):
         assert [work.wait(20).tolist() for work in (own, *submitted)] == [[2] * 3] * 2
         group.close()
     comm.barrier()
-
-
-def test_handlers_submit_work_at_any_moment(seed):
-    run_ranks(2, submit_in_handlers, seed)
-
-
-BAD_TIMEOUTS = [float("nan"), -1, -float("inf")]
-
-
-def wait_with_every_timeout(comm):
-    work = comm.all_reduce(np.ones(3), async_op=True)
-    for bad in BAD_TIMEOUTS:
-        for call in (work.wait, work.result, work.exception):
-            with pytest.raises(ValueError, match="timeout="):
-                call(bad)
-    with pytest.raises(TypeError, match="timeout="):
-        work.wait("1")
-    for timeout in (float("inf"), 10**400, 1e300, None, 30):
-        assert work.wait(timeout).tolist() == [2] * 3
-
-
-def test_timeouts_of_work():
-    run_ranks(2, wait_with_every_timeout)

@@ -1,4 +1,6 @@
-"""Teams of threads: calls that are split among them, the same errors, and nothing left behind.
+"""Teams of threads: calls that are split among them, how many there are, and nothing left behind.
+
+Their errors are in test_trouble.py, beside those of ranks without helpers.
 
 There are more ranks and threads than processors on purpose: the results must not depend on the scheduling.
 """
@@ -7,22 +9,25 @@ import gc
 import os
 import resource
 import signal
-import threading
 import time
 import warnings
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
+from support.helper_threads import helpers, until_helpers
+from support.on_ranks import on_ranks
 from support.oracle import Case
+from support.threads import at_once
 
 import shmring
 from shmring.bootstrap import threads as teamwork
 from shmring.bootstrap import tuning as thresholds
 from shmring.errors import (
-    AbortedError,
     ClosedError,
     OutOfSharedMemoryError,
     PeerLostError,
@@ -37,24 +42,6 @@ def of(threads, **settings):
     return {"threads": threads, "split_nbytes": 0, **settings}
 
 
-def helpers():
-    """How many helpers this process has, as the kernel counts them."""
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/comm") as comm:
-                names.append(comm.read().strip())
-        except FileNotFoundError:      # ended meanwhile
-            continue
-    return names.count("shmring-helper")
-
-
-def until_helpers(count):
-    """Return once there are so many: a thread that has been joined may be in the kernel's list for a moment."""
-    while helpers() != count:
-        time.sleep(0.001)
-
-
 # ---- the same bits ---------------------------------------------------------------------------------------------------
 
 
@@ -67,19 +54,17 @@ def test_sizes_around_lines_slots_and_shares_come_out_whole():
     run_ranks(2, run_cases, "Direct", cases, init=of(threads, slot_nbytes=4096, eager_nbytes=0))
 
 
-def uneven(comm):
+@on_ranks(3, init=of(2))
+def test_calls_with_counts_are_made_by_one_thread(comm):
     counts = [20_000 * (r + 1) for r in range(comm.size)]
     x = np.full(counts[comm.rank], comm.rank, np.int32)
     got = comm.all_gather(x, counts=counts)
     assert (got == np.repeat(np.arange(comm.size, dtype=np.int32), counts)).all()
-    return comm.stats()["split_calls"]
+    assert comm.stats()["split_calls"] == 0
 
 
-def test_calls_with_counts_are_made_by_one_thread():
-    assert run_ranks(3, uneven, init=of(2)) == [0] * 3
-
-
-def on_shared_arrays(comm):
+@on_ranks(2, init=of(3))
+def test_calls_on_shared_arrays_are_made_by_one_thread_and_not_staged(comm):
     x = comm.empty(LARGE, np.float32)
     x[:] = comm.rank + 1
     comm.all_reduce(x)
@@ -87,61 +72,44 @@ def on_shared_arrays(comm):
     split, mapped = comm.stats()["split_calls"], comm.engine.sharing.nzero_copy
     comm.all_reduce(np.ones(LARGE, np.float32))      # one private array: staged by all, and split
     assert comm.stats()["split_calls"] == split + 1
-    return split, mapped
-
-
-def test_calls_on_shared_arrays_are_made_by_one_thread_and_not_staged():
-    assert run_ranks(2, on_shared_arrays, init=of(3)) == [(0, 1)] * 2
+    assert (split, mapped) == (0, 1)
 
 
 # ---- other ways to make calls ----------------------------------------------------------------------------------------
 
 
-def asynchronously(comm):
+@on_ranks(2, init=of(2))
+def test_asynchronous_work_is_split_too(comm):
     arrays = [np.full(LARGE, float(comm.rank + k), np.float32) for k in range(6)]
     works = [comm.all_reduce(x, async_op=True) for x in arrays]
     for k, work in enumerate(works):
         assert (work.wait() == sum(r + k for r in range(comm.size))).all()
-    return comm.stats()["split_calls"]
+    assert comm.stats()["split_calls"] == 6
 
 
-def test_asynchronous_work_is_split_too():
-    assert run_ranks(2, asynchronously, init=of(2)) == [6, 6]
-
-
-def persistently(comm):
+@on_ranks(2, init=of(2))
+def test_persistent_plans_are_split_and_say_so(comm):
     x = np.ones(LARGE, np.float32)
     plan = comm.plan("all_reduce", x)
     for k in range(1, 5):
         plan()
         assert (x == comm.size**k).all()
     assert "2 threads" in plan.describe()
-    return comm.stats()["split_calls"]
+    assert comm.stats()["split_calls"] == 4
 
 
-def test_persistent_plans_are_split_and_say_so():
-    assert run_ranks(2, persistently, init=of(2)) == [4, 4]
-
-
-def from_many_threads(comm):
+@on_ranks(2, init=of(2))
+def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers(comm):
     def work(own):
         for _ in range(20):
             assert (own.all_reduce(np.ones(LARGE // 4, np.float32)) == comm.size).all()
 
     groups = [comm.dup() for _ in range(3)]
-    threads = [threading.Thread(target=work, args=(own,)) for own in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert helpers() == 4      # of this communicator, and of its three groups
+    at_once(*[partial(work, own) for own in groups])
+    assert len(helpers()) == 4      # of this communicator, and of its three groups
     for own in groups:
         own.close()
     until_helpers(1)
-
-
-def test_every_group_has_a_team_of_its_own_and_none_waits_for_anothers():
-    run_ranks(2, from_many_threads, init=of(2))
 
 
 # ---- how many --------------------------------------------------------------------------------------------------------
@@ -260,26 +228,6 @@ def test_a_rank_that_dies_before_the_team_is_agreed_on_is_named_by_init(seed):
     assert all(outcomes[r].ok for r in (0, 2)), [str(o) for o in outcomes]
 
 
-# ---- trouble: as without helpers, in test_trouble.py; here what only helpers do --------------------------------------
-
-
-def abort_from_another_thread(comm):
-    x = np.ones(LARGE, np.float32)
-    if comm.rank == 0:
-        time.sleep(0.2)
-        comm.abort("no more data")
-        return
-    with pytest.raises(AbortedError, match="rank 0 aborted: no more data"):
-        comm.all_reduce(x)
-    assert helpers() == 2
-    comm.close()
-    until_helpers(0)
-
-
-def test_an_abort_reaches_helpers_that_sleep():
-    run_ranks(3, abort_from_another_thread, init=of(3))
-
-
 def go_on_without_the_dead(comm):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
@@ -304,16 +252,13 @@ def test_the_survivors_have_a_team_again():
 # ---- nothing is left behind ------------------------------------------------------------------------------------------
 
 
-def come_and_go(comm):
+@on_ranks(2, init=of(4))
+def test_close_ends_the_helpers(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))
-    assert helpers() == 3
+    assert len(helpers()) == 3
     comm.close()
     until_helpers(0)
     comm.close()
-
-
-def test_close_ends_the_helpers():
-    run_ranks(2, come_and_go, init=of(4))
 
 
 def drop(rank, session):
@@ -344,44 +289,16 @@ def test_the_end_of_the_interpreter_ends_them(seed):
     run_processes(2, leave_with_helpers, f"leave{seed}")
 
 
-def fork_inside(comm):
-    x = np.ones(LARGE, np.float32)
-    comm.all_reduce(x)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            assert helpers() == 0
-            with pytest.raises(ClosedError):
-                comm.all_reduce(x)
-            comm.close()      # waits for no thread: there are none here
-            del comm
-            gc.collect()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert helpers() == 2
-    assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
-
-
-def test_a_forked_child_has_no_helpers_and_waits_for_none():
-    run_ranks(2, fork_inside, init=of(3))
-
-
-def fork_while_they_work(comm):
+@on_ranks(2, init=of(3))
+def test_a_fork_in_the_middle_of_a_call_harms_neither_side(comm):
     for _ in range(10):
         work = comm.all_reduce(np.ones(8 * LARGE, np.float32), async_op=True)
         pid = os.fork()
         if pid == 0:
             comm.close()
-            os._exit(0 if helpers() == 0 else 1)
+            os._exit(len(helpers()))
         assert os.waitpid(pid, 0)[1] == 0
         assert (work.wait() == comm.size).all()
-
-
-def test_a_fork_in_the_middle_of_a_call_harms_neither_side():
-    run_ranks(2, fork_while_they_work, init=of(3))
 
 
 def idle(comm):
@@ -397,30 +314,19 @@ def test_idle_helpers_take_no_processor_time():
     assert max(run_ranks(2, idle, init=of(4, spin_us=100.0))) < 0.1
 
 
-def where_they_may_run(comm):
+@on_ranks(2, init=of(3))
+def test_helpers_may_run_where_their_caller_may(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))  # a helper sets its name before its first work
-    masks = set()
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/comm") as name:
-            if name.read().strip() == "shmring-helper":
-                masks.add(frozenset(os.sched_getaffinity(int(task))))
-    return masks == {frozenset(os.sched_getaffinity(0))}
+    masks = {frozenset(os.sched_getaffinity(task)) for task in helpers()}
+    assert masks == {frozenset(os.sched_getaffinity(0))}
 
 
-def test_helpers_may_run_where_their_caller_may():
-    assert run_ranks(2, where_they_may_run, init=of(3)) == [True, True]
-
-
-def block_signals(comm):
+@on_ranks(2, init=of(2))
+def test_no_signal_is_handled_by_a_helper(comm):
     comm.all_reduce(np.ones(LARGE, np.float32))
     blocked = []
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/status") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-        if lines["Name"].strip() == "shmring-helper":
-            blocked.append(int(lines["SigBlk"], 16))
-    return all(mask >> (signal.SIGINT - 1) & 1 and mask >> (signal.SIGTERM - 1) & 1 for mask in blocked) and blocked
-
-
-def test_no_signal_is_handled_by_a_helper():
-    assert all(run_ranks(2, block_signals, init=of(2)))
+    for task in helpers():
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines())
+        blocked.append(int(lines["SigBlk"], 16))
+    assert blocked
+    assert all(mask >> (signal.SIGINT - 1) & 1 and mask >> (signal.SIGTERM - 1) & 1 for mask in blocked)

@@ -4,39 +4,18 @@ import contextlib
 import itertools
 import queue
 import random
-import sys
 import threading
 
 import numpy as np
 import pytest
-from support.harness import run_ranks
+from support.on_ranks import on_ranks
+from support.threads import at_once
 
 import shmring
 from shmring.errors import BrokenError, ClosedError
 from shmring.ring import Consumer, Producer, format_ring, ring_nbytes
 
 NTHREADS = 4
-
-
-def at_once(*functions):
-    """Call each in a thread of its own, all at once; raise what one of them raises."""
-    start, raised = threading.Barrier(len(functions)), []
-    sys.setswitchinterval(1e-5)
-
-    def run(function):
-        start.wait()
-        try:
-            function()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if raised:
-        raise raised[0]
 
 
 @contextlib.contextmanager
@@ -49,7 +28,9 @@ def unless(kind, text):
             raise
 
 
-def same_calls(comm, count, elements):
+@pytest.mark.parametrize(("count", "elements"), [(300, 8), (20, 1 << 16)])
+@on_ranks(2)
+def test_threads_that_make_the_same_calls_at_once_get_exact_sums(comm, count, elements):
     def calls():
         for _ in range(count):
             x = np.arange(elements, dtype=np.int64)
@@ -59,12 +40,8 @@ def same_calls(comm, count, elements):
     at_once(*[calls] * NTHREADS)
 
 
-@pytest.mark.parametrize(("count", "elements"), [(300, 8), (20, 1 << 16)])
-def test_threads_that_make_the_same_calls_at_once_get_exact_sums(count, elements):
-    run_ranks(2, same_calls, count, elements)
-
-
-def new_sizes(comm):
+@on_ranks(2)
+def test_plans_are_made_while_others_run(comm):
     """Sizes that are new: each thread compiles plans, and prepares calls, while others execute theirs."""
     moment = random.Random(comm.rank)
 
@@ -86,12 +63,10 @@ def new_sizes(comm):
     at_once(calls, *[prepare] * (NTHREADS - 1))
 
 
-def test_plans_are_made_while_others_run():
-    run_ranks(2, new_sizes)
-
-
-def messages(comm, count):
+@on_ranks(2)
+def test_messages_of_many_threads_arrive_in_order_by_tag_and_each_callback_is_called_once(comm):
     """A thread for each tag sends, another one receives; callbacks of requests are counted."""
+    count = 60
     other, called = 1 - comm.rank, []
 
     def send(tag):
@@ -120,11 +95,9 @@ def messages(comm, count):
     assert len(called) == NTHREADS * (count + len(range(0, count, 3)))
 
 
-def test_messages_of_many_threads_arrive_in_order_by_tag_and_each_callback_is_called_once():
-    run_ranks(2, messages, 60)
-
-
-def one_request(comm, count):
+@on_ranks(2)
+def test_many_threads_wait_for_one_request(comm):
+    count = 50
     for number in range(count):
         x, got, called = np.zeros(3), [], []
         if comm.rank == 0:
@@ -143,11 +116,9 @@ def one_request(comm, count):
             comm.send(np.full(3, float(number)), 0)
 
 
-def test_many_threads_wait_for_one_request():
-    run_ranks(2, one_request, 50)
-
-
-def views(comm, count):
+@on_ranks(2)
+def test_shared_arrays_are_made_and_dropped_while_others_are_used(comm):
+    count = 100
     x = comm.empty(1 << 16, np.int64)
 
     def take():
@@ -169,10 +140,6 @@ def views(comm, count):
             dropped.join()
 
     at_once(make, *[take] * (NTHREADS - 1))
-
-
-def test_shared_arrays_are_made_and_dropped_while_others_are_used():
-    run_ranks(2, views, 100)
 
 
 def close_while_watched(comm):

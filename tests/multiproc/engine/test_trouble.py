@@ -1,8 +1,6 @@
 """What survivors see when ranks die, stop, leave, disagree or give up. None of it hangs; all of it is named."""
 
 import itertools
-import os
-import random
 import signal
 import threading
 import time
@@ -10,7 +8,12 @@ import time
 import numpy as np
 import pytest
 from support import harness
+from support.children import in_child, status_of
 from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
+from support.helper_threads import helpers, until_helpers
+from support.interrupts import Interrupts
+from support.on_ranks import on_ranks
+from support.threads import at_once
 from support.waits import until_waiting
 
 import shmring
@@ -230,7 +233,7 @@ def test_ranks_that_disagree_all_get_an_error_with_both_signatures(n, way, threa
         assert " called " in text
 
 
-def abort_in_rank_one(comm):
+def abort_in_rank_one(comm, threads):
     x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)  # helpers, if there are any, sleep from here on
     if comm.rank == 1:
@@ -244,12 +247,15 @@ def abort_in_rank_one(comm):
     assert caught.value.rank == 1
     with pytest.raises(AbortedError):
         comm.all_reduce(np.ones(3))
+    assert len(helpers()) == threads - 1
+    comm.close()
+    until_helpers(0)
 
 
 @pytest.mark.parametrize("threads", TEAMS)
 @pytest.mark.parametrize("n", [2, 4])
 def test_abort_ends_waits(n, threads):
-    run_ranks(n, abort_in_rank_one, init=of(threads))
+    run_ranks(n, abort_in_rank_one, threads, init=of(threads))
 
 
 def abort_in_the_middle(comm):
@@ -304,17 +310,13 @@ def test_a_rank_that_closes_while_it_is_needed_is_named(n, threads):
     run_ranks(n, close_early, init=of(threads))
 
 
-def say_and_close(comm):
+@on_ranks(*GROUPS)
+def test_what_a_rank_sent_before_it_closed_still_arrives(comm):
     x = np.full(5000, 7.0) if comm.rank == 0 else np.zeros(5000)
     comm.broadcast(x)
     if comm.rank:
         assert (x == 7).all()
     comm.close()
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_what_a_rank_sent_before_it_closed_still_arrives(n):
-    run_ranks(n, say_and_close)
 
 
 def interrupt_while_waiting(comm, interrupted):
@@ -385,7 +387,8 @@ def test_other_threads_run_while_one_waits(tmp_path):
     run_ranks(2, wait_while_a_thread_works, tmp_path / "begin", tmp_path / "end")
 
 
-def share_between_threads(comm):
+@on_ranks(2)
+def test_threads_of_a_rank_take_turns(comm):
     # Threads of one rank take turns; the calls are the same, so their order between threads does not matter.
     def work():
         for _ in range(200):
@@ -393,100 +396,67 @@ def share_between_threads(comm):
             comm.all_reduce(x)
             assert (x == comm.size).all()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 3)
 
 
-def test_threads_of_a_rank_take_turns():
-    run_ranks(2, share_between_threads)
-
-
-def abort_while_threads_wait(comm):
+@on_ranks(2)
+def test_all_threads_that_wait_for_their_turn_learn_of_an_abort(comm):
     # Rank 1 makes no call, so one thread of rank 0 stays in a call and the others wait for their turn.
     if comm.rank == 1:
         until_waiting(comm, 0)
         comm.abort("enough")
-        return None
-    raised = []
+        return
 
     def call():
-        try:
+        with pytest.raises(AbortedError):
             comm.barrier()
-        except AbortedError as error:
-            raised.append(error)
 
-    threads = [threading.Thread(target=call, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(raised)
+    at_once(*[call] * 4)
 
 
-def test_all_threads_that_wait_for_their_turn_learn_of_an_abort():
-    assert run_ranks(2, abort_while_threads_wait)[0] == 4
-
-
-class EnoughError(Exception):
-    pass
-
-
-def contend_though_interrupted(comm, seed):
-    def ring(*_):
-        raise EnoughError
-
-    stop = threading.Event()
+@on_ranks(1)
+def test_threads_take_turns_though_signal_handlers_raise_anywhere(comm, seed):
+    stop, interrupts = threading.Event(), Interrupts(seed, 1e-6, 300e-6)
 
     def call():
-        while not stop.is_set():
-            comm.all_reduce(np.ones(20_000))
-            comm.iprobe()
+        comm.all_reduce(np.ones(20_000))
+        comm.iprobe()
 
-    moment = random.Random(seed)
-    signal.signal(signal.SIGALRM, ring)
-    threads = [threading.Thread(target=call) for _ in range(2)]
+    def contend():
+        while not stop.is_set():
+            call()
+
+    threads = [threading.Thread(target=contend) for _ in range(2)]
     for thread in threads:
         thread.start()
     for _ in range(1500):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-6, 300e-6))
-            comm.all_reduce(np.ones(20_000))
-            comm.iprobe()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except EnoughError:
-            pass
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupts.during(call)
     stop.set()
     for thread in threads:
         thread.join()
     comm.barrier()
 
 
-def test_threads_take_turns_though_signal_handlers_raise_anywhere(seed):
-    run_ranks(1, contend_though_interrupted, seed)
-
-
-def fork_inside(comm):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            comm.barrier()
-        except ClosedError as error:
-            os._exit(0 if "parent" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    comm.barrier()      # the child's end took nothing with it
-    x = np.ones(100_000)
+def fork_inside(comm, threads):
+    x = np.ones(LARGE, np.float32)
     comm.all_reduce(x)
-    assert x[0] == comm.size
+
+    def child():
+        assert not helpers()
+        for call in (comm.barrier, lambda: comm.all_reduce(x)):
+            with pytest.raises(ClosedError, match="parent"):
+                call()
+        comm.close()  # waits for no thread: there are none here
+
+    assert status_of(in_child(child)) == 0
+    assert len(helpers()) == threads - 1
+    comm.barrier()  # the child's end took nothing with it
+    assert (comm.all_reduce(np.ones(LARGE, np.float32)) == comm.size).all()
 
 
 @pytest.mark.parametrize("threads", TEAMS)
 def test_a_forked_child_can_neither_use_nor_harm_its_parents_communicator(threads):
-    run_ranks(2, fork_inside, init=of(threads))
+    run_ranks(2, fork_inside, threads, init=of(threads))
 
 
 def sleep_cheaply(comm):
@@ -562,7 +532,8 @@ def test_a_rank_that_gave_up_rendezvous_may_try_again(seed, tmp_path):
     run_processes(2, come_too_late, f"late{seed}", tmp_path / "gave up")
 
 
-def reduce_then_others(comm):
+@on_ranks(*GROUPS)
+def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(comm):
     for count in (2000, 100_000):
         for root in range(comm.size):
             x = np.ones(count)
@@ -571,8 +542,3 @@ def reduce_then_others(comm):
             comm.gather(x, root=root)
             comm.scatter(np.ones((comm.size, count)) if comm.rank == root else None, np.empty(count), root=root)
             comm.all_reduce(x)
-
-
-@pytest.mark.parametrize("n", GROUPS)
-def test_a_rank_that_is_already_in_the_next_call_is_no_disagreement(n):
-    run_ranks(n, reduce_then_others)

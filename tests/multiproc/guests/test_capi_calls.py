@@ -28,6 +28,7 @@ from support.capi import (
 )  # fmt: skip
 from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
 
 from shmring.dtypes import DTYPE_CODES
 
@@ -59,9 +60,10 @@ def test_ranks_and_barriers(library, size):
     run_ranks(size, ranks_and_barriers, library)
 
 
-def mixed_ways(comm, path):
+@on_ranks(4, init=SLOTS)
+def test_a_rank_may_use_the_table_and_another_one_the_method(comm, c_library):
     """Even ranks by the table, odd ones by the method: the same call."""
-    table = Table(path)
+    table = Table(c_library)
     handle = table.open(comm)
     for count in (1, 40000):
         x = values("float64", count, comm.rank, count)
@@ -75,12 +77,9 @@ def mixed_ways(comm, path):
     table.release(handle)
 
 
-def test_a_rank_may_use_the_table_and_another_one_the_method(c_library):
-    run_ranks(4, mixed_ways, c_library, init=SLOTS)
-
-
-def on_shared_arrays(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_shared_arrays_are_not_staged(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     x = comm.empty(100000, np.float32)
     x[:] = values("float32", x.shape, comm.rank)
@@ -90,10 +89,6 @@ def on_shared_arrays(comm, path):
     assert same_bits(np.array(x), expected)
     assert comm.stats()["zero_copy_calls"] == before + 1
     table.release(handle)
-
-
-def test_shared_arrays_are_not_staged(c_library):
-    run_ranks(2, on_shared_arrays, c_library)
 
 
 def with_helper_threads(comm, path):
@@ -188,9 +183,10 @@ def test_a_rank_sends_to_itself(c_library):
     run_ranks(1, around, c_library)
 
 
-def with_methods(comm, path):
+@on_ranks(2)
+def test_messages_between_the_table_and_the_methods(comm, c_library):
     """The table at one end and the methods at the other, with tags out of order."""
-    table = Table(path)
+    table = Table(c_library)
     handle = table.open(comm)
     x = values("int32", 100, 5)
     out = np.zeros_like(x)
@@ -209,13 +205,10 @@ def with_methods(comm, path):
     table.release(handle)
 
 
-def test_messages_between_the_table_and_the_methods(c_library):
-    run_ranks(2, with_methods, c_library)
-
-
-def lives(comm, path):
+@on_ranks(2)
+def test_a_handle_keeps_its_communicator_alive(comm, c_library):
     """The handle and a plan keep the communicator alive; the last of them frees it."""
-    table = Table(path)
+    table = Table(c_library)
     twin = comm.dup()
     before = sys.getrefcount(twin)
     handle = table.call(OPEN, object=id(twin)).made
@@ -233,7 +226,3 @@ def lives(comm, path):
     comm.barrier()
     table.release(handle)
     assert watch() is None
-
-
-def test_a_handle_keeps_its_communicator_alive(c_library):
-    run_ranks(2, lives, c_library)

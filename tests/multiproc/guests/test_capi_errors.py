@@ -36,6 +36,7 @@ from support.capi import (
     build,
 )  # fmt: skip
 from support.harness import report, run_ranks, start_ranks
+from support.on_ranks import on_ranks
 from support.waits import until_waiting
 
 import shmring
@@ -152,8 +153,9 @@ def test_an_abort_ends_all_ranks(library):
         assert text.endswith("rank 1 aborted: no more data")
 
 
-def close_it(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_a_closed_communicator(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = np.ones(1)
     plan = {"x": x, "out": x, "count": 1}
@@ -169,10 +171,6 @@ def close_it(comm, path):
     assert table.error_of(OPEN, object=id(comm)) == wanted
     table.call(CLOSE, handle)
     table.release(handle)
-
-
-def test_a_closed_communicator(library):
-    run_ranks(2, close_it, library)
 
 
 def close_meanwhile(comm, path):
@@ -286,8 +284,9 @@ def test_bad_arguments_send_nothing(library):
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def lose_no_message(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_errors_of_messages_lose_nothing(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x, out = np.arange(10, dtype=np.int32), np.zeros(10, np.int32)
     if comm.rank == 0:
@@ -319,15 +318,12 @@ def lose_no_message(comm, path):
     table.release(handle)
 
 
-def test_errors_of_messages_lose_nothing(library):
-    run_ranks(2, lose_no_message, library)
-
-
 # ---- processes and threads -------------------------------------------------------------------------------------------
 
 
-def fork_with_handle(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_a_forked_child_gets_an_error(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = np.ones(1)
     reading, writing = os.pipe()
@@ -347,13 +343,10 @@ def fork_with_handle(comm, path):
     table.release(handle)
 
 
-def test_a_forked_child_gets_an_error(library):
-    run_ranks(2, fork_with_handle, library)
-
-
-def fork_in_c(comm, path):
+@on_ranks(2)
+def test_a_child_of_a_fork_in_c_gets_an_error(comm, library):
     """Python does not notice this fork, and its locks may be taken in the child."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     x = np.ones(1)
     fields = {"x": x, "out": x, "count": 1}
@@ -367,10 +360,6 @@ def fork_in_c(comm, path):
     table.call("all_reduce", handle, **fields)
     assert x[0] == comm.size
     table.release(handle)
-
-
-def test_a_child_of_a_fork_in_c_gets_an_error(library):
-    run_ranks(2, fork_in_c, library)
 
 
 def call_inside_a_call(comm, path):

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,8 @@ import pytest
 from support import compiled
 from support.capi import ABORTED, build, compiler
 from support.documents import blocks
-from support.harness import PATIENCE, run_ranks
+from support.harness import run_ranks
+from support.programs import run_in_launcher, run_python
 
 import shmring
 
@@ -26,15 +25,8 @@ def test_the_example_of_the_page_is_built_and_runs(tmp_path):
         shutil.copy(EXAMPLE / name, tmp_path)
     env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "CFLAGS": "-O0 -Wall -Werror"}
 
-    def run(*args):
-        done = subprocess.run(
-            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("setup.py", "-q", "build_ext", "--inplace")
-    output = run("-m", "shmring", "run", "-n", "2", "run.py")
+    run_python("setup.py", "-q", "build_ext", "--inplace", cwd=tmp_path, env=env)
+    output = run_in_launcher(2, "run.py", cwd=tmp_path, env=env)
     assert "80.000000 of heat in 20 cells of 2 ranks, 4.000000 in each" in output
 
 
@@ -83,10 +75,5 @@ def test_a_rank_exits_while_a_thread_is_in_a_call(tmp_path):
     library = build(tmp_path)
     program = tmp_path / "exiting.py"
     program.write_text(EXITING.format(tests=str(Path(__file__).parents[2]), library=library))
-    done = subprocess.run(
-        [sys.executable, "-m", "shmring", "run", "-n", "2", str(program)], cwd=tmp_path, timeout=60 * PATIENCE,
-        env=os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1])}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"code {ABORTED}" in done.stdout
+    env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1])}
+    assert f"code {ABORTED}" in run_in_launcher(2, program, cwd=tmp_path, env=env)

@@ -2,13 +2,15 @@
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.capi import ANY, IRECV, ISEND, PLAN, RECV, SEND, SENDRECV, TEST, WAIT, Table, build
-from support.harness import run_ranks
 from support.inputs import same_bits, values
+from support.on_ranks import on_ranks
+from support.threads import at_once
 from support.waits import until_waiting
 
 from shmring.dtypes import DTYPE_CODES
@@ -22,9 +24,10 @@ def library(tmp_path_factory):
     return build(tmp_path_factory.mktemp("capi"))
 
 
-def call_while_the_gil_is_held(comm, path):
+@on_ranks(2, init=SLOTS)
+def test_a_call_needs_no_gil(comm, library):
     """The main thread holds the GIL until the thread that makes the calls has ended: with the GIL they would hang."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     for count in (1, 1000, 100000):
         x = values("float32", count, comm.rank)
@@ -81,17 +84,14 @@ def call_while_the_gil_is_held(comm, path):
     table.release(handle)
 
 
-def test_a_call_needs_no_gil(library):
-    run_ranks(2, call_while_the_gil_is_held, library, init=SLOTS)
-
-
-def call_with_the_gil(comm, path):
+@on_ranks(2)
+def test_a_call_with_the_gil_lets_it_go_while_it_waits(comm, library):
     """A thread that has the GIL makes a call that waits, for its turn and for a peer: it lets the GIL go meanwhile."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     x, out = np.ones(1), np.zeros(1)
     counted, began = [], []
-    is_counted = [Path(f"{path}.{i}") for i in range(2)]  # while rank 0 was in this call
+    is_counted = [Path(f"{library}.{i}") for i in range(2)]  # while rank 0 was in this call
     ending = threading.Event()
 
     def count():
@@ -132,13 +132,10 @@ def call_with_the_gil(comm, path):
     table.release(handle)
 
 
-def test_a_call_with_the_gil_lets_it_go_while_it_waits(library):
-    run_ranks(2, call_with_the_gil, library)
-
-
-def on_twins(comm, path):
+@on_ranks(2, init=SLOTS)
+def test_threads_call_on_communicators_of_their_own(comm, library):
     """A thread for each duplicate, all in calls at the same time."""
-    table = Table(path)
+    table = Table(library)
     twins = [comm.dup() for _ in range(4)]
     handles = [table.open(twin) for twin in twins]
     xs = [values("float64", 500 * (i + 1), comm.rank, i) for i in range(4)]
@@ -155,13 +152,10 @@ def on_twins(comm, path):
         twin.close()
 
 
-def test_threads_call_on_communicators_of_their_own(library):
-    run_ranks(2, on_twins, library, init=SLOTS)
-
-
-def on_one_communicator(comm, path):
-    """Threads of the table send and receive, threads of Python too, and the main thread makes collectives."""
-    table = Table(path)
+@on_ranks(2)
+def test_threads_of_the_table_and_of_python_take_turns(comm, library):
+    """Threads of the table send and receive, threads of Python too, and one more makes collectives."""
+    table = Table(library)
     handle = table.open(comm)
     peer, times = comm.size - 1 - comm.rank, 300
     code = DTYPE_CODES["int64"]
@@ -172,26 +166,18 @@ def on_one_communicator(comm, path):
         table.job(RECV, handle, out=places[tag].ctypes.data, dtype=code, count=1, peer=peer, tag=tag, times=times)
         for tag in range(4)
     ]
-    failures = []
+    total = np.zeros(100)
 
     def exchange(tag):
-        try:
-            for _ in range(times):
-                comm.sendrecv(numbers[tag], peer, places[tag], peer, tag=tag, out_tag=tag)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(times):
+            comm.sendrecv(numbers[tag], peer, places[tag], peer, tag=tag, out_tag=tag)
 
-    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(4, 8)]
-    threads.append(threading.Thread(target=lambda: table.run(*jobs)))
-    for thread in threads:
-        thread.start()
-    total = np.zeros(100)
-    for _ in range(times):
-        total[:] = comm.rank
-        comm.all_reduce(total)
-    for thread in threads:
-        thread.join()
-    assert not failures
+    def add_up():
+        for _ in range(times):
+            total[:] = comm.rank
+            comm.all_reduce(total)
+
+    at_once(*[partial(exchange, tag) for tag in range(4, 8)], lambda: table.run(*jobs), add_up)
     assert not any(job.code for job in jobs), [job.text for job in jobs]
     assert [int(place[0]) for place in places] == list(range(8))
     assert total[0] == sum(range(comm.size))
@@ -199,13 +185,10 @@ def on_one_communicator(comm, path):
     table.release(handle)
 
 
-def test_threads_of_the_table_and_of_python_take_turns(library):
-    run_ranks(2, on_one_communicator, library)
-
-
-def sleep_for_messages(comm, path):
+@on_ranks(2)
+def test_threads_of_the_table_and_of_python_sleep_for_messages(comm, library):
     """Threads of the table and of Python sleep for messages, which come in any order, with pauses."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     times, ntags = 30, 6
     if comm.rank == 0:
@@ -219,31 +202,21 @@ def sleep_for_messages(comm, path):
     places = [np.zeros(1, np.int64) for _ in range(ntags)]
     fields = [{"out": places[tag], "count": 1, "peer": tag % 2 - 1, "tag": tag, "times": times} for tag in range(3)]
     jobs = [table.job(RECV, handle, **each) for each in fields]
-    found = []
 
     def receive(tag):
-        found.extend(comm.recv(places[tag], tag % 2 - 1, tag).tag for _ in range(times))
+        assert all(comm.recv(places[tag], tag % 2 - 1, tag).tag == tag for _ in range(times))
 
-    threads = [threading.Thread(target=receive, args=(tag,)) for tag in range(3, ntags)]
-    threads += [threading.Thread(target=table.run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[partial(receive, tag) for tag in range(3, ntags)], *[partial(table.run, job) for job in jobs])
     assert not any(job.code for job in jobs), [job.text for job in jobs]
-    assert sorted(found) == [tag for tag in range(3, ntags) for _ in range(times)]
     assert [int(place[0]) for place in places] == list(range(ntags))
     comm.barrier()
     assert comm.iprobe() is None
     table.release(handle)
 
 
-def test_threads_of_the_table_and_of_python_sleep_for_messages(library):
-    run_ranks(2, sleep_for_messages, library)
-
-
-def sleep_twice(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = np.zeros(1)
     if comm.rank == 1:
@@ -263,13 +236,10 @@ def sleep_twice(comm, path):
     table.release(handle)
 
 
-def test_others_find_since_when_a_call_of_the_table_waits_for_a_message(library):
-    run_ranks(2, sleep_twice, library)
-
-
-def open_while_threads_wait(comm, path):
+@on_ranks(2)
+def test_a_handle_is_opened_while_threads_wait_for_their_turn(comm, library):
     """The turn begins to be shared while one thread has it and another one waits for it."""
-    table = Table(path)
+    table = Table(library)
     threads = [threading.Thread(target=comm.barrier) for _ in range(3)]
     if comm.rank == 1:
         time.sleep(0.3)
@@ -285,12 +255,9 @@ def open_while_threads_wait(comm, path):
     table.release(second)
 
 
-def test_a_handle_is_opened_while_threads_wait_for_their_turn(library):
-    run_ranks(2, open_while_threads_wait, library)
-
-
-def after_asynchronous_work(comm, path):
-    table = Table(path)
+@on_ranks(2)
+def test_asynchronous_work_comes_first(comm, library):
+    table = Table(library)
     handle = table.open(comm)
     x = values("float32", 1000, comm.rank)
     works = [comm.all_reduce(x.copy(), async_op=True) for _ in range(20)]
@@ -301,13 +268,10 @@ def after_asynchronous_work(comm, path):
     table.release(handle)
 
 
-def test_asynchronous_work_comes_first(library):
-    run_ranks(2, after_asynchronous_work, library)
-
-
-def use_many_signatures(comm, path):
+@on_ranks(2)
+def test_more_plans_than_a_handle_keeps(comm, library):
     """More plans than a handle keeps."""
-    table = Table(path)
+    table = Table(library)
     handle = table.open(comm)
     x, out = np.ones(20000, np.float32), np.zeros(20000, np.float32)
     for _ in range(2):
@@ -315,7 +279,3 @@ def use_many_signatures(comm, path):
             table.call("all_reduce", handle, x=x, out=out, count=count)
     assert (out[:2299] == comm.size).all()
     table.release(handle)
-
-
-def test_more_plans_than_a_handle_keeps(library):
-    run_ranks(2, use_many_signatures, library)

@@ -5,18 +5,17 @@ Blocks that need PyTorch or JAX are run by tests/pytorch and tests/with_jax.
 
 import re
 import secrets
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from support.documents import blocks, check_rows, execute, execute_for_launcher, tables
-from support.harness import PATIENCE, run_processes, run_ranks
+from support.harness import run_processes, run_ranks
 from support.installed import ROOT
+from support.programs import run_program, run_python
 
 import shmring
 
-WATCHDOG_S = 120 * PATIENCE
 HERE = [block for block in blocks("python") if not block.how.endswith((" with torch", " with jax", " with mpi"))]
 COMMANDS = [block for block in blocks("sh") if re.search("^shmring ", block.code, re.MULTILINE)]
 
@@ -25,12 +24,6 @@ def those(how):
     return pytest.mark.parametrize(
         "block", [block for block in HERE if re.fullmatch(how, block.how)], ids=lambda block: block.name
     )
-
-
-def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def execute_with(comm, block):
@@ -52,7 +45,7 @@ def test_programs_of_a_launcher(block):
 def test_a_whole_program(block, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(block.source)
-    assert block.prints in run(sys.executable, str(path))
+    assert block.prints in run_python(path)
 
 
 def check_rows_with(comm, table):
@@ -72,7 +65,7 @@ def test_commands(block, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     lines = re.findall("^shmring .*$", block.code, re.MULTILINE)
     script = ["set -e", f'shmring() {{ "{sys.executable}" -m shmring "$@"; }}', block.setup, *lines]
-    assert block.prints in run("/bin/sh", "-c", "\n".join(script), cwd=tmp_path)
+    assert block.prints in run_program("/bin/sh", "-c", "\n".join(script), cwd=tmp_path).stdout
 
 
 def test_every_block_of_python_is_run():

@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.documents import blocks
+from support.programs import run_python
 
 import shmring
 
@@ -27,12 +26,5 @@ def test_the_example_extension_is_built_and_runs(tmp_path):
     (tmp_path / "pump.pyx").write_text(example + document.code)
     env = os.environ | {"PYTHONPATH": str(Path(shmring.__file__).parents[1]), "CFLAGS": "-O0"}
 
-    def run(*args):
-        done = subprocess.run(
-            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("setup.py", "-q", "build_ext", "--inplace")
-    assert run("run.py") == "1000000 numbers, their sum is 499999500000\n"
+    run_python("setup.py", "-q", "build_ext", "--inplace", cwd=tmp_path, env=env)
+    assert run_python("run.py", cwd=tmp_path, env=env) == "1000000 numbers, their sum is 499999500000\n"

@@ -1,39 +1,31 @@
 """The examples run as they say they do."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from support.documents import blocks
-from support.harness import PATIENCE
 from support.installed import ROOT
+from support.programs import run_in_launcher, run_python
 
-WATCHDOG_S = 120 * PATIENCE
-
-
-def run(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=WATCHDOG_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_hello_all_reduce_runs_under_the_launcher(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/hello_all_reduce.py"))
+    output = run_in_launcher(size, EXAMPLES / "hello_all_reduce.py")
     assert f"1 + ... + {size} = [{size * (size + 1) / 2:g}." in output
     assert f"{size} ranks met" in output
 
 
 def test_spawn_sum_runs_without_a_launcher():
-    assert "= 49999995000000 on each of 4 ranks" in run(str(ROOT / "examples/spawn_sum.py"))
+    assert "= 49999995000000 on each of 4 ranks" in run_python(EXAMPLES / "spawn_sum.py")
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_objects_runs_under_the_launcher(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/objects.py"))
+    output = run_in_launcher(size, EXAMPLES / "objects.py")
     assert f"{{'rank': {size - 1}, 'words': {size}, 'last': {float(size)}}}" in output
     assert "refused: rank 0 cannot pickle" in output
 
@@ -41,48 +33,48 @@ def test_objects_runs_under_the_launcher(size):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_groups_runs_under_the_launcher(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/groups.py"))
+    output = run_in_launcher(size, EXAMPLES / "groups.py")
     assert f"even ranks: {sum(range(0, size, 2))}, odd ranks: {sum(range(1, size, 2))}" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shrink_and_go_on_runs_without_a_launcher(size):
-    output = run(str(ROOT / "examples/shrink_and_go_on.py"), str(size))
+    output = run_python(EXAMPLES / "shrink_and_go_on.py", str(size))
     assert f"rank {size - 1} died" in output
     assert f"{size - 1} ranks went on" in output
 
 
 def test_ping_pong_plays_with_three_balls():
-    output = run("-m", "shmring", "run", "-n", "2", str(ROOT / "examples/ping_pong.py"))
+    output = run_in_launcher(2, EXAMPLES / "ping_pong.py")
     assert output.count("bytes there and back") == 3
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_pipeline_computes_what_one_process_would(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/pipeline.py"))
+    output = run_in_launcher(size, EXAMPLES / "pipeline.py")
     assert f"8 batches went through {size} stages" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_shared_arrays_runs_under_the_launcher(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/shared_arrays.py"))
+    output = run_in_launcher(size, EXAMPLES / "shared_arrays.py")
     assert f"{size} ranks summed 4000000 bytes each: {size * (size + 1) / 2:g} everywhere" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2, 4])
 def test_overlap_sums_in_the_background(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/overlap.py"))
+    output = run_in_launcher(size, EXAMPLES / "overlap.py")
     assert f"6 gradients of 200000 elements summed in the background over {size} ranks" in output
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/persistent_plan.py"))
+    output = run_in_launcher(size, EXAMPLES / "persistent_plan.py")
     assert "after 200 calls of one plan" in output
     assert "all_gather" in output
 
@@ -90,7 +82,7 @@ def test_a_persistent_plan_iterates_to_the_eigenvalue(size):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_variable_counts_runs_under_the_launcher(size):
-    output = run("-m", "shmring", "run", "-n", str(size), str(ROOT / "examples/variable_counts.py"))
+    output = run_in_launcher(size, EXAMPLES / "variable_counts.py")
     assert f"rows from each rank: {list(range(1, size + 1))}" in output
     assert f"{10 * size} words came" in output
 
@@ -98,7 +90,7 @@ def test_variable_counts_runs_under_the_launcher(size):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("loaders", [1, 3])
 def test_loaders_feed_a_trainer(loaders):
-    output = run(str(ROOT / "examples/data_loader.py"), str(loaders))
+    output = run_python(EXAMPLES / "data_loader.py", str(loaders))
     assert f"{40 * loaders} batches from {loaders} loaders" in output
     assert float(re.search(r"off by (\S+)", output).group(1)) < 1e-3
 
@@ -106,19 +98,19 @@ def test_loaders_feed_a_trainer(loaders):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("actors", [1, 3])
 def test_actors_teach_a_learner(actors):
-    output = run(str(ROOT / "examples/actors_and_learner.py"), str(actors))
+    output = run_python(EXAMPLES / "actors_and_learner.py", str(actors))
     assert f"{4000 * actors} steps of {actors} actors, the best arm is 2" in output
 
 
 def test_several_machines_prints_the_same_alone_and_under_the_launcher():
-    example = str(ROOT / "examples/several_machines.py")
-    assert run(example).startswith("mean ")
-    assert run("-m", "shmring", "run", "-n", "4", example) == run(example)
+    alone = run_python(EXAMPLES / "several_machines.py")
+    assert alone.startswith("mean ")
+    assert run_in_launcher(4, EXAMPLES / "several_machines.py") == alone
 
 
 def test_every_example_is_run_here_or_with_its_framework():
     elsewhere = {"char_gpt.py", "jax_train.py", "parallel_gpt.py", "sentence_embeddings.py", "shared_gradients.py"}
-    assert {path.name for path in (ROOT / "examples").iterdir() if path.suffix == ".py"} - elsewhere == {
+    assert {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py"} - elsewhere == {
         "actors_and_learner.py",
         "data_loader.py",
         "groups.py",

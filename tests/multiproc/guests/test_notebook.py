@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from support.harness import PATIENCE
 from support.installed import ROOT
+from support.programs import run_python
 
 for name in ("nbformat", "nbclient", "ipykernel", "cloudpickle", "matplotlib"):
     pytest.importorskip(name)
@@ -28,9 +27,7 @@ def test_the_tour_runs_and_shows_results_a_plot_and_a_timeline(tmp_path):
     # With this variable a kernel does not show what other processes print.
     environment = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
     environment |= {"IPYTHONDIR": str(tmp_path), "MPLCONFIGDIR": str(tmp_path)}
-    command = [sys.executable, "-c", EXECUTE, str(tmp_path / "out.ipynb")]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", EXECUTE, tmp_path / "out.ipynb", env=environment, cwd=tmp_path, timeout=600 * PATIENCE)
     cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     printed = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream")

@@ -1,11 +1,10 @@
 """`spawn` in an interactive session, of functions and classes that are defined there."""
 
-import subprocess
-import sys
 
 import pytest
-from support.harness import PATIENCE
+from support.programs import run_python
 
+# Run as an interpreter without a script runs it: no process could import its ``__main__``.
 SESSION = """
 import functools, sys
 import numpy as np
@@ -55,21 +54,13 @@ assert shmring.spawn(shmring.Communicator.barrier, 2) == [None, None]
 """
 
 
-def run_session(code):
-    """As an interpreter without a script runs it: no process could import its ``__main__``."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_functions_and_classes_of_a_session_are_passed_by_value(method):
     pytest.importorskip("cloudpickle")
-    assert "caught of this session" in run_session(f"{SESSION}METHOD = {method!r}\n{BY_VALUE}")
+    assert "caught of this session" in run_python("-c", f"{SESSION}METHOD = {method!r}\n{BY_VALUE}")
 
 
 def test_without_cloudpickle_the_error_has_what_to_do():
-    printed = run_session(SESSION + WITHOUT)
+    printed = run_python("-c", SESSION + WITHOUT)
     assert printed.count("refused 'fail' is defined in a notebook or in the interpreter") == 2
     assert printed.count("pip install 'shmring[notebook]'") == 2

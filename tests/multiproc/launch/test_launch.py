@@ -506,19 +506,6 @@ def test_a_run_ends_though_another_thread_has_taken_the_signal_of_it(monkeypatch
     assert run(["true"], 2) == 0
 
 
-@pytest.mark.parametrize(("value", "error"), [(math.nan, ValueError), (-1, ValueError), ("1", TypeError)])
-def test_init_refuses_a_timeout_that_is_none_before_the_rendezvous(value, error):
-    with pytest.raises(error, match=f"rendezvous_timeout={re.escape(repr(value))}"):
-        shmring.init(rank=0, size=2, session=f"never{os.getpid()}", rendezvous_timeout=value)
-
-
-@pytest.mark.parametrize("value", [None, math.inf, 1e300, 2**2000, 1e9])
-def test_init_takes_a_timeout_without_end(value):
-    with shmring.init(rank=0, size=1, session=f"alone{os.getpid()}", rendezvous_timeout=value) as comm:
-        comm.barrier()
-    assert shmring.spawn(nothing, 2, start_method="fork", init={"rendezvous_timeout": value}) == [None, None]
-
-
 # ---- spawn: signal handlers of the caller ----------------------------------------------------------------------------
 
 

@@ -8,12 +8,16 @@ import random
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
 from support.harness import RANKS, report, run_ranks, start_ranks
 from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.on_ranks import on_ranks
+from support.threads import at_once
 from support.waits import until_ended, until_waiting
 
 import shmring
@@ -95,7 +99,8 @@ def test_messages_arrive_from_and_at_any_place_in_a_line(init):
     run_ranks(2, from_any_place_in_a_line, init=init)
 
 
-def every_dtype(comm):
+@on_ranks(2)
+def test_every_dtype_and_layout_arrives_and_is_described(comm):
     other = 1 - comm.rank
     for name, dtype in NUMPY_DTYPES.items():
         for count in (3, 20_000):
@@ -124,11 +129,9 @@ def every_dtype(comm):
     assert later.tolist() == list(range(40))
 
 
-def test_every_dtype_and_layout_arrives_and_is_described():
-    run_ranks(2, every_dtype)
-
-
-def same_values_in_order(comm, count):
+@on_ranks(2, init=TINY)
+def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites(comm):
+    count = 5000
     if comm.rank == 0:
         for i in range(count):
             comm.send(np.full(i % 30, i), 1, i % 3)
@@ -138,10 +141,6 @@ def same_values_in_order(comm, count):
             message = comm.recv(x, 0)
             assert (message.count, message.tag) == (i % 30, i % 3)
             assert (x[: message.count] == i).all()
-
-
-def test_cells_and_bytes_are_reused_for_ever_and_nothing_overwrites():
-    run_ranks(2, same_values_in_order, 5000, init=TINY)
 
 
 def stays_exact_while_trying(comm, stores):
@@ -178,7 +177,9 @@ def test_messages_stay_exact_while_a_pair_queue_tries_how_to_store(stores):
 # ---- matching --------------------------------------------------------------------------------------------------------
 
 
-def tags_out_of_order(comm, nbytes):
+@pytest.mark.parametrize("nbytes", [8, 100, 5000, 700_000])
+@on_ranks(2)
+def test_tags_can_be_asked_for_in_any_order(comm, nbytes):
     if comm.rank == 0:
         requests = [comm.isend(np.full(nbytes, tag, np.uint8), 1, tag) for tag in range(20)]
         for request in requests:
@@ -190,12 +191,8 @@ def tags_out_of_order(comm, nbytes):
         assert (x == tag).all()
 
 
-@pytest.mark.parametrize("nbytes", [8, 100, 5000, 700_000])
-def test_tags_can_be_asked_for_in_any_order(nbytes):
-    run_ranks(2, tags_out_of_order, nbytes)
-
-
-def twice_the_same_tag(comm):
+@on_ranks(2)
+def test_messages_of_one_tag_do_not_overwrite_each_other_when_put_aside(comm):
     if comm.rank == 0:
         for i, tag in enumerate((5, 1, 5, 2, 5)):
             comm.send(np.array([i]), 1, tag)
@@ -208,11 +205,8 @@ def twice_the_same_tag(comm):
         assert got == [3, 0, 1, 2, 4]  # of one tag, and of any, always the oldest
 
 
-def test_messages_of_one_tag_do_not_overwrite_each_other_when_put_aside():
-    run_ranks(2, twice_the_same_tag)
-
-
-def takes_turns(comm):
+@on_ranks(3, 4)
+def test_any_source_takes_from_all_in_turn(comm):
     x = np.array([comm.rank])
     if comm.rank:
         for _ in range(100):
@@ -228,12 +222,8 @@ def takes_turns(comm):
             assert sorted(sources[i : i + comm.size - 1]) == list(range(1, comm.size))
 
 
-@pytest.mark.parametrize("n", [3, 4])
-def test_any_source_takes_from_all_in_turn(n):
-    run_ranks(n, takes_turns)
-
-
-def posted_in_order(comm):
+@on_ranks(2)
+def test_receives_get_messages_in_the_order_they_were_made(comm):
     if comm.rank == 0:
         arrays = [np.zeros(1, np.int64) for _ in range(4)]
         requests = [
@@ -253,11 +243,8 @@ def posted_in_order(comm):
             comm.send(np.array([i]), 0, 7)
 
 
-def test_receives_get_messages_in_the_order_they_were_made():
-    run_ranks(2, posted_in_order)
-
-
-def probe_then_receive(comm):
+@on_ranks(2)
+def test_probe_describes_what_will_be_received_and_leaves_it_there(comm):
     if comm.rank == 0:
         assert comm.iprobe() is None
         assert comm.probe(1, 3, timeout=0.01) is None
@@ -280,11 +267,8 @@ def probe_then_receive(comm):
         assert request.done()
 
 
-def test_probe_describes_what_will_be_received_and_leaves_it_there():
-    run_ranks(2, probe_then_receive)
-
-
-def to_myself(comm):
+@on_ranks(1, 2)
+def test_a_rank_can_send_to_itself_at_any_size(comm):
     for nbytes in (0, 8, 5 << 20):
         x, y = values("uint8", nbytes, 1), np.zeros(nbytes, np.uint8)
         request = comm.irecv(y, comm.rank, 1)
@@ -296,15 +280,13 @@ def to_myself(comm):
         comm.sendrecv(x, comm.rank, np.zeros_like(x), comm.rank)
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_rank_can_send_to_itself_at_any_size(n):
-    run_ranks(n, to_myself)
-
-
 # ---- no deadlock -----------------------------------------------------------------------------------------------------
 
 
-def everyone_sends_first(comm, nbytes, times):
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (QUEUE_NBYTES, 1), (PIECE, 8), (1000, 256)])
+@on_ranks(*GROUPS)
+def test_everyone_may_send_first_up_to_what_a_pair_queue_holds(comm, nbytes, times):
     others = [r for r in range(comm.size) if r != comm.rank]
     for i in range(times):
         for dst in others:
@@ -316,14 +298,9 @@ def everyone_sends_first(comm, nbytes, times):
             assert (x == src).all()
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize(("nbytes", "times"), [(8, 256), (QUEUE_NBYTES, 1), (PIECE, 8), (1000, 256)])
-@pytest.mark.parametrize("n", GROUPS)
-def test_everyone_may_send_first_up_to_what_a_pair_queue_holds(n, nbytes, times):
-    run_ranks(n, everyone_sends_first, nbytes, times)
-
-
-def shift_round(comm, nbytes):
+@pytest.mark.parametrize("nbytes", [8, 8 << 20])
+@on_ranks(*GROUPS)
+def test_sendrecv_round_a_ring_never_deadlocks(comm, nbytes):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, out = np.full(nbytes, comm.rank, np.uint8), np.zeros(nbytes, np.uint8)
     for turn in range(1, comm.size + 1):
@@ -331,12 +308,6 @@ def shift_round(comm, nbytes):
         assert (out == (comm.rank - turn) % comm.size).all()
         x, out = out, x
     assert (x == comm.rank).all()
-
-
-@pytest.mark.parametrize("nbytes", [8, 8 << 20])
-@pytest.mark.parametrize("n", GROUPS)
-def test_sendrecv_round_a_ring_never_deadlocks(n, nbytes):
-    run_ranks(n, shift_round, nbytes)
 
 
 def all_at_once(comm, nbytes):
@@ -357,7 +328,9 @@ def test_many_requests_at_once_all_proceed_whichever_is_waited_for_first(n):
 # ---- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def too_long(comm, count):
+@pytest.mark.parametrize("count", [5, 100, 300_000])
+@on_ranks(2)
+def test_a_message_that_does_not_fit_is_an_error_of_the_receiver_and_nothing_is_lost(comm, count):
     if comm.rank == 0:
         comm.isend(np.arange(count, dtype=np.int32), 1, 1).wait()
         comm.isend(np.arange(3.0), 1, 2).wait()
@@ -381,12 +354,8 @@ def too_long(comm, count):
     assert (x[:count] == np.arange(count)).all()
 
 
-@pytest.mark.parametrize("count", [5, 100, 300_000])
-def test_a_message_that_does_not_fit_is_an_error_of_the_receiver_and_nothing_is_lost(count):
-    run_ranks(2, too_long, count)
-
-
-def became_read_only(comm):
+@on_ranks(2)
+def test_a_message_that_cannot_be_copied_into_the_array_is_an_error_of_its_request(comm):
     if comm.rank == 0:
         comm.barrier()
         comm.send(np.arange(4.0), 1)
@@ -408,11 +377,8 @@ def became_read_only(comm):
     assert x.tolist() == [1] * 4
 
 
-def test_a_message_that_cannot_be_copied_into_the_array_is_an_error_of_its_request():
-    run_ranks(2, became_read_only)
-
-
-def bad_arguments(comm):
+@on_ranks(2)
+def test_bad_arguments_raise_before_anything_is_sent(comm):
     x = np.zeros(3)
     frozen = x.copy()
     frozen.flags.writeable = False
@@ -436,14 +402,11 @@ def bad_arguments(comm):
     comm.barrier()
 
 
-def test_bad_arguments_raise_before_anything_is_sent():
-    run_ranks(2, bad_arguments)
-
-
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def late_messages(comm):
+@on_ranks(2)
+def test_a_receive_that_times_out_leaves_everything_as_it_was(comm):
     x = np.zeros(4)
     if comm.rank == 1:
         comm.barrier()
@@ -463,11 +426,9 @@ def late_messages(comm):
     assert x.tolist() == [0, 1, 2, 3]
 
 
-def test_a_receive_that_times_out_leaves_everything_as_it_was():
-    run_ranks(2, late_messages)
-
-
-def half_a_message(comm, count):
+@on_ranks(2)
+def test_a_message_that_was_half_in_when_time_ran_out_can_still_be_received(comm):
+    count = 1_000_000
     if comm.rank == 0:
         request = comm.isend(np.arange(count), 1)
         assert not request.done()  # so much of it is in the pair queue as has room
@@ -484,11 +445,9 @@ def half_a_message(comm, count):
     assert (x == np.arange(count)).all()
 
 
-def test_a_message_that_was_half_in_when_time_ran_out_can_still_be_received():
-    run_ranks(2, half_a_message, 1_000_000)
-
-
-def full_pair_queue(comm, how):
+@pytest.mark.parametrize("how", ["withdrawn", "broken"])
+@on_ranks(2, init=TINY)
+def test_a_send_that_times_out_is_withdrawn_unless_it_had_begun(comm, how):
     x = np.zeros(900, np.uint8)  # four fit, wherever in a line they begin, and a fifth does not
     if comm.rank == 1:
         if how == "withdrawn":
@@ -516,11 +475,6 @@ def full_pair_queue(comm, how):
         assert caught.value.late == (1,)
         with pytest.raises(CollectiveTimeoutError):
             comm.send(x, 1)
-
-
-@pytest.mark.parametrize("how", ["withdrawn", "broken"])
-def test_a_send_that_times_out_is_withdrawn_unless_it_had_begun(how):
-    run_ranks(2, full_pair_queue, how, init=TINY)
 
 
 # ---- death and other ends --------------------------------------------------------------------------------------------
@@ -555,7 +509,9 @@ def until_closed(comm, rank):
         time.sleep(0.001)
 
 
-def send_and_close(comm, count):
+@pytest.mark.parametrize("count", [3, 20_000])
+@on_ranks(2)
+def test_what_a_rank_had_sent_before_it_closed_is_still_received(comm, count):
     if comm.rank == 0:
         comm.send(np.arange(count), 1, 1)
         comm.close()
@@ -572,12 +528,8 @@ def send_and_close(comm, count):
         comm.send(x, 0)
 
 
-@pytest.mark.parametrize("count", [3, 20_000])
-def test_what_a_rank_had_sent_before_it_closed_is_still_received(count):
-    run_ranks(2, send_and_close, count)
-
-
-def others_go_on(comm):
+@on_ranks(3)
+def test_a_rank_that_closed_disturbs_only_ranks_that_need_it(comm):
     if comm.rank == 0:
         comm.close()
         return
@@ -591,10 +543,6 @@ def others_go_on(comm):
         comm.send(x, 1)
     if comm.rank == 1:
         comm.recv(x)
-
-
-def test_a_rank_that_closed_disturbs_only_ranks_that_need_it():
-    run_ranks(3, others_go_on)
 
 
 def stop_in_the_middle(comm, count):
@@ -621,7 +569,8 @@ def test_a_stopped_rank_is_waited_for(victim):
     gang.results()
 
 
-def abort_the_receiver(comm):
+@on_ranks(3)
+def test_abort_reaches_ranks_that_wait_for_messages(comm):
     if comm.rank == 1:
         until_waiting(comm, 0, 2)
         comm.abort("enough")
@@ -630,10 +579,6 @@ def abort_the_receiver(comm):
         comm.recv(np.zeros(1), 1)
     with pytest.raises(AbortedError):
         comm.isend(np.zeros(1), 1)
-
-
-def test_abort_reaches_ranks_that_wait_for_messages():
-    run_ranks(3, abort_the_receiver)
 
 
 def interrupt_a_receive(comm):
@@ -700,7 +645,8 @@ def test_killing_all_ranks_with_pair_queues_in_use_leaves_nothing():
 # ---- threads, processes, tasks ---------------------------------------------------------------------------------------
 
 
-def receive_while_others_call(comm):
+@on_ranks(2)
+def test_a_blocked_receive_shuts_out_no_other_thread(comm):
     other = 1 - comm.rank
     got = np.zeros(1)
     thread = threading.Thread(target=lambda: comm.recv(got, other, 99))
@@ -720,13 +666,10 @@ def receive_while_others_call(comm):
     assert got[0] == 1
 
 
-def test_a_blocked_receive_shuts_out_no_other_thread():
-    run_ranks(2, receive_while_others_call)
-
-
-def threads_with_tags(comm, nthreads, times):
+@on_ranks(2, init={"pair_queue_nbytes": 65536})
+def test_threads_of_a_rank_each_get_their_own_messages(comm):
+    nthreads, times = 4, 60
     other = 1 - comm.rank
-    wrong = []
 
     def work(tag):
         for i in range(times):
@@ -734,66 +677,45 @@ def threads_with_tags(comm, nthreads, times):
             if comm.rank == 0:
                 comm.send(np.full(nbytes, i % 251, np.uint8), other, tag)
             x = np.zeros(20_000, np.uint8)
-            if comm.recv(x, other, tag).nbytes != nbytes or not (x[:nbytes] == i % 251).all():
-                wrong.append((tag, i))
+            assert comm.recv(x, other, tag).nbytes == nbytes, (tag, i)
+            assert (x[:nbytes] == i % 251).all(), (tag, i)
             if comm.rank == 1:
                 comm.send(x[:nbytes], other, tag)
 
-    threads = [threading.Thread(target=work, args=(tag,)) for tag in range(nthreads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(*[partial(work, tag) for tag in range(nthreads)])
 
 
-def test_threads_of_a_rank_each_get_their_own_messages():
-    run_ranks(2, threads_with_tags, 4, 60, init={"pair_queue_nbytes": 65536})
-
-
-def close_under_a_thread(comm):
-    raised = []
-
+@on_ranks(2)
+def test_close_ends_a_receive_of_another_thread(comm):
     def receive():
-        try:
+        with pytest.raises(AbortedError):
             comm.recv(np.zeros(1), 1)
-        except shmring.ShmringError as error:
-            raised.append(error)
 
-    if comm.rank == 0:
-        thread = threading.Thread(target=receive)
-        thread.start()
+    def close():
         until_waiting(comm, 0)
         comm.close()
-        thread.join()
-        assert isinstance(raised[0], AbortedError)
+
+    if comm.rank == 0:
+        at_once(receive, close)
     else:
         with pytest.raises(BrokenError):
             comm.recv(np.zeros(1), 0)
 
 
-def test_close_ends_a_receive_of_another_thread():
-    run_ranks(2, close_under_a_thread)
-
-
-def fork_inside(comm):
+@on_ranks(2)
+def test_a_forked_child_can_neither_receive_nor_harm(comm):
     comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
-    pid = os.fork()
-    if pid == 0:
-        try:
+
+    def child():
+        with pytest.raises(ClosedError, match="parent"):
             comm.recv(np.zeros(1), timeout=0)
-        except ClosedError as error:
-            os._exit(0 if "parent" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    assert status_of(in_child(child)) == 0
     comm.sendrecv(np.zeros(9), 1 - comm.rank, np.zeros(9))
 
 
-def test_a_forked_child_can_neither_receive_nor_harm():
-    run_ranks(2, fork_inside)
-
-
-def awaited_by_tasks(comm):
+@on_ranks(2)
+def test_requests_can_be_awaited_and_call_back(comm):
     other = 1 - comm.rank
     x = np.zeros(300_000)
     called = []
@@ -825,10 +747,6 @@ def awaited_by_tasks(comm):
     message, y = asyncio.run(swap())
     assert message.source == other
     assert (y.view(np.int64) == comm.rank).all()
-
-
-def test_requests_can_be_awaited_and_call_back():
-    run_ranks(2, awaited_by_tasks)
 
 
 def sleep_cheaply(comm):
@@ -888,7 +806,8 @@ def test_only_pair_queues_in_use_have_memory_and_bytes_only_if_messages_are_long
     assert run_ranks(3, use_one_pair_queue, count, init=SHORT) == [nbytes, 0, 0]
 
 
-def no_room_for_a_pair_queue(comm):
+@on_ranks(2)
+def test_no_room_for_a_pair_queue_is_an_error_and_the_next_try_may_succeed(comm):
     other = 1 - comm.rank
 
     def full(call):
@@ -906,10 +825,6 @@ def no_room_for_a_pair_queue(comm):
     x = np.zeros(3)
     comm.sendrecv(np.ones(3), other, x, other)
     assert x.tolist() == [1, 1, 1]
-
-
-def test_no_room_for_a_pair_queue_is_an_error_and_the_next_try_may_succeed():
-    run_ranks(2, no_room_for_a_pair_queue)
 
 
 # ---- traffic ---------------------------------------------------------------------------------------------------------
@@ -984,7 +899,8 @@ def lambda_free_message(comm):
     return comm.recv(np.zeros(3))
 
 
-def flood(comm):
+@on_ranks(2)
+def test_a_flood_of_other_messages_does_not_outlast_a_timeout(comm):
     if comm.rank == 0:
         with pytest.raises(BrokenError):      # rank 1 aborts when it has seen enough
             while True:
@@ -996,11 +912,8 @@ def flood(comm):
         comm.abort("enough")
 
 
-def test_a_flood_of_other_messages_does_not_outlast_a_timeout():
-    run_ranks(2, flood)
-
-
-def exchange_with_a_full_queue(comm):
+@on_ranks(2, init=SHORT)
+def test_an_exchange_that_cannot_send_in_time_keeps_the_message_it_received(comm):
     x, out = np.full(1 << 20, comm.rank, np.uint8), np.empty(4, np.uint8)
     if comm.rank == 0:
         filler = comm.isend(x, 1, 1)       # fills the pair queue: nothing more can be sent
@@ -1018,7 +931,3 @@ def exchange_with_a_full_queue(comm):
         for tag in (1, 3):
             comm.recv(x, 0, tag)
     comm.barrier()
-
-
-def test_an_exchange_that_cannot_send_in_time_keeps_the_message_it_received():
-    run_ranks(2, exchange_with_a_full_queue, init=SHORT)

@@ -3,11 +3,13 @@
 import contextlib
 import os
 import signal
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import eventually, run_ranks, start_ranks
+from support.harness import eventually, start_ranks
+from support.on_ranks import on_ranks
+from support.threads import at_once
 from support.waits import is_stopped
 
 from shmring.errors import (
@@ -38,7 +40,8 @@ def same(a, b):
     return a == b
 
 
-def pass_round(comm):
+@on_ranks(1, 2, 3, 4)
+def test_objects_go_round_unchanged(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for number, obj in enumerate(OBJECTS):
         if comm.rank == 0:
@@ -53,16 +56,12 @@ def pass_round(comm):
     comm.barrier()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_objects_go_round_unchanged(n):
-    run_ranks(n, pass_round)
-
-
 ARRAYS = [np.arange(4.0), np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]), np.arange(4, dtype=np.longdouble),
           np.frombuffer(b"cos\nsystem\n(S'false'\ntR.", np.uint8)]  # fmt: skip
 
 
-def mix_with_arrays(comm):
+@on_ranks(2)
+def test_an_array_is_never_taken_for_an_object_nor_an_object_for_an_array(comm):
     if comm.rank == 0:
         for x in ARRAYS:
             comm.send(x, 1, 7)
@@ -89,10 +88,6 @@ def mix_with_arrays(comm):
     comm.barrier()
 
 
-def test_an_array_is_never_taken_for_an_object_nor_an_object_for_an_array():
-    run_ranks(2, mix_with_arrays)
-
-
 @contextlib.contextmanager
 def stopped(pid):
     """A process is stopped in here."""
@@ -108,7 +103,8 @@ def assert_stopped(pid):
     assert is_stopped(pid)
 
 
-def receive_too_early(comm):
+@on_ranks(2, init={"pair_queue_nbytes": 65536})
+def test_a_timeout_in_the_middle_of_an_object_loses_nothing(comm):
     if comm.rank == 1:
         for timeout in (0, 0.01):
             with pytest.raises(MessageTimeoutError, match="nothing is lost"):
@@ -133,11 +129,8 @@ def receive_too_early(comm):
     comm.barrier()
 
 
-def test_a_timeout_in_the_middle_of_an_object_loses_nothing():
-    run_ranks(2, receive_too_early, init={"pair_queue_nbytes": 65536})
-
-
-def send_half(comm):
+@on_ranks(2)
+def test_a_half_sent_object_breaks_the_communicator(comm):
     if comm.rank == 0:
         with pytest.raises(CollectiveTimeoutError):
             comm.send_object([np.zeros(1 << 20)], 1, timeout=0.05)
@@ -148,17 +141,10 @@ def send_half(comm):
             comm.barrier()
 
 
-def test_a_half_sent_object_breaks_the_communicator():
-    run_ranks(2, send_half)
-
-
-def send_from_threads(comm):
+@on_ranks(2)
+def test_parts_of_objects_that_threads_send_do_not_mix(comm):
     if comm.rank == 0:
-        threads = [threading.Thread(target=comm.send_object, args=([n, np.full(40_000, n)], 1)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*[partial(comm.send_object, [n, np.full(40_000, n)], 1) for n in range(8)])
     else:
         got = [comm.recv_object() for _ in range(8)]
         assert sorted(n for n, _ in got) == list(range(8))
@@ -166,16 +152,13 @@ def send_from_threads(comm):
     comm.barrier()
 
 
-def test_parts_of_objects_that_threads_send_do_not_mix():
-    run_ranks(2, send_from_threads)
-
-
 class Trap:
     def __reduce__(self):
         return int, ("no number",)
 
 
-def fail_to_pickle(comm):
+@on_ranks(2)
+def test_what_does_not_pickle_or_unpickle_harms_nothing_else(comm):
     if comm.rank == 0:
         with pytest.raises(ObjectError, match="cannot pickle"):
             comm.send_object(lambda: 0, 1)
@@ -188,11 +171,8 @@ def fail_to_pickle(comm):
     comm.barrier()
 
 
-def test_what_does_not_pickle_or_unpickle_harms_nothing_else():
-    run_ranks(2, fail_to_pickle)
-
-
-def refuse(comm):
+@on_ranks(2, init={"allow_pickle": False})
+def test_a_communicator_without_pickle_refuses_objects(comm):
     with pytest.raises(ValueError, match="allow_pickle=False"):
         comm.send_object(1, 0)
     with pytest.raises(ValueError, match="allow_pickle=False"):
@@ -200,14 +180,8 @@ def refuse(comm):
     comm.barrier()
 
 
-def test_a_communicator_without_pickle_refuses_objects():
-    run_ranks(2, refuse, init={"allow_pickle": False})
-
-
 def die_before_sending(comm):
     if comm.rank == 0:
-        import os
-
         os._exit(3)
     comm.recv_object(0)
 

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from functools import partial
 
 import pytest
 from support.children import in_child, status_of
@@ -667,15 +666,11 @@ def test_a_bad_timeout_is_refused_before_anything_is_made(session, timeout):
 
 def make_groups(rank, session, timeout):
     with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout) as comm:
+        comm.barrier()
         for group in (comm.dup(rendezvous_timeout=timeout), comm.split(0, rendezvous_timeout=timeout),
                       comm.shrink(rendezvous_timeout=timeout)):  # fmt: skip
             group.barrier()
             group.close()
-        for bad in (float("nan"), -1, "1"):
-            for call in (comm.dup, comm.shrink, partial(comm.split, 0), partial(comm.subgroup, [0])):
-                with pytest.raises((TypeError, ValueError), match="rendezvous_timeout="):
-                    call(rendezvous_timeout=bad)
-        comm.barrier()
 
 
 @pytest.mark.parametrize("timeout", [None, float("inf"), 1e300, 10**400, 30, 2**62])

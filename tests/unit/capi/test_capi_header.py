@@ -3,12 +3,12 @@
 import ctypes
 import importlib.util
 import re
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 from support.capi import WARNINGS, compiler
+from support.programs import run_program
 
 import shmring
 import shmring.capi
@@ -80,8 +80,7 @@ def compile_text(folder, language, text, *options):
     source.write_text(text)
     command = [*compiler(language), *options, "-shared", "-fPIC", f"-I{shmring.capi.get_include()}",
                f"-I{sysconfig.get_path('include')}", str(source), "-o", str(made)]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program(*command)
     return made
 
 

@@ -2,13 +2,13 @@
 
 import gc
 import os
-import random
 import signal
 import threading
 import time
 
 import pytest
 from support.children import in_child, status_of
+from support.interrupts import Interrupts
 
 from shmring.sync.turn import Turn
 
@@ -52,16 +52,9 @@ def test_what_a_function_raises_comes_out_and_the_turn_is_free():
     assert turn.run(max, 1, 2) == 2
 
 
-class EnoughError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("is_reentrant", [False, True])
 def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, restored_handler):
-    turn, moment, stop, count = Turn("test", is_reentrant=is_reentrant), random.Random(seed), threading.Event(), 0
-
-    def ring(*_):
-        raise EnoughError
+    turn, stop, interrupts = Turn("test", is_reentrant=is_reentrant), threading.Event(), Interrupts(seed, 2e-6, 3e-4)
 
     def work():
         return sum(range(20))
@@ -72,14 +65,8 @@ def test_no_exception_of_a_signal_handler_leaves_it_taken(is_reentrant, seed, re
 
     thread = threading.Thread(target=contend)
     thread.start()
-    signal.signal(signal.SIGALRM, ring)
-    while count < 200:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, moment.uniform(2e-6, 3e-4))
-            while True:
-                turn.run(work)
-        except EnoughError:
-            count += 1
+    for _ in range(200):
+        assert interrupts.during(contend)
     stop.set()
     thread.join()
     assert turn.run(work) == 190

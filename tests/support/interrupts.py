@@ -1,0 +1,43 @@
+"""A signal handler that raises at a random moment of a call, and at no other."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+
+class EnoughError(BaseException):
+    """Of no class that calls turn into errors of their own."""
+
+
+class Interrupts:
+    """Has SIGALRM raise `EnoughError` in the calls that it makes.
+
+    The kernel may deliver the signal to another thread of the process, and Python then calls the handler in the main
+    thread when the call is over: it raises nothing there.
+    """
+
+    def __init__(self, seed, least_s, most_s):
+        self._moment, self._least_s, self._most_s = random.Random(seed), least_s, most_s
+        self._may_raise = False
+        self.count = 0
+        """How many calls have been interrupted."""
+        signal.signal(signal.SIGALRM, self._handle)
+
+    def _handle(self, *_):
+        if self._may_raise:
+            self._may_raise = False
+            raise EnoughError
+
+    def during(self, call, *args):
+        """Make a call, with a signal after a random time; whether it was interrupted."""
+        try:
+            self._may_raise = True
+            signal.setitimer(signal.ITIMER_REAL, self._moment.uniform(self._least_s, self._most_s))
+            call(*args)
+            self._may_raise = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EnoughError:
+            self.count += 1
+            return True
+        return False

@@ -1,0 +1,49 @@
+"""Tests that ranks run: ``@on_ranks(2)`` makes a function of a communicator a test with two real processes."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from dataclasses import dataclass
+
+import pytest
+
+from support.harness import run_ranks
+
+
+def on_ranks(*sizes, run=run_ranks, **options):
+    """Have ranks run the function: in groups of each of these sizes, by ``run(n, function, ..., **options)``.
+
+    Its first argument is what ``run`` gives a rank, the communicator; the others are fixtures and parameters of the
+    test, which must pickle. With more sizes than one, the test has the parameter ``n``.
+    """
+
+    def make(function):
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        in_ranks = _InRanks(function.__module__, function.__name__)
+
+        @functools.wraps(function)
+        def test(n=sizes[0], **given):
+            run(n, in_ranks, *[given[parameter.name] for parameter in parameters], **options)
+
+        test.of_a_rank = function
+        if len(sizes) == 1:
+            test.__signature__ = inspect.Signature(parameters)
+            return test
+        n = inspect.Parameter("n", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([*parameters, n])
+        return pytest.mark.parametrize("n", sizes)(test)
+
+    return make
+
+
+@dataclass(frozen=True)
+class _InRanks:
+    """The function of a test by its name, as ranks find it: the test itself has the name in its module."""
+
+    module: str
+    name: str
+
+    def __call__(self, *args):
+        return getattr(importlib.import_module(self.module), self.name).of_a_rank(*args)
