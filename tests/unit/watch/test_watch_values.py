@@ -10,11 +10,11 @@ import pytest
 from shmring.engine.kinds import KINDS
 from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 from shmring.observe.account import Standing
-from shmring.watch import find, perfetto, processes, report, skew
+from shmring.watch import find, perfetto, processes, prometheus, report, skew
 from shmring.watch.find import Group, Job, Machine, Member
 from shmring.watch.page import _number, page, text
 from shmring.watch.processes import Process
-from shmring.watch.timeline import RECORD, Timeline, name_of, read
+from shmring.watch.timeline import RECORD, Timeline, kind_of, name_of, read
 
 S = 10**9
 
@@ -188,6 +188,29 @@ def test_what_does_not_change_is_unchanged_since_the_first_look_that_found_it(mo
     assert [group["ranks"][0]["unchanged_s"] for _, group in found] == pytest.approx([0, 2, 0, 4])
 
 
+def test_metrics_have_these_values():
+    calls = {"calls": 5, "bytes": 40, "rounds": 6, "waited_s": 0.5}
+    group = {"name": "tp", "size": 2, "failure": "rank 1 died", "ranks": [RANKS[1] | calls, RANKS[2] | calls]}
+    found = {"uid": 7, "jobs": [{"session": "s", "communicators": [group]}], "channels": [CHANNEL]}
+    common = ("session", "communicator", "channel")
+    values = {
+        (name, tuple(label for key, label in labels.items() if key not in common)): value
+        for name, labels, value in prometheus._samples(found)
+    }
+    for (name, labels), value in {
+        ("jobs", ()): 1, ("communicator_ranks", ()): 2, ("communicator_broken", ()): 1,
+        ("rank_calls_total", (1,)): 5, ("rank_bytes_total", (1,)): 40, ("rank_rounds_total", (1,)): 6,
+        ("rank_waited_seconds_total", (1,)): 0.5, ("rank_waiting_seconds", (1,)): 1.5,
+        ("rank_waiting_seconds", (2,)): 0, ("rank_keeps", (1,)): 0, ("rank_keeps", (2,)): 1,
+        ("rank_state", (2, "stopped")): 1,
+        ("channel_fill_ratio", ()): 0.25, ("channel_capacity_bytes", ()): 4096,
+        ("channel_messages_total", ("sender",)): 9, ("channel_messages_total", ("receiver",)): 3,
+        ("channel_dropped_total", ("sender",)): 2, ("channel_waits_total", ("receiver",)): 4,
+        ("channel_end_lost", ("sender",)): 1, ("channel_end_lost", ("receiver",)): 0,
+    }.items():
+        assert values[f"shmring_{name}", labels] == value, name
+
+
 # ---- timelines ----
 
 
@@ -250,6 +273,8 @@ def test_a_summary_has_the_late_rank_the_skew_and_the_slowest_calls():
 def test_a_summary_of_some_ranks_or_of_one_has_no_skew():
     (group,) = skew.summary(of_three()[:2])["communicators"]
     assert (group["calls"], group["late"], group["slowest"], group["skew_s"]) == (0, [], [], 0.0)
+    (group,) = skew.summary(of_three()[1:2])["communicators"]
+    assert (group["ranks_recorded"], group["calls"]) == (1, 0)
     (alone,) = skew.summary([timeline(0, [("barrier", 1, 2, {"number": 1})], size=1)])["communicators"]
     assert (alone["calls"], alone["late"], alone["moving_s"]) == (1, [], 0.0)
 
@@ -315,6 +340,11 @@ def test_a_timeline_shorter_than_its_header_has_it_is_refused(tmp_path):
     file_of(tmp_path / f"0{SUFFIX}", [1, 2], 3, 2)
     with pytest.raises(ValueError, match="is no timeline of this version"):
         read(str(tmp_path))
+
+
+def test_every_kind_of_call_has_its_name():
+    assert [kind_of(signature(one.name)) for one in KINDS[1:]] == [one.name for one in KINDS[1:]]
+    assert kind_of(0) == kind_of(len(KINDS) << 58) == ""
 
 
 # ---- processes ----
