@@ -15,6 +15,7 @@ from support.collective_checks import SMALL, works
 from support.emulation import needs_address_limit
 from support.harness import PATIENCE, run_processes, run_ranks, start_processes
 from support.namespaces import enter, needs_mount, room
+from support.on_ranks import on_ranks
 
 import shmring
 from shmring.errors import MessageTimeoutError, OutOfSharedMemoryError, SegmentError
@@ -140,7 +141,9 @@ def test_refused_memory_for_a_group_or_an_array_is_one_error_on_all_and_the_pare
         assert works_now
 
 
-def make_result_with_a_refusal(comm, root):
+@pytest.mark.parametrize("root", [0, 1])
+@on_ranks(2, init=SMALL)
+def test_refused_memory_for_a_shared_result_at_the_root_is_an_error_on_all(comm, root):
     if comm.rank == root:
         refuse("posix_fallocate", errno.ENOSPC)
     with pytest.raises(OutOfSharedMemoryError, match="cannot reserve"):
@@ -148,12 +151,7 @@ def make_result_with_a_refusal(comm, root):
     syscalls.fault = None
     result = comm.shared_result(1000, root=root)
     comm.all_reduce(np.ones(1000), result)
-    return float(result.sum())
-
-
-@pytest.mark.parametrize("root", [0, 1])
-def test_refused_memory_for_a_shared_result_at_the_root_is_an_error_on_all(root):
-    assert run_ranks(2, make_result_with_a_refusal, root, init=SMALL) == [2000.0, 2000.0]
+    assert float(result.sum()) == 2000.0
 
 
 def send_with_a_refusal(comm, count, call):

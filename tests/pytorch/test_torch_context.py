@@ -77,7 +77,8 @@ class Attention(Module):
         return flex_attention(q, k, v, block_mask=block_mask)
 
 
-def flexible(rank):
+@on_group(2)
+def test_flexible_attention_to_gathered_keys_is_that_of_one_process(rank):
     """Results only: there are no gradients on CPUs."""
     n = dist.get_world_size()
     count, mesh = n * BLOCK, init_device_mesh("cpu", (n,))
@@ -85,10 +86,6 @@ def flexible(rank):
     attention = context._ContextParallel(TOKENS, FLEX)._apply(Attention(), mesh)
     *inputs, _, own_mask = context._context_parallel_shard(mesh, [*drawn(count), mask], [TOKENS] * 5)
     check([attention(*inputs, own_mask)], alone(count, True)[:1], rank, n)
-
-
-def test_flexible_attention_to_gathered_keys_is_that_of_one_process():
-    run_group(2, flexible)
 
 
 @on_group(2, 4)

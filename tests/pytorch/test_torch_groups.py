@@ -62,17 +62,14 @@ def test_a_monitored_barrier_names_the_late_ranks():
     run_group(4, monitored)
 
 
-def aborted(rank):
+@on_group(3)
+def test_abort_fails_the_calls_of_the_others(rank):
     if rank == 0:
         time.sleep(0.2)
         dist.distributed_c10d._abort_process_group()
     else:
         with pytest.raises(dist.DistBackendError, match="aborted the group"):
             dist.all_reduce(torch.ones(1))
-
-
-def test_abort_fails_the_calls_of_the_others():
-    run_group(3, aborted)
 
 
 def killed(rank):

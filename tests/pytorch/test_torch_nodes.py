@@ -203,7 +203,9 @@ def test_a_death_on_another_node_ends_a_wait(receives):
     assert outcomes[2].ok, outcomes[2]
 
 
-def late(rank, tardy):
+@pytest.mark.parametrize("tardy", [0, 1, 2, 3])
+@on_group(4, labels="aabb")
+def test_a_late_rank_is_named_on_all_nodes(rank, tardy):
     quick = dist.new_group()
     quick.set_timeout(timedelta(seconds=2))
     dist.barrier()  # ranks that are late by more than that are named, too
@@ -213,11 +215,6 @@ def late(rank, tardy):
         assert isinstance(caught.value, shmring.CollectiveTimeoutError)
         assert caught.value.late == (tardy,)
     dist.barrier()
-
-
-@pytest.mark.parametrize("tardy", [0, 1, 2, 3])
-def test_a_late_rank_is_named_on_all_nodes(tardy):
-    run_group(4, late, tardy, labels="aabb")
 
 
 @on_group(3, labels="aab")
@@ -250,17 +247,14 @@ def test_nodes_that_disagree_all_get_an_error(layout):
     run_group(len(layout), disagreed, len(layout) - 1, labels=layout)
 
 
-def aborted(rank):
+@on_group(4, labels="aabb")
+def test_abort_fails_the_calls_on_all_nodes(rank):
     if rank == 1:
         time.sleep(0.2)
         dist.distributed_c10d._abort_process_group()
     else:
         with pytest.raises(dist.DistBackendError, match="aborted the group"):
             dist.all_reduce(torch.ones(1))
-
-
-def test_abort_fails_the_calls_on_all_nodes():
-    run_group(4, aborted, labels="aabb")
 
 
 @on_group(4, labels="aabb")

@@ -150,7 +150,8 @@ class Gathering(nn.Module):
         return fc.all_gather_tensor(fc.all_reduce(x * 2, "sum", dist.group.WORLD), 0, dist.group.WORLD) + 1
 
 
-def functional(rank):
+@on_group(1, 2)
+def test_functional_collectives_in_coalesced_form_and_exported(rank):
     n = dist.get_world_size()
     group = dist.group.WORLD
     xs = [torch.full((2 * k, 3), float(rank + k)) for k in (1, 2)]
@@ -165,11 +166,6 @@ def functional(rank):
     exported = torch.export.export(Gathering(), (x,))
     assert any("_c10d_functional.all_reduce" in str(node.target) for node in exported.graph.nodes)
     assert torch.equal(exported.module()(x), Gathering()(x))
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_functional_collectives_in_coalesced_form_and_exported(n):
-    run_group(n, functional)
 
 
 @on_group(2, 3)

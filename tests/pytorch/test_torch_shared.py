@@ -103,7 +103,8 @@ def test_other_hooks_work_on_shared_buckets(rank):
             shmring.torch.share_gradients(model)
 
 
-def sparse(rank):
+@on_group(2)
+def test_sparse_gradients_are_averaged_as_before(rank):
     embedding = torch.nn.Embedding(5000, 3, sparse=True).double()
     model = DistributedDataParallel(embedding)
     with shmring.torch.share_gradients(model):
@@ -113,10 +114,6 @@ def sparse(rank):
             gradient = model.module.weight.grad.to_dense()
             assert gradient[1, 0] == 2
             assert gradient[8, 0] == 0.5
-
-
-def test_sparse_gradients_are_averaged_as_before():
-    run_group(2, sparse)
 
 
 @on_group(2)
@@ -133,7 +130,8 @@ def test_without_room_all_ranks_warn_and_training_goes_on(rank):
     assert zero_copy_calls() == 0
 
 
-def parameters(rank):
+@on_group(2, 3)
+def test_every_way_of_calling_takes_the_memory_of_shared_parameters(rank):
     import shmring.torch.ops  # which registers the operators
 
     model = wide_model()
@@ -178,11 +176,6 @@ def parameters(rank):
     for which in ("named", comm, dist.group.WORLD):
         with shmring.torch.share_parameters(wide_model(), comm=which) as shared:
             assert shared.nbytes
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_every_way_of_calling_takes_the_memory_of_shared_parameters(n):
-    run_group(n, parameters)
 
 
 @on_group(2)

@@ -62,7 +62,8 @@ def test_zero_redundancy_optimizer(rank):
         assert optimizer.state_dict()["state"]
 
 
-def fsdp(rank):
+@on_group(1, 2, 3)
+def test_fully_sharded_training_of_both_kinds(rank):
     n = dist.get_world_size()
     own = [batch(s, rank) for s in range(STEPS)]
     first = FullyShardedDataParallel(small_model(), device_id=torch.device("cpu"))
@@ -78,11 +79,6 @@ def fsdp(rank):
         fully_shard(second, mesh=mesh)
         train(second, own)
         close([p.full_tensor().detach() for p in second.parameters()], alone(n))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_fully_sharded_training_of_both_kinds(n):
-    run_group(n, fsdp)
 
 
 @on_group(2, 3)
@@ -146,7 +142,8 @@ def test_distributed_checkpoints():
         run_group(2, checkpoint, place)
 
 
-def functional(rank):
+@on_group(1, 2, 3)
+def test_functional_collectives_and_those_with_gradients(rank):
     n = dist.get_world_size()
     group = dist.group.WORLD
     x = torch.full((n, 2), float(rank + 1))
@@ -162,11 +159,6 @@ def functional(rank):
         leaf = torch.full((2,), float(rank + 1), requires_grad=True)
         (with_gradients.all_reduce(leaf) * (rank + 1)).sum().backward()
         assert torch.equal(leaf.grad, torch.full((2,), total))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_functional_collectives_and_those_with_gradients(n):
-    run_group(n, functional)
 
 
 @on_group(2)

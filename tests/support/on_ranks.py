@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.harness import run_ranks
+from support.harness import run_processes, run_ranks
 
 
 def on_ranks(*sizes, run=run_ranks, **options):
@@ -36,6 +36,9 @@ def on_ranks(*sizes, run=run_ranks, **options):
         return pytest.mark.parametrize("n", sizes)(test)
 
     return make
+
+
+on_processes = functools.partial(on_ranks, run=run_processes)  # of a rank's number, without a communicator
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,8 @@ def test_a_rank_that_aborts():
 # ---- life of a communicator ------------------------------------------------------------------------------------------
 
 
-def closed(comm):
+@on_jax(2)
+def test_a_closed_communicator(comm):
     twin = comm.dup()
     f = jax.jit(lambda x: sj.all_reduce(x, comm=twin))
     g = jax.jit(lambda x: sj.all_reduce(x, comm=twin, token=sj.new_token())[0])
@@ -233,14 +234,11 @@ def closed(comm):
     other.close()
     with pytest.raises(ValueError, match="is closed"):
         sj.all_reduce(1.0, comm=other)
-    return float(sj.all_reduce(1.0))
+    assert float(sj.all_reduce(1.0)) == 2.0
 
 
-def test_a_closed_communicator():
-    assert run_jax(2, closed) == [2.0] * 2
-
-
-def dropped(comm):
+@on_jax(2)
+def test_a_function_keeps_its_communicator_alive_as_long_as_it_lives(comm):
     """A function keeps its communicator alive, and nothing else does."""
     holder = [comm.dup()]
     seen = weakref.ref(holder[0])
@@ -257,11 +255,7 @@ def dropped(comm):
     made = [comm.dup() for _ in range(20)]
     for one in made:
         assert float(sj.all_reduce(1.0, comm=one)) == comm.size
-    return is_gone
-
-
-def test_a_function_keeps_its_communicator_alive_as_long_as_it_lives():
-    assert run_jax(2, dropped) == [True] * 2
+    assert is_gone
 
 
 def killed_by_itself(comm):

@@ -524,7 +524,8 @@ def test_one_thread_serves_though_a_signal_handler_has_raised_as_it_was_started(
     assert sum(thread.is_alive() for thread in started) == 1
 
 
-def hasten(comm):
+@on_ranks(1, 2, 3)
+def test_work_can_be_done_by_the_thread_that_waits_for_it(comm):
     x = [np.full(5, float(comm.rank + k)) for k in range(6)]
     seen = []
     works = [comm.all_reduce(one, async_op=True) for one in x]
@@ -537,9 +538,4 @@ def hasten(comm):
     assert works[0].done()
     works[0].hasten()  # nothing to be done
     assert [one.tolist() for one in seen] == [[comm.size]]
-    return all((one == sum(r + k for r in range(comm.size))).all() for k, one in enumerate(results))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_work_can_be_done_by_the_thread_that_waits_for_it(n):
-    assert run_ranks(n, hasten) == [True] * n
+    assert all((one == sum(r + k for r in range(comm.size))).all() for k, one in enumerate(results))

@@ -290,7 +290,11 @@ def use(comm):
     }, resident
 
 
-def make_many(comm, times, closing):
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])
+@on_ranks(2, 3)
+def test_hundreds_of_groups_leave_nothing_behind(comm, closing, long_run):
+    times = 100 if long_run else 30
     def once():
         groups = [comm.split(comm.rank % 2, **SMALL), comm.dup(**SMALL), comm.subgroup([comm.rank], **SMALL)]
         for group in groups:
@@ -313,13 +317,6 @@ def make_many(comm, times, closing):
     # 3 * times groups of at least 2 outboxes of 44 KiB would be far more.
     if not (SANITIZED or EMULATED):  # one keeps what was freed for a while, one counts what it knows of each mapping
         assert resident - resident_before < 4 << 20, resident - resident_before
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("closing", [True, False], ids=["closed", "dropped"])
-@pytest.mark.parametrize("n", [2, 3])
-def test_hundreds_of_groups_leave_nothing_behind(n, closing, long_run):
-    run_ranks(n, make_many, 100 if long_run else 30, closing)
 
 
 @on_ranks(*GROUPS)

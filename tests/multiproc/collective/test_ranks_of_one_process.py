@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.harness import run_processes
 from support.inputs import same_bits, values
-from support.on_ranks import on_ranks
+from support.on_ranks import on_processes, on_ranks
 from support.oracle import reduce_model
 from support.rank_threads import run_rank_threads, threads_as_ranks
 from support.threads import at_once
@@ -104,17 +104,14 @@ def be_one_of_three(rank, session):
         return float(x[-1]), nzero_copy(comm)
 
 
-def two_threads_and_a_fork(_):
+@on_processes(1)
+def test_two_threads_and_a_process_stage_private_arrays(rank):
     session = f"mixed{secrets.token_hex(8)}"
     pid = os.fork()
     if pid == 0:
         os._exit(0 if be_one_of_three(2, session) == (6.0, 0) else 1)
     results = at_once(*[partial(be_one_of_three, rank, session) for rank in range(2)])
-    return results, os.waitpid(pid, 0)[1]
-
-
-def test_two_threads_and_a_process_stage_private_arrays():
-    assert run_processes(1, two_threads_and_a_fork) == [([(6.0, 0)] * 2, 0)]
+    assert (results, os.waitpid(pid, 0)[1]) == ([(6.0, 0)] * 2, 0)
 
 
 # ---- failures: no rank accesses an array of a rank whose call is over -----------------------------------------------

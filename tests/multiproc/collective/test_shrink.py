@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from support.harness import report, run_ranks, start_ranks
+from support.on_ranks import on_ranks
 
 from shmring.errors import AbortedError, BrokenError, MismatchError, PeerLostError, RendezvousTimeoutError
 
@@ -135,7 +136,10 @@ def test_a_rank_that_closes_is_not_a_survivor(n):
     assert run_ranks(n, leave_while_others_shrink)[1:] == [list(range(1, n))] * (n - 1)
 
 
-def stay_away(comm, named):
+@pytest.mark.sample(1)
+@on_ranks(2, 3, 4)
+def test_a_living_rank_that_never_shrinks_is_named(comm, tmp_path):
+    named = tmp_path / "named"
     last = comm.size - 1
     if comm.rank == last:
         while not named.exists():
@@ -150,12 +154,6 @@ def stay_away(comm, named):
         missing = set(others.all_gather_object(caught.value.missing))
         assert all(late[-1] == last for late in missing)
     named.touch()      # a rank that closes is no survivor, and no rank waits for it any more
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_a_living_rank_that_never_shrinks_is_named(n, tmp_path):
-    run_ranks(n, stay_away, tmp_path / "named")
 
 
 def shrink_when_all_live(comm):

@@ -20,7 +20,7 @@ from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
 from support.helper_threads import helpers, until_helpers
-from support.on_ranks import on_ranks
+from support.on_ranks import on_processes, on_ranks
 from support.oracle import Case
 from support.threads import at_once
 
@@ -161,7 +161,9 @@ def test_the_environment_sets_it_too(seed):
     assert run_processes(2, set_in_the_environment, f"env{seed}", env=env) == [(2, 12345.0)] * 2
 
 
-def without_memory_for_more(rank, session):
+@on_processes(3)
+def test_where_one_rank_has_no_memory_for_more_all_have_fewer(rank, seed):
+    session = f"memory{seed}"
     given = segment.Segment.reserve
 
     def reserve(self, offset, nbytes, calls=[0]):      # noqa: B006
@@ -175,11 +177,7 @@ def without_memory_for_more(rank, session):
         warnings.simplefilter("always")
         outcomes = number_of_threads(rank, session, (5, 5, 5))
     assert [("rank 1 got 3 of 5 threads" in str(w.message)) for w in caught] == ([True] if rank == 1 else [])
-    return outcomes
-
-
-def test_where_one_rank_has_no_memory_for_more_all_have_fewer(seed):
-    assert run_processes(3, without_memory_for_more, f"memory{seed}") == [(3, 1, [3])] * 3
+    assert outcomes == (3, 1, [3])
 
 
 def without_room_for_stacks(rank, session):
@@ -261,7 +259,9 @@ def test_close_ends_the_helpers(comm):
     comm.close()
 
 
-def drop(rank, session):
+@on_processes(2)
+def test_a_communicator_that_is_dropped_ends_its_helpers(rank, seed):
+    session = f"drop{seed}"
     comm = shmring.init(rank=rank, size=2, session=session, **of(3))
     comm.all_reduce(np.ones(LARGE, np.float32))
     comm.barrier()
@@ -270,11 +270,9 @@ def drop(rank, session):
     until_helpers(0)
 
 
-def test_a_communicator_that_is_dropped_ends_its_helpers(seed):
-    run_processes(2, drop, f"drop{seed}")
-
-
-def leave_with_helpers(rank, session):
+@on_processes(2)
+def test_the_end_of_the_interpreter_ends_them(rank, seed):
+    session = f"leave{seed}"
     comm = shmring.init(rank=rank, size=2, session=session, **of(3))
     comm.all_reduce(np.ones(LARGE, np.float32))
     import atexit
@@ -283,10 +281,6 @@ def leave_with_helpers(rank, session):
     until_helpers(0)
     with pytest.raises(ClosedError):
         comm.barrier()
-
-
-def test_the_end_of_the_interpreter_ends_them(seed):
-    run_processes(2, leave_with_helpers, f"leave{seed}")
 
 
 @on_ranks(2, init=of(3))

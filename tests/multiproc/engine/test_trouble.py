@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from support import harness
 from support.children import in_child, status_of
-from support.harness import PATIENCE, RANKS, report, run_processes, run_ranks, start_ranks
+from support.harness import PATIENCE, RANKS, report, run_ranks, start_ranks
 from support.helper_threads import helpers, until_helpers
 from support.interrupts import Interrupts
-from support.on_ranks import on_ranks
+from support.on_ranks import on_processes, on_ranks
 from support.threads import at_once
 from support.waits import until_waiting
 
@@ -363,7 +363,9 @@ def test_a_signal_handler_runs_while_waiting_and_the_wait_goes_on(tmp_path):
     gang.results()
 
 
-def wait_while_a_thread_works(comm, begin, end):
+@on_ranks(2)
+def test_other_threads_run_while_one_waits(comm, tmp_path):
+    begin, end = tmp_path / "begin", tmp_path / "end"
     if comm.rank == 1:
         until_waiting(comm, 0)
         begin.touch()
@@ -381,10 +383,6 @@ def wait_while_a_thread_works(comm, begin, end):
     thread.start()
     comm.barrier()
     thread.join()
-
-
-def test_other_threads_run_while_one_waits(tmp_path):
-    run_ranks(2, wait_while_a_thread_works, tmp_path / "begin", tmp_path / "end")
 
 
 @on_ranks(2)
@@ -500,7 +498,9 @@ def test_errors_pickle_with_their_attributes():
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
-def join_again_and_again(rank, session):
+@on_processes(3)
+def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(rank, seed):
+    session = f"again{seed}"
     for number in range(20):
         with shmring.init(rank=rank, size=3, session=session) as comm:
             x = np.full(3000, float(number))
@@ -512,11 +512,9 @@ def join_again_and_again(rank, session):
         comm.close()
 
 
-def test_a_session_may_be_joined_again_and_again_and_twice_at_a_time(seed):
-    run_processes(3, join_again_and_again, f"again{seed}")
-
-
-def come_too_late(rank, session, gave_up):
+@on_processes(2)
+def test_a_rank_that_gave_up_rendezvous_may_try_again(rank, seed, tmp_path):
+    session, gave_up = f"late{seed}", tmp_path / "gave up"
     if rank == 1:
         with pytest.raises(RendezvousTimeoutError) as caught:
             shmring.init(rank=1, size=2, session=session, rendezvous_timeout=0.1)
@@ -526,10 +524,6 @@ def come_too_late(rank, session, gave_up):
         time.sleep(0.005)
     with shmring.init(rank=rank, size=2, session=session) as comm:
         comm.barrier()
-
-
-def test_a_rank_that_gave_up_rendezvous_may_try_again(seed, tmp_path):
-    run_processes(2, come_too_late, f"late{seed}", tmp_path / "gave up")
 
 
 @on_ranks(*GROUPS)

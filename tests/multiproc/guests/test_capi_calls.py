@@ -113,8 +113,9 @@ def test_large_calls_use_the_helper_threads(c_library):
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-def groups(comm, path):
-    table = Table(path)
+@on_ranks(4)
+def test_communicators_are_duplicated_and_split(comm, c_library):
+    table = Table(c_library)
     handle = table.open(comm)
     twin = table.call(DUP, handle).made
     part = table.call(SPLIT, handle, color=comm.rank % 2, key=-comm.rank).made
@@ -132,10 +133,6 @@ def groups(comm, path):
         table.call(CLOSE, made)
         table.release(made)
     table.release(handle)
-
-
-def test_communicators_are_duplicated_and_split(c_library):
-    run_ranks(4, groups, c_library)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -310,7 +310,9 @@ def test_sendrecv_round_a_ring_never_deadlocks(comm, nbytes):
     assert (x == comm.rank).all()
 
 
-def all_at_once(comm, nbytes):
+@on_ranks(*RANKS)
+def test_many_requests_at_once_all_proceed_whichever_is_waited_for_first(comm):
+    nbytes = 1 << 20
     xs = [np.full(nbytes, 16 * comm.rank + dst, np.uint8) for dst in range(comm.size)]
     outs = [np.zeros(nbytes, np.uint8) for _ in xs]
     requests = [comm.irecv(out, src) for src, out in enumerate(outs)]
@@ -318,11 +320,6 @@ def all_at_once(comm, nbytes):
     for request in requests[:: 1 if comm.rank % 2 else -1]:
         request.wait()
     assert all((out == 16 * src + comm.rank).all() for src, out in enumerate(outs))
-
-
-@pytest.mark.parametrize("n", RANKS)
-def test_many_requests_at_once_all_proceed_whichever_is_waited_for_first(n):
-    run_ranks(n, all_at_once, 1 << 20)
 
 
 # ---- what does not fit -----------------------------------------------------------------------------------------------
@@ -768,7 +765,9 @@ def test_a_rank_that_waits_for_a_message_sleeps():
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def many_communicators(comm, times):
+@on_ranks(2)
+def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings(comm, long_run):
+    times = 200 if long_run else 30
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     before = len(os.listdir("/proc/self/fd"))
     for i in range(times):
@@ -779,10 +778,6 @@ def many_communicators(comm, times):
             assert x[0] == i
     assert len(os.listdir("/proc/self/fd")) == before
     assert "-many" not in Path("/proc/self/maps").read_text()
-
-
-def test_hundreds_of_communicators_leave_no_descriptors_and_no_mappings(long_run):
-    run_ranks(2, many_communicators, 200 if long_run else 30)
 
 
 def memory_of(comm):

@@ -9,6 +9,7 @@ import time
 import pytest
 from support.children import in_child, status_of
 from support.harness import PATIENCE, report, run_processes, start_processes
+from support.on_ranks import on_processes
 from support.waits import is_stopped
 
 import shmring
@@ -664,18 +665,15 @@ def test_a_bad_timeout_is_refused_before_anything_is_made(session, timeout):
         shmring.init(rank=0, size=1, session=session, rendezvous_timeout=timeout)
 
 
-def make_groups(rank, session, timeout):
+@pytest.mark.parametrize("timeout", [None, float("inf"), 1e300, 10**400, 30, 2**62])
+@on_processes(2)
+def test_without_a_limit_and_with_a_huge_one_ranks_meet(rank, session, timeout):
     with shmring.init(rank=rank, size=2, session=session, rendezvous_timeout=timeout) as comm:
         comm.barrier()
         for group in (comm.dup(rendezvous_timeout=timeout), comm.split(0, rendezvous_timeout=timeout),
                       comm.shrink(rendezvous_timeout=timeout)):  # fmt: skip
             group.barrier()
             group.close()
-
-
-@pytest.mark.parametrize("timeout", [None, float("inf"), 1e300, 10**400, 30, 2**62])
-def test_without_a_limit_and_with_a_huge_one_ranks_meet(session, timeout):
-    run_processes(2, make_groups, session, timeout)
 
 
 # -- killed while a communicator is made -------------------------------------------------------------------------------
