@@ -3,8 +3,11 @@
 import pytest
 from support.harness import run_ranks
 from support.on_ranks import on_ranks
+from support.oracle import check, draw
 
 torch = pytest.importorskip("torch")
+
+from support.torch_checks.driver import Tensors  # noqa: E402
 
 import shmring.torch.ops  # noqa: E402
 from shmring.torch import all_reduce_, communicator, set_communicator  # noqa: E402
@@ -12,43 +15,12 @@ from shmring.watch.timeline import name_of, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "uint8", "complex64")
-
-
-def given(rank, shape, dtype):
-    """Small integers: their sums are exact in every dtype and differ from rank to rank."""
-    return (torch.arange(torch.Size(shape).numel()) % 5 + 5 * rank).reshape(shape).to(dtype)
-
-
-def make_all(comm, count):
-    set_communicator(comm)
-    wrong = []
-    for name in DTYPES:
-        dtype = getattr(torch, name)
-        inputs = [given(rank, (count,), dtype) for rank in range(comm.size)]
-        rows = [given(rank, (comm.size, count), dtype) for rank in range(comm.size)]
-        x = inputs[comm.rank].clone()
-        out = torch.empty(comm.size, count, dtype=dtype)
-        share = torch.empty(count, dtype=dtype)
-        found = {
-            "all_reduce_": (all_reduce_(x), sum(inputs)),
-            "is x": (x, sum(inputs)),
-            "broadcast": (comm.broadcast(inputs[comm.rank].clone(), root=comm.size - 1), inputs[-1]),
-            "all_gather": (comm.all_gather(inputs[comm.rank]), torch.stack(inputs)),
-            "all_gather into": (comm.all_gather(inputs[comm.rank], out), torch.stack(inputs)),
-            "out": (out, torch.stack(inputs)),
-            "reduce_scatter": (comm.reduce_scatter(rows[comm.rank]), sum(rows)[comm.rank]),
-            "reduce_scatter into": (comm.reduce_scatter(rows[comm.rank], share), sum(rows)[comm.rank]),
-            "share": (share, sum(rows)[comm.rank]),
-        }
-        wrong += [(name, what) for what, (is_, should) in found.items() if not torch.equal(is_, should)]
-    return wrong
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 7, 40_000])
-def test_every_call_gives_the_exact_answer_for_every_dtype(size, count):
-    assert run_ranks(size, make_all, count) == [[]] * size
+@on_ranks(1, 2, 3)
+def test_every_case_is_right_on_tensors(comm, seed):
+    driver = Tensors(comm)
+    for case in draw(120, f"{seed} tensors", Tensors.takes):
+        check(driver, case)
+    driver.close()
 
 
 def profile_and_trace(comm, directory):

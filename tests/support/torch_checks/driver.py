@@ -1,12 +1,13 @@
-"""The driver of `torch.distributed`, and of its groups: what a rank of `support.torch_groups` runs."""
+"""The drivers of PyTorch: methods of a communicator on tensors, and `torch.distributed` in `support.torch_groups`."""
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from shmring.torch import all_reduce_
 from support.drivers import Direct
 from support.inputs import NUMPY_DTYPES
-from support.oracle import check, draw
+from support.oracle import FUNCTIONS, check, draw
 
 OPS = {
     "sum": dist.ReduceOp.SUM, "prod": dist.ReduceOp.PRODUCT, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX,
@@ -22,6 +23,30 @@ def tensor(x):
     if x.dtype == NUMPY_DTYPES["bfloat16"]:
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(x)
+
+
+class Tensors(Direct):
+    """The method of the communicator, on tensors; and `all_reduce_`."""
+
+    @staticmethod
+    def takes(case):
+        has_dtype = case.dtype not in ("uint16", "uint32", "uint64")
+        return has_dtype and case.layout in ("plain", "strided", "fortran") and case.op not in FUNCTIONS
+
+    def call(self, case, x, out, keywords):
+        given, into = tensor(x), tensor(out)
+        if (case.kind, case.place) == ("all_reduce", "in") and out is None and case.salt % 2:
+            found = all_reduce_(given, keywords["op"], comm=self.comm)
+        else:
+            found = super().call(case, given, into, keywords)
+        if found is None:
+            return None
+        if found is given:
+            return x
+        if found is into:
+            return out
+        assert isinstance(found, torch.Tensor)
+        return found.view(torch.int16).numpy().view(x.dtype) if found.dtype is torch.bfloat16 else found.numpy()
 
 
 class Torch(Direct):
