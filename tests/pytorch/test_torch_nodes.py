@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from support.children import in_child, status_of
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
 from support.torch_checks.driver import run_torch_cases
@@ -298,16 +299,16 @@ def test_a_forked_child_leaves_the_group_to_its_parent(rank):
     dist.recv(torch.ones(1), 1 - rank)
     comm = dist.group.WORLD.comm
     pending = comm.irecv(torch.zeros(1), 1 - rank, tag=9)
-    child = os.fork()
-    if child == 0:
+
+    def child():
         with pytest.raises(shmring.ClosedError, match="belongs to the parent process"):
             pending.wait(60)
         with pytest.raises(shmring.ClosedError, match="belongs to the parent process"):
             dist.barrier()
         atexit._run_exitfuncs()
         dist.destroy_process_group()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    assert status_of(in_child(child)) == 0
     comm.send(torch.ones(1), 1 - rank, tag=9)
     assert pending.wait(60).source == 1 - rank
     dist.send(torch.ones(1), 1 - rank)

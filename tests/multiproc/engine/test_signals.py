@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
 from support.emulation import needs_marks
 from support.harness import PATIENCE, eventually, report, shared_names, start_processes, start_ranks
 from support.waits import until_waiting
@@ -232,24 +233,21 @@ def test_a_program_ends_in_every_state_and_its_peers_notice(tmp_path, end):
 
 
 def fork_and_leave(comm):
-    pid = os.fork()
-    if pid == 0:
-        with pytest.raises(shmring.ClosedError, match="parent"):
-            comm.all_reduce(np.ones(3))
-        with pytest.raises(shmring.ClosedError, match="parent"):
-            comm.send(np.ones(3), 1 - comm.rank)
-        with pytest.raises(shmring.ClosedError, match="parent"):
-            comm.split(0)
-        with pytest.raises(shmring.ClosedError, match="parent"):
-            comm.empty(3)
+    x, other = np.ones(3), 1 - comm.rank
+
+    def child():
+        for call, *args in ((comm.all_reduce, x), (comm.send, x, other), (comm.split, 0), (comm.empty, 3)):
+            with pytest.raises(shmring.ClosedError, match="parent"):
+                call(*args)
         comm.close()
-        os._exit(0)
+
+    pid = in_child(child)
     # The parent dies first: the child, which maps the same memory, must not keep it alive for the others.
     if comm.rank == 1:
         os.kill(pid, signal.SIGSTOP)
         report(f"child {pid}")
         os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert status_of(pid) == 0
     with pytest.raises(BrokenError) as caught:
         while True:
             comm.barrier()

@@ -7,13 +7,15 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 
 import pytest
 from support import compiled
+from support.children import in_child, status_of
 from support.emulation import EMULATED, METHOD, needs_marks
 from support.harness import PATIENCE
+from support.threads import at_once
 
 hooks = compiled.load("liveness_hooks")
 drop, hold, probe = hooks.drop, hooks.hold, hooks.probe
@@ -202,11 +204,7 @@ def test_a_second_holder_is_refused_with_the_pid_of_the_first(memory, start):
 def test_a_forked_child_neither_holds_nor_drops_its_parents_lives(memory):
     hold(memory)
     for end in (lambda: None, lambda: drop(memory), lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        child = os.fork()
-        if child == 0:
-            end()
-            os._exit(0)
-        os.waitpid(child, 0)
+        status_of(in_child(end))
         assert probe(memory)[:2] == ("alive", os.getpid())
     drop(memory)
     assert probe(memory).state == "dropped"
@@ -346,11 +344,7 @@ def test_threads_may_hold_and_drop_at_once(memory):
             hold(memory, offset)
             drop(memory, offset)
 
-    threads = [threading.Thread(target=use, args=(64 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[partial(use, 64 * i) for i in range(4)])
     assert [probe(memory, 64 * i).state for i in range(4)] == ["dropped"] * 4
     assert [probe(memory, 64 * i).pid for i in range(4)] == [os.getpid()] * 4
 
