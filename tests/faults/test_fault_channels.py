@@ -14,28 +14,17 @@ from itertools import count
 
 import numpy as np
 import pytest
-from fault_build import fault_build
 from fault_points import IN_CHANNELS
 from support.children import in_child, status_of
 from support.emulation import needs_marks
-from support.harness import PATIENCE, nursery_with, run_processes
+from support.harness import PATIENCE, run_processes
 
 import shmring
 from shmring import EndOfStreamError, PeerLostError
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("injection_points")]
 
 PASSES = (1, 2, 5, 12)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _injection_points():
-    try:
-        path = fault_build()
-    except (RuntimeError, OSError) as error:
-        pytest.skip(str(error))
-    with nursery_with(path):
-        yield
 
 
 def in_that_build(function):

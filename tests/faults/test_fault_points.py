@@ -14,36 +14,20 @@ import fault_points
 import numpy as np
 import pytest
 from descent import Case, disarm
-from fault_build import fault_build
 from fault_grid import DRAWN, cells, cross, deal, draw, play
-from support.harness import nursery_with, report, run_ranks, start_processes, start_ranks
+from support.harness import PATIENCE, report, run_ranks, start_processes, start_ranks
+from support.on_ranks import on_ranks
 from support.waits import until_waiting
 
 import shmring
 from shmring.errors import AbortedError, CollectiveTimeoutError, MismatchError, PeerLostError
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("injection_points")]
 
 
 def pytest_generate_tests(metafunc):
     if "moment" in metafunc.fixturenames:
         cross(metafunc, fault_points.MOMENTS)
-
-
-@pytest.fixture(scope="module")
-def injection_points():
-    """Have ranks run the build with injection points."""
-    try:
-        path = fault_build()
-    except (RuntimeError, OSError) as error:
-        pytest.skip(str(error))
-    with nursery_with(path):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _in_that_build(injection_points):
-    pass
 
 
 @pytest.mark.stress
@@ -91,7 +75,8 @@ def arm(text):
     os.environ["SHMRING_FAULT"] = text
 
 
-def look_twice(comm):
+@on_ranks(2, init={"spin_us": 0})
+def test_a_peer_that_goes_on_between_two_looks_is_no_disagreement(comm):
     if comm.rank == 0:
         # Between two looks at rank 1, which has not come yet, it comes, ends this call and begins the next.
         arm("elsewhere@1:300ms")
@@ -105,11 +90,8 @@ def look_twice(comm):
     disarm()
 
 
-def test_a_peer_that_goes_on_between_two_looks_is_no_disagreement():
-    run_ranks(2, look_twice, init={"spin_us": 0})
-
-
-def look_before_an_abort(comm):
+@on_ranks(2, init={"spin_us": 0})
+def test_a_call_that_all_ranks_have_come_to_succeeds_though_one_aborts_right_after_it(comm):
     """Between rank 0's looks at rank 1's counter and at the record, rank 1 comes, ends this call, and aborts."""
     if comm.rank == 0:
         arm("look@1:400ms")
@@ -121,10 +103,6 @@ def look_before_an_abort(comm):
         comm.abort("enough")
     with pytest.raises(AbortedError, match="enough"):
         comm.barrier()
-
-
-def test_a_call_that_all_ranks_have_come_to_succeeds_though_one_aborts_right_after_it():
-    run_ranks(2, look_before_an_abort, init={"spin_us": 0})
 
 
 def report_slowly(comm, end):
@@ -212,7 +190,7 @@ def test_two_ranks_that_find_the_same_disagreement_describe_it_alike():
 def meet_and_die(rank, session, point):
     if rank == 1:
         arm(point)
-    with shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=30) as comm:
+    with shmring.init(rank=rank, size=3, session=session, rendezvous_timeout=60 * PATIENCE) as comm:
         comm.barrier()
         comm.barrier()
 

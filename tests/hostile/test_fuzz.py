@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from support.harness import start_processes
+from support.harness import PATIENCE, start_processes
 from support.on_ranks import on_ranks
 from support.segments import Squatter, page
 
@@ -153,7 +153,8 @@ def live_through(rank, session, seed, area, cases):
     for case in range(cases):
         rng = random.Random(f"{seed}-{area}-{case}")
         attacker = random.Random(f"{seed}-{area}-{case}-{rank}")
-        comm = shmring.init(rank=rank, size=2, session=f"{session}-{case}", rendezvous_timeout=20, **SETTINGS)
+        limit = {"rendezvous_timeout": 60 * PATIENCE}
+        comm = shmring.init(rank=rank, size=2, session=f"{session}-{case}", **SETTINGS, **limit)
         try:
             for peer in (0, 1):  # both pair queues get their memory
                 if rank == peer:

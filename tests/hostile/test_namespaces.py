@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from support.emulation import needs_marks
-from support.harness import run_processes, start_processes
+from support.harness import PATIENCE, run_processes, start_processes
 from support.namespaces import (
     CLONE_NEWIPC,
     STRANGER,
@@ -31,7 +31,7 @@ from shmring.memory.segment import segment_name
 
 
 def add_up(rank, size, session):
-    with shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=30) as comm:
+    with shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=60 * PATIENCE) as comm:
         x = comm.all_reduce(np.arange(100_000) + rank)
         with comm.split(rank % 2) as group:
             group.barrier()
@@ -55,7 +55,8 @@ def test_ranks_in_different_pid_namespaces_work_together(n, seed):
 
 
 def lose_one(rank, size, session, sleeps):
-    comm = shmring.init(rank=rank, size=size, session=session, rendezvous_timeout=30, spin_us=0 if sleeps else -1)
+    settings = {"rendezvous_timeout": 60 * PATIENCE, "spin_us": 0 if sleeps else -1}
+    comm = shmring.init(rank=rank, size=size, session=session, **settings)
     comm.barrier()
     if rank == 1:
         if sleeps:

@@ -1,13 +1,12 @@
 """Groups: how they are made, named, timed, ended; and their monitored barrier."""
 
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from support.programs import run_python
 from support.torch_checks.groups import again, late, meshes, monitored, set_later, subgroups
 from support.torch_groups import on_group, run_group, start_group
 
@@ -110,4 +109,4 @@ def test_registering_loads_nothing_and_torch_alone_suffices():
         "import torch.distributed as dist; assert 'SHMRING' in dir(dist.Backend);"
         "assert not any(name.partition('.')[0] == 'shmring' for name in sys.modules), 'loaded'"
     )
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
+    run_python("-c", check)

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -12,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.children import in_child, status_of
+from support.programs import run_in_launcher
 from support.torch_checks import collectives, messages, training, work
 from support.torch_checks import groups as groups_of_ranks
 from support.torch_checks.driver import run_torch_cases
@@ -276,10 +276,7 @@ def test_messages_from_any_rank_keep_each_senders_order(rank):
 
 @pytest.mark.parametrize("sender", [0, 1])  # rank 0 keeps the store, which ends with it
 def test_a_program_may_end_without_destroying_the_group(sender):
-    command = [sys.executable, "-m", "shmring", "run", "-n", "2", str(LEAVING), str(sender)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "all have come" in run.stdout
+    assert "all have come" in run_in_launcher(2, LEAVING, sender, timeout=300)
 
 
 @on_group(3, labels="abb")

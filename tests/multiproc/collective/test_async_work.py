@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 import pytest
 from support.children import in_child, status_of
-from support.harness import report, run_ranks, start_ranks
+from support.harness import PATIENCE, report, run_ranks, start_ranks
 from support.interrupts import EnoughError, Interrupts
 from support.on_ranks import on_ranks
 from support.programs import run_program
@@ -121,7 +121,7 @@ def chain_callbacks(comm, length):
             done.set()
 
     comm.barrier(async_op=True).add_done_callback(go_on)
-    assert done.wait(60)
+    assert done.wait(60 * PATIENCE)
     comm.barrier()
     return left[0]
 
@@ -371,7 +371,7 @@ def test_there_is_one_thread_from_the_first_work_until_close(comm):
     thread = next(t for t in threading.enumerate() if t.name.startswith("shmring "))
     assert thread.daemon
     comm.close()
-    thread.join(30)
+    thread.join(60 * PATIENCE)
     assert not thread.is_alive()
 
 
@@ -383,7 +383,7 @@ def drop_a_communicator(rank, session):
     thread = next(t for t in threading.enumerate() if t.name.startswith("shmring "))
     gone = weakref.ref(comm)
     del comm
-    thread.join(30)
+    thread.join(60 * PATIENCE)
     gc.collect()
     return gone() is None and not thread.is_alive()
 

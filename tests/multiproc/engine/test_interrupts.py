@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.harness import run_processes
+from support.harness import PATIENCE, run_processes
 from support.on_ranks import on_ranks
 
 import shmring
@@ -67,9 +67,9 @@ def test_interrupted_object_calls_leave_no_lock(seed):
 def interrupt_submission(_rank, session, seed):
     with shmring.init(rank=0, size=1, session=session) as comm:
         x = np.ones(3)
-        assert interrupt(lambda: comm.all_reduce(x, async_op=True).wait(10), 100, seed) <= {AbortedError}
+        assert interrupt(lambda: comm.all_reduce(x, async_op=True).wait(60 * PATIENCE), 100, seed) <= {AbortedError}
         signal.setitimer(signal.ITIMER_REAL, 0)
-        assert comm.is_broken or comm.all_reduce(x, async_op=True).wait(10) is x
+        assert comm.is_broken or comm.all_reduce(x, async_op=True).wait(60 * PATIENCE) is x
         assert interrupt(lambda: shmring.init(rank=0, size=1, session=session + "b").close(), 60, seed) == set()
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -110,8 +110,8 @@ def test_work_may_be_submitted_while_the_first_is_made(comm, how):
     signal.signal(signal.SIGALRM, lambda *_: submitted.append(comm.all_reduce(np.ones(3), async_op=True)))
     work = comm.all_reduce(np.full(3, 5.0), async_op=True)
     ProgressThread.__init__ = made
-    assert submitted[0].wait(20).tolist() == [2] * 3
-    assert work.wait(20).tolist() == [10] * 3
+    assert submitted[0].wait(60 * PATIENCE).tolist() == [2] * 3
+    assert work.wait(60 * PATIENCE).tolist() == [10] * 3
     assert comm.engine.progress is progress_of(comm.engine) is work._progress is submitted[0]._progress
 
 
@@ -130,6 +130,6 @@ def test_handlers_submit_work_at_any_moment(comm, seed):
         own = group.all_reduce(np.ones(3), async_op=True)
         while not submitted:
             time.sleep(1e-5)
-        assert [work.wait(20).tolist() for work in (own, *submitted)] == [[2] * 3] * 2
+        assert [work.wait(60 * PATIENCE).tolist() for work in (own, *submitted)] == [[2] * 3] * 2
         group.close()
     comm.barrier()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.children import in_child, status_of
 from support.drivers import run_cases
 from support.emulation import needs_address_limit
 from support.harness import report, run_processes, run_ranks, start_processes, start_ranks
@@ -283,15 +284,16 @@ def test_the_end_of_the_interpreter_ends_them(rank, seed):
         comm.barrier()
 
 
+def close_without_helpers(comm):
+    comm.close()
+    assert not helpers()
+
+
 @on_ranks(2, init=of(3))
 def test_a_fork_in_the_middle_of_a_call_harms_neither_side(comm):
     for _ in range(10):
         work = comm.all_reduce(np.ones(8 * LARGE, np.float32), async_op=True)
-        pid = os.fork()
-        if pid == 0:
-            comm.close()
-            os._exit(len(helpers()))
-        assert os.waitpid(pid, 0)[1] == 0
+        assert status_of(in_child(close_without_helpers, comm)) == 0
         assert (work.wait() == comm.size).all()
 
 

@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import pytest
 from support import harness
 from support.emulation import needs_adoption
 from support.harness import PATIENCE, RANKS
+from support.threads import at_once
 
 import shmring
 from shmring.errors import AbortedError, PeerLostError, RankFailedError, ShmringError
@@ -280,17 +282,11 @@ def test_ranks_can_spawn_ranks_of_their_own():
 
 
 def test_spawns_in_two_threads_do_not_mix():
-    results = {}
-
     def spawn_here(factor):
-        results[factor] = shmring.spawn(sum_ranks, 2, (factor,), env={"TRY": str(factor)})
+        return shmring.spawn(sum_ranks, 2, (factor,), env={"TRY": str(factor)})
 
-    threads = [threading.Thread(target=spawn_here, args=(factor,)) for factor in (1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {f: [(rank, 2, [float(f)] * 5) for rank in range(2)] for f in (1, 5)}
+    results = at_once(partial(spawn_here, 1), partial(spawn_here, 5))
+    assert results == [[(rank, 2, [float(f)] * 5) for rank in range(2)] for f in (1, 5)]
 
 
 def start_script(tmp_path, text, *args, **kwargs):

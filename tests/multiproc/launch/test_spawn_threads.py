@@ -19,7 +19,7 @@ free_threaded = pytest.mark.skipif(not IS_FREE_THREADED, reason="this Python has
 def join_threads(prefix):
     for thread in threading.enumerate():
         if thread.name.startswith(prefix):
-            thread.join(30)
+            thread.join(60 * PATIENCE)
             assert not thread.is_alive()
 
 

@@ -61,8 +61,8 @@ def attend(rank, session, size, late_s=0.0, linger_s=LINGER_S, present=0, **chan
     def prepare(segment):
         memoryview(segment.mapping)[4096:4100] = bytes([rank]) * 4
 
-    arguments = {"session": session, "rank": rank, "size": size, "nbytes": NBYTES, "timeout": 30.0, "prepare": prepare}
-    segments = rendezvous(**arguments | changes)
+    arguments = {"session": session, "rank": rank, "size": size, "nbytes": NBYTES, "prepare": prepare}
+    segments = rendezvous(**arguments | {"timeout": 60 * PATIENCE} | changes)
     left = standing(session)
     seen = [bytes(memoryview(segment.mapping)[4096:4100]) for segment in segments]
     nonces = [segment.header.nonce for segment in segments]
