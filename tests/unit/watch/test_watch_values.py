@@ -315,7 +315,7 @@ def test_a_trace_has_every_call_its_wait_and_arrows_in_the_direction_of_data():
 
 
 def file_of(path, numbers, capacity, count):
-    """A timeline whose records are told apart by their numbers."""
+    """A timeline whose records differ in their numbers."""
     facts = {
         "format": FORMAT, "name": "world", "group": "g", "boot_id": "b", "command": "a.py", "rank": 0, "size": 1,
         "pid": 1, "calls": capacity, "epoch_ns": 0,
