@@ -199,7 +199,8 @@ def slot_for(second_level_nbytes: int) -> tuple[int, str]:
     """The size of a slot, and its derivation in words.
 
     The eight slots of an outbox are written in turn, and every rank reads each once. Together they get twice the
-    second-level cache; with more, data is evicted to the next level before it is read (``docs/experiments.md``).
+    second-level cache; with more, data is evicted to the next level before it is read
+    (``docs/maintainers/experiments.md``).
     """
     if second_level_nbytes <= 0:
         return 256 * KIB, "default: the second-level cache is unknown"

@@ -2,7 +2,7 @@
 
 Between cores that share a cache, ordinary stores leave the data where the reader finds it. Between cores that do not,
 each ordinary store first fetches the line from the other core; on some processors non-temporal stores are several times
-as fast, on others ordinary ones whose lines were asked for ahead (``docs/experiments.md``). The system does not report
+as fast, on others ordinary ones whose lines were asked for ahead (``docs/maintainers/experiments.md``). The system does not report
 which case holds, and on a virtual machine it changes at run time. So all are measured: in every period of calls of one
 collective and size some calls are trials of each way, and all others use the fastest one. An all-reduce has a further
 way, to exchange results (`shmring.plan.exchange`), in which all ranks follow rank 0.

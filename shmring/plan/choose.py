@@ -44,7 +44,7 @@ BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_to_all", "zero_copy"): zero_copy.all_to_all,
 }
 KINDS = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))
-# With more ranks an exchange stores more than it saves: never faster in docs/experiments.md, so it is not tried.
+# With more ranks an exchange stores more than it saves: never faster (docs/maintainers/experiments.md), so not tried.
 EXCHANGE_RANKS = 4
 ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 
