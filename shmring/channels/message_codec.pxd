@@ -29,6 +29,7 @@ cdef bint is_array_shape(tuple shape, object itemsize)
 
 cdef object pickle_object(object obj, object channel)
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel)
+cdef object dumped_content(object content, uint64_t stream_nbytes)
 
 cdef tuple decode_meta(frame_t *f, uint64_t nbytes)
 cdef uint64_t pickle_stream_nbytes(frame_t *f) noexcept nogil

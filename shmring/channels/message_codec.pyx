@@ -27,7 +27,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WOR
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
-from shmring.objects.codec import buffer_sizes, dump, load
+from shmring.objects.codec import Dumped, buffer_sizes, dump, load
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
@@ -229,10 +229,15 @@ cdef object unpickle_content(object content, uint64_t stream_nbytes, object chan
     """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
         raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
+    return load(*dumped_content(content, stream_nbytes))
+
+
+cdef object dumped_content(object content, uint64_t stream_nbytes):
+    """The stream and the buffers in ``content``, as views; raises `ObjectError`."""
     cdef object at = stream_nbytes, nbytes    # Python's: the sizes that the sender wrote may be huge
     stream, buffers = content[:stream_nbytes], []
     for nbytes in buffer_sizes(stream):
         at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
         buffers.append(content[at:at + nbytes])
         at += nbytes
-    return load(stream, buffers)
+    return Dumped(stream, buffers)

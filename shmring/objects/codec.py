@@ -33,6 +33,11 @@ class Dumped(NamedTuple):
     """Out of band, each contiguous, with at least `OUT_OF_BAND_NBYTES` bytes."""
 
     @property
+    def stream(self) -> bytes:
+        """The pickle stream alone, which ``pickle.loads`` takes if there are no buffers."""
+        return bytes(self.header[: -(len(self.buffers) + 1) * _SIZE.size])
+
+    @property
     def nbytes(self) -> int:
         """Bytes in all."""
         return self.header.nbytes + sum(buffer.nbytes for buffer in self.buffers)
@@ -51,11 +56,11 @@ def require_pickle(allowed: bool) -> None:
         raise ValueError("this communicator was made with allow_pickle=False: it neither sends nor receives objects")
 
 
-def dump(obj: object, rank: int = -1) -> Dumped:
+def dump(obj: object, rank: int = -1, reducers: dict | None = None) -> Dumped:
     """Pickle an object.
 
     `ObjectError` if that fails, with the error of pickling as its cause. It names ``rank``, the number of this rank, if
-    that is not negative.
+    that is not negative. ``reducers`` is the dispatch table of the pickler, in place of ``copyreg.dispatch_table``.
     """
     buffers: list[memoryview] = []
 
@@ -71,7 +76,10 @@ def dump(obj: object, rank: int = -1) -> Dumped:
 
     stream = _Stream()
     try:
-        pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream).dump(obj)
+        pickler = pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream)
+        if reducers is not None:
+            pickler.dispatch_table = reducers
+        pickler.dump(obj)
     except Exception as error:
         subject = "cannot pickle this object" if rank < 0 else f"rank {rank} cannot pickle its object"
         raise ObjectError(f"{subject}: {type(error).__name__}: {error}", rank) from error

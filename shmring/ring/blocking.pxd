@@ -22,6 +22,7 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
+    int lifeline                   # a pipe or socket that hangs up when the other end is gone; -1: its role tells
 
 # What is waited for: a counter of another end, and the number it must reach. Once asleep, the end is woken at
 # `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.
@@ -58,6 +59,9 @@ cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil
 
 # The same for some hundred nanoseconds, with the GIL: READY or UNREADY.
 cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
+
+# Whether a pipe or socket has no process at its other end.
+cdef bint hangs_up(int descriptor) noexcept nogil
 
 # The same for one counter, at once: READY, GONE or LATE.
 cdef int look_once(awaited_t *a) noexcept nogil

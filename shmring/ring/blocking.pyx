@@ -17,6 +17,13 @@ from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK
                                    end_wait, is_past_deadline, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
 
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *descriptors, unsigned long n, int timeout_ms)
+
 
 cdef inline bint has_come(awaited_t *a) noexcept nogil:
     # SYNC filled (meets: ring_commit in ring/spsc.pxd), SYNC drained (meets: ring_release in ring/spsc.pxd). Every
@@ -32,7 +39,14 @@ cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil:
     return False
 
 
+cdef bint hangs_up(int descriptor) noexcept nogil:
+    cdef pollfd at = pollfd(fd=descriptor, events=0, revents=0)
+    return poll(&at, 1, 0) > 0
+
+
 cdef bint is_gone(watch_t *w) noexcept nogil:
+    if w.lifeline >= 0:
+        return hangs_up(w.lifeline)
     cdef int state = ring_end_state(w.other)
     return state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED
 
