@@ -3,19 +3,18 @@
 The items go through the ring of the queue. The socket is one of a pair, whose kernel object counts the processes at
 each end, however they go: so a wait at either end returns when no process is left at the other. A byte in it, the
 *bell*, makes the descriptor of the receiving end readable. The sender rings the bell before it puts an item, if it is
-mute, and mutes it only the receiver, once the ring is empty. As long as no process has asked for the descriptor the
-receiver leaves the bell ringing, so neither end makes a system call for it.
+mute; the receiver mutes it once the ring is empty. As long as no process has asked for the descriptor the receiver
+leaves the bell ringing, so neither end makes a system call for it.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact
 from libc.errno cimport EPIPE, ECONNRESET, errno
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
 import os
-import queue
 
-from shmring._c.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32
+from shmring._c.atomics cimport full_fence, load_acquire_u64, load_relaxed_u32, store_relaxed_u32
 from shmring.base.timeouts cimport timeout_to_ns
 from shmring.channels.message_codec cimport dumped_content
 from shmring.channels.queue cimport GLANCE_NS, LOCK_LATE, Queue, lock_release, lock_within
@@ -24,7 +23,6 @@ from shmring.sync.backoff cimport before_wake, deadline_of, left_until
 
 from shmring.channels.queue import adopted
 from shmring.channels.queue_memory import QueueMemory, create_queue
-from shmring.channels.receiver import PickledContent
 from shmring.errors import ClosedError, PeerLostError, SegmentError
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -96,15 +94,15 @@ cdef class HalfPipe(Queue):
             raise OSError("handle is closed") from error
 
     cdef int ring_bell(self) except -1:
-        # SYNC bell (meets: mute_bell). Both sides of the word are stored under `sending`; it rings before the item
-        # is committed, so a descriptor that is not readable has an empty ring behind it.
-        if load_acquire_u32(&self.q.has_rung):
+        # The word is stored with `sending` held only. The bell rings before the item is committed, so behind a
+        # descriptor that is not readable the ring is empty.
+        if load_relaxed_u32(&self.q.has_rung):
             if hangs_up(self.descriptor):
                 raise broken()
             return 0
         if send(self.descriptor, b"\0", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 and errno in (EPIPE, ECONNRESET):
             raise broken()
-        store_release_u32(&self.q.has_rung, 1)
+        store_relaxed_u32(&self.q.has_rung, 1)
         return 0
 
     # ---- receiving ----
@@ -151,21 +149,22 @@ cdef class HalfPipe(Queue):
     def watch(self):
         """From now on the descriptor is readable exactly while there is something to receive, or the end of all."""
         self.require_made()
-        store_release_u32(&self.q.is_polled, 1)
+        store_relaxed_u32(&self.q.is_polled, 1)
+        full_fence()        # another receiver releases its item, and then loads the word
         self.mute_bell()
 
     cdef int mute_bell(self) except -1:
         cdef char[MOST_BELLS] bells
         cdef int outcome
-        if not load_acquire_u32(&self.q.is_polled) or not load_acquire_u32(&self.q.has_rung) or self.is_there():
+        if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.has_rung) or self.is_there():
             return 0
         outcome = lock_within(&self.q.sending, GLANCE_NS)
         if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
             return 0
-        # SYNC bell (meets: ring_bell). No sender is between its bell and its item.
+        # No sender is between its bell and its item.
         if not self.is_there():
             recv(self.descriptor, bells, MOST_BELLS, MSG_DONTWAIT)
-            store_release_u32(&self.q.has_rung, 0)
+            store_relaxed_u32(&self.q.has_rung, 0)
         lock_release(&self.q.sending)
         return 0
 

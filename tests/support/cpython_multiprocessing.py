@@ -1,33 +1,24 @@
 """Runs classes of CPython's own tests of `multiprocessing` with the contexts of `shmring.multiprocessing`.
 
-    python -m support.cpython_multiprocessing fork WithProcessesTestQueue TestWait.test_wait ...
+    PYTHONPATH=tests python -m support.cpython_multiprocessing spawn WithProcessesTestQueue TestWait.test_wait
 
 The tests are those of the installed Python (``test._test_multiprocessing``); nothing of them is copied. They find our
-module under the name of the standard one; processes that they start fresh have the standard module, and get our objects
-as their arguments.
+module under the name of the standard one, in the processes that they start, too: those import this file again.
 """
 
 import sys
 import unittest
 
+import test._test_multiprocessing as tests
 
-def load(method):
-    """The test module of a start method, with our module in place of the standard one."""
-    import test._test_multiprocessing as tests
+import shmring.multiprocessing
 
-    import shmring.multiprocessing as ours
-
-    tests.multiprocessing = ours
-    for name in ("Pool", "Pipe", "Queue", "JoinableQueue"):
-        setattr(tests.ProcessesMixin, name, staticmethod(getattr(ours, name)))
-    module = sys.modules[__name__]
-    tests.install_tests_in_module_dict(vars(module), method)
-    return module
-
+tests.multiprocessing = shmring.multiprocessing
+for name in ("Pool", "Pipe", "Queue", "JoinableQueue"):
+    setattr(tests.ProcessesMixin, name, staticmethod(getattr(shmring.multiprocessing, name)))
+tests.install_tests_in_module_dict(globals(), sys.argv[1])
 
 if __name__ == "__main__":
-    sys.modules["support.cpython_multiprocessing"] = sys.modules["__main__"]
-    method, *names = sys.argv[1:]
-    suite = unittest.defaultTestLoader.loadTestsFromNames(names, load(method))
+    suite = unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:], sys.modules["__main__"])
     result = unittest.TextTestRunner(verbosity=2).run(suite)
     sys.exit(not result.wasSuccessful())
