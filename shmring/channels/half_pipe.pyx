@@ -2,9 +2,9 @@
 
 The items go through the ring of the queue. The socket is one of a pair, whose kernel object counts the processes at
 each end, however they go: so a wait at either end returns when no process is left at the other. A byte in it, the
-*bell*, makes the descriptor of the receiving end readable. The sender rings the bell before it puts an item, if it is
-mute; the receiver mutes it once the ring is empty. As long as no process has asked for the descriptor the receiver
-leaves the bell ringing, so neither end makes a system call for it.
+*signal*, makes the descriptor of the receiving end readable. The sender writes it before it puts an item, unless it is
+there; the receiver reads it once the ring is empty. As long as no process has asked for the descriptor the receiver
+leaves it there, so neither end makes a system call for it.
 """
 
 cimport cython
@@ -32,7 +32,7 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int descriptor, void *at, size_t nbytes, int flags)
 
 cdef enum:
-    MOST_BELLS = 64            # bytes in the socket: senders that died while they rang it may have left more than one
+    MOST_SIGNALS = 64            # bytes in the socket: senders that died while they wrote one may have left several
 
 
 def create_half(int capacity_nbytes):
@@ -71,12 +71,12 @@ cdef class HalfPipe(Queue):
 
     cdef int make_ends(self) except -1:
         Queue.make_ends(self)
-        self.sender.watch.lifeline = self.descriptor
+        self.sender.watch.peer_socket = self.descriptor
         return 0
 
     cdef int make_receiver(self) except -1:
         Queue.make_receiver(self)
-        self.receiver.watch.lifeline = self.descriptor
+        self.receiver.watch.peer_socket = self.descriptor
         return 0
 
     # ---- sending ----
@@ -93,16 +93,16 @@ cdef class HalfPipe(Queue):
         except ClosedError as error:
             raise OSError("handle is closed") from error
 
-    cdef int ring_bell(self) except -1:
-        # The word is stored with `sending` held only. The bell rings before the item is committed, so behind a
-        # descriptor that is not readable the ring is empty.
-        if load_relaxed_u32(&self.q.has_rung):
+    cdef int raise_signal(self) except -1:
+        # The word is stored with `sending` held only. The byte is written before the item is committed, so
+        # behind a descriptor that is not readable the ring is empty.
+        if load_relaxed_u32(&self.q.is_signalled):
             if hangs_up(self.descriptor):
                 raise broken()
             return 0
         if send(self.descriptor, b"\0", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 and errno in (EPIPE, ECONNRESET):
             raise broken()
-        store_relaxed_u32(&self.q.has_rung, 1)
+        store_relaxed_u32(&self.q.is_signalled, 1)
         return 0
 
     # ---- receiving ----
@@ -151,20 +151,20 @@ cdef class HalfPipe(Queue):
         self.require_made()
         store_relaxed_u32(&self.q.is_polled, 1)
         full_fence()        # another receiver releases its item, and then loads the word
-        self.mute_bell()
+        self.clear_signal()
 
-    cdef int mute_bell(self) except -1:
-        cdef char[MOST_BELLS] bells
+    cdef int clear_signal(self) except -1:
+        cdef char[MOST_SIGNALS] bytes_in
         cdef int outcome
-        if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.has_rung) or self.is_there():
+        if not load_relaxed_u32(&self.q.is_polled) or not load_relaxed_u32(&self.q.is_signalled) or self.is_there():
             return 0
         outcome = lock_within(&self.q.sending, GLANCE_NS)
         if outcome == LOCK_LATE or outcome < 0:        # an item is about to come
             return 0
-        # No sender is between its bell and its item.
+        # No sender is between its byte and its item.
         if not self.is_there():
-            recv(self.descriptor, bells, MOST_BELLS, MSG_DONTWAIT)
-            store_relaxed_u32(&self.q.has_rung, 0)
+            recv(self.descriptor, bytes_in, MOST_SIGNALS, MSG_DONTWAIT)
+            store_relaxed_u32(&self.q.is_signalled, 0)
         lock_release(&self.q.sending)
         return 0
 

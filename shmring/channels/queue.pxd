@@ -42,10 +42,10 @@ cdef class Queue:
     cdef void settle(self) noexcept nogil
     cdef bint is_given_up(self) except -1
     cdef int put_content(self, content, int64_t timeout_ns) except -1
-    cdef int ring_bell(self) except -1
+    cdef int raise_signal(self) except -1
     cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1
     cdef object get_content(self, int64_t timeout_ns)
-    cdef int mute_bell(self) except -1
+    cdef int clear_signal(self) except -1
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns)
     cdef uint64_t count(self) except? 0

@@ -248,7 +248,7 @@ cdef class Queue:
         try:
             self.have_sender()
             self.await_place(timeout_ns, deadline_ns)
-            self.ring_bell()
+            self.raise_signal()
             fault_point("putting")
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
             self.q.began = load_relaxed_u64(&self.ring.tail)
@@ -264,7 +264,7 @@ cdef class Queue:
         finally:
             self.unlock(&self.q.sending, &self.sending_thread)
 
-    cdef int ring_bell(self) except -1:
+    cdef int raise_signal(self) except -1:
         """What `HalfPipe` does before it puts an item, with `sending` held."""
         return 0
 
@@ -354,12 +354,12 @@ cdef class Queue:
             fault_point("getting")
             item = self.next_item(timeout_ns, deadline_ns)
             fault_point("got")
-            self.mute_bell()
+            self.clear_signal()
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
         return item
 
-    cdef int mute_bell(self) except -1:
+    cdef int clear_signal(self) except -1:
         """What `HalfPipe` does after it has got an item, with `receiving` held."""
         return 0
 

@@ -126,7 +126,7 @@ def _finish(buffer: Any, notempty: threading.Condition) -> None:
 
 
 def _feed(buffer, notempty, reader, writer, ignore_epipe, on_error, places) -> None:
-    """The thread's function. An item stays in the buffer until it was sent, so none overtakes it."""
+    """The thread's function. An item stays in the buffer until it was sent, so none passes it."""
     while True:
         with notempty:
             while not buffer:

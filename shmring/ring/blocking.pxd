@@ -22,7 +22,7 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
-    int lifeline                   # a pipe or socket that hangs up when the other end is gone; -1: its role tells
+    int peer_socket                   # a pipe or socket that hangs up when the other end is gone; -1: its role tells
 
 # What is waited for: a counter of another end, and the number it must reach. Once asleep, the end is woken at
 # `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.

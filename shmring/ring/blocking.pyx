@@ -45,8 +45,8 @@ cdef bint hangs_up(int descriptor) noexcept nogil:
 
 
 cdef bint is_gone(watch_t *w) noexcept nogil:
-    if w.lifeline >= 0:
-        return hangs_up(w.lifeline)
+    if w.peer_socket >= 0:
+        return hangs_up(w.peer_socket)
     cdef int state = ring_end_state(w.other)
     return state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED
 

@@ -5,6 +5,7 @@ their own. A part runs by default, all with ``--long``.
 """
 
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -39,27 +40,31 @@ HAS_TESTS = find_spec("test") is not None and find_spec("test._test_multiprocess
 pytestmark = pytest.mark.skipif(not HAS_TESTS, reason="this Python comes without its own tests")
 
 
-def run_standard_tests(method, names):
+def with_support():
+    """Environment in which programs find `support`."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
+
+
+def run_standard_tests(folder, method, names):
     """Run tests by their names, separated by blanks; what the run has printed."""
-    paths = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     done = run_program(
-        os.sys.executable, "-m", "support.cpython_multiprocessing", method, *names.split(),
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": paths},
+        sys.executable, "-m", "support.cpython_multiprocessing", method, *names.split(),
+        cwd=folder, env=with_support(),
     )  # fmt: skip
     assert "\nOK" in done.stderr, done.stderr
     return done.stderr
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_part_of_the_standard_tests_passes(method):
-    run_standard_tests(method, QUICK[method])
+def test_a_part_of_the_standard_tests_passes(tmp_path, method):
+    run_standard_tests(tmp_path, method, QUICK[method])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("names", WHOLE, ids=lambda names: names.split()[0])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_standard_tests_pass(method, names):
-    run_standard_tests(method, names)
+def test_the_standard_tests_pass(tmp_path, method, names):
+    run_standard_tests(tmp_path, method, names)
 
 
 def test_the_tests_run_with_our_classes():
@@ -68,5 +73,4 @@ def test_the_tests_run_with_our_classes():
         "import shmring.multiprocessing as ours; a, b = run.WithProcessesTestPoll.Pipe();"
         "print(isinstance(a, ours.connection.RingConnection), run.tests.multiprocessing is ours)"
     )
-    paths = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
-    assert run_python("-c", program, env={**os.environ, "PYTHONPATH": paths}).split() == ["True", "True"]
+    assert run_python("-c", program, env=with_support()).split() == ["True", "True"]
