@@ -16,7 +16,6 @@ import os
 
 from shmring._c.atomics cimport full_fence, load_acquire_u64, load_relaxed_u32, store_relaxed_u32
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.message_codec cimport dumped_content
 from shmring.channels.queue cimport GLANCE_NS, LOCK_LATE, Queue, lock_release, lock_within
 from shmring.ring.blocking cimport LATE, hangs_up, wake_at_once
 from shmring.sync.backoff cimport before_wake, deadline_of, left_until
@@ -24,6 +23,7 @@ from shmring.sync.backoff cimport before_wake, deadline_of, left_until
 from shmring.channels.queue import adopted
 from shmring.channels.queue_memory import QueueMemory, create_queue
 from shmring.errors import ClosedError, PeerLostError, SegmentError
+from shmring.objects.codec import Dumped, parts_of
 
 cdef extern from "<sys/socket.h>" nogil:
     const int MSG_DONTWAIT
@@ -120,7 +120,7 @@ cdef class HalfPipe(Queue):
             raise OSError("handle is closed") from error
         if PyBytes_CheckExact(item):
             return item
-        return dumped_content(item.content, item.stream_nbytes)
+        return Dumped(*parts_of(item.content, item.stream_nbytes))
 
     def poll(self, timeout=None):
         """Whether there is something to receive, or the end of all, within ``timeout`` seconds."""

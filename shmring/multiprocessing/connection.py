@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import io
 import os
 import pickle
@@ -14,7 +13,7 @@ from typing import Any
 
 from shmring.channels.half_pipe import create_half, open_half
 from shmring.errors import ObjectError
-from shmring.objects.codec import Dumped, dump, load
+from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, load
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 
@@ -163,9 +162,12 @@ def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[R
 
 def dumps(obj: object) -> bytes | Dumped:
     """Pickle with the reducers of `multiprocessing`; large buffers stay beside the stream."""
-    reducers = {**copyreg.dispatch_table, **reduction.ForkingPickler._extra_reducers}
     try:
-        dumped = dump(obj, reducers=reducers)
+        dumped = dump(
+            obj,
+            out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
+            reducers=reduction.ForkingPickler._extra_reducers,
+        )
     except ObjectError as error:
         raise error.__cause__ from None
     return dumped if dumped.buffers else dumped.stream
