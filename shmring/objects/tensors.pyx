@@ -22,6 +22,10 @@ cdef enum:
     CONJUGATED = 2             # its bytes are the conjugates of its values
     NEGATED = 4
 
+# A tensor of so many bytes that lies in shared memory already is lent by torch's own reducer, where there is one: two
+# copies would take longer.
+cdef Py_ssize_t LENT_NBYTES = 1 << 20
+
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
@@ -62,7 +66,7 @@ def reduce_tensor(otherwise, x):
     """How to pickle a tensor or a parameter; ``otherwise`` reduces those that are not plain (None: pickle's own way)."""
     torch = sys.modules["torch"]
     if type(x) is torch.Tensor:
-        reduced = reduced_tensor(torch, x)
+        reduced = reduced_tensor(torch, x, otherwise is not None)
     elif x.__dict__ or x._backward_hooks:      # a parameter
         reduced = None
     else:
@@ -72,8 +76,8 @@ def reduce_tensor(otherwise, x):
     return otherwise(x) if otherwise is not None else x.__reduce_ex__(5)
 
 
-cdef tuple reduced_tensor(object torch, object x):
-    """None: it has not the bytes of a dense tensor in main memory, or more than these."""
+cdef tuple reduced_tensor(object torch, object x, bint may_lend):
+    """None: it has not the bytes of a dense tensor in main memory, or more than these; or it is to be lent."""
     cdef int flags = 0
     cdef bint requires_grad = x.requires_grad
     if (not x.is_cpu or x.layout is not torch.strided or x.is_quantized or x.is_nested or x.__dict__
@@ -96,6 +100,8 @@ cdef tuple reduced_tensor(object torch, object x):
         return rebuild_tensor, (None, x.dtype, shape, None, flags)
     cdef uintptr_t address = x.data_ptr()
     if address == 0:           # a tensor of zeros without memory
+        return None
+    if may_lend and nbytes >= LENT_NBYTES and x.is_shared():
         return None
     buffer = PyPickleBuffer_FromObject(make_span(x, <char *>address, nbytes, False))
     return rebuild_tensor, (buffer, x.dtype, shape, strides, flags)
