@@ -11,6 +11,7 @@ from typing import Any
 from shmring.base.timeouts import timeout_ns
 
 KIB = 1024
+MOST_NBYTES = 1 << 48  # of any size: those of all slots and queues of a rank together are numbers of 64 bits
 
 # Values of `placement`, which `shmring.placement.numa_policy` implements.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
@@ -193,6 +194,8 @@ def _check(settings: Config | Internals) -> None:
             raise TypeError(f"{name}={value!r}: must be of type {kind.__name__}")
         if not one.metadata["is_valid"](value):
             raise ValueError(f"{name}={value!r}: must be {one.metadata['must_be']}")
+        if name.endswith("_nbytes") and value > MOST_NBYTES:
+            raise ValueError(f"{name}={value!r}: must be at most {MOST_NBYTES}")
 
 
 def slot_for(second_level_nbytes: int) -> tuple[int, str]:

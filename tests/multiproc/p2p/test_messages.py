@@ -383,7 +383,7 @@ def test_bad_arguments_raise_before_anything_is_sent(comm):
         (ValueError, lambda: comm.send(x, comm.size)),
         (ValueError, lambda: comm.send(x, ANY_SOURCE)),
         (ValueError, lambda: comm.send(x, 0, -1)),
-        (OverflowError, lambda: comm.send(x, 0, 1 << 31)),
+        (ValueError, lambda: comm.send(x, 0, 1 << 31)),
         (ValueError, lambda: comm.recv(x, comm.size)),
         (ValueError, lambda: comm.recv(x, 0, -2)),
         (ValueError, lambda: comm.recv(x, 0, timeout=-1)),
