@@ -3,8 +3,8 @@
 `dump` pickles an object; large buffers in it (usually the elements of arrays) stay *out of band*: they are sent from
 where they lie and received where the object keeps them. The *header* is the pickle stream followed by the sizes of the
 out-of-band buffers, so its receiver can allocate memory for them (`empty_buffers`) before they come. `load` makes the
-object of both. A transport that moves an object as one block puts the buffers after the pickle stream, each on a multiple
-of `BUFFER_ALIGNMENT`; `parts_of` finds them there.
+object of both. A transport that moves an object as one block puts the buffers after the header, each on a multiple of
+`BUFFER_ALIGNMENT`; `parts_of` finds them there.
 
 Tensors of torch are sent as arrays are (objects/tensors.pyx).
 """

@@ -63,7 +63,7 @@ def reduce_plainly(x):
 
 
 def reduce_tensor(otherwise, x):
-    """How to pickle a tensor or a parameter; ``otherwise`` reduces those that are not plain (None: pickle's own way)."""
+    """How to pickle a tensor or a parameter; ``otherwise`` reduces those that are not plain (None: as torch does)."""
     torch = sys.modules["torch"]
     if type(x) is torch.Tensor:
         reduced = reduced_tensor(torch, x, otherwise is not None)
