@@ -1,14 +1,18 @@
-"""A DataLoader of torch on a context of `shmring.multiprocessing`, beside torch's own two ways to share tensors.
+"""`shmring.multiprocessing` beside the standard library, and its DataLoaders beside torch's two ways to share tensors.
 
-    python -m pytest bench/bench_multiprocessing.py
+    python bench/bench_multiprocessing.py messages
+    python bench/bench_multiprocessing.py loaders ["one tensor of 10 MB"]
 
-The ways are interleaved: each sample is one batch of each way, and the order changes from sample to sample. The data
-set costs nothing: its items are made once, so what is measured is what moves them.
+The ways are interleaved: each round measures all of them, in an order that changes. The data set costs nothing: its
+items are made once, so what is measured is what moves them.
 """
 
+import multiprocessing
 import statistics
+import sys
 import time
 
+import numpy as np
 import pytest
 
 import shmring.multiprocessing
@@ -16,9 +20,11 @@ import shmring.multiprocessing
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402 after the skip
 
+LIBRARIES = (shmring.multiprocessing, multiprocessing)
+ITEMS, TRIPS = 10_000, 2000
 WAYS = ("shmring", "file_descriptor", "file_system")
-BATCHES = 60
-ROUNDS = 7
+BATCHES = 25
+ROUNDS = 5
 
 KINDS = {
     "100 tensors of 4 KB": lambda: [torch.ones(1024) for _ in range(100)],
@@ -69,7 +75,7 @@ COLLATIONS = {"collated into shared memory": collate_shared, "ordinary memory": 
 
 
 def seconds_of(way, kind, collate):
-    """For all batches of a loader of two workers that are running."""
+    """For a batch of a loader with one worker, which is running."""
     torch.multiprocessing.set_sharing_strategy("file_descriptor" if way == "shmring" else way)
     context = (shmring.multiprocessing if way == "shmring" else torch.multiprocessing).get_context("fork")
     loader = DataLoader(Batches(kind), None, num_workers=1, multiprocessing_context=context, collate_fn=collate)
@@ -81,8 +87,63 @@ def seconds_of(way, kind, collate):
     return (time.perf_counter() - began) / (BATCHES - 1)
 
 
-def main():
-    for kind in KINDS:
+def echo(pipe):
+    while (x := pipe.recv()) is not None:
+        pipe.send(x)
+
+
+def put_all(queue):
+    for i in range(ITEMS):
+        queue.put(i)
+
+
+def double(x):
+    return x * 2
+
+
+def figures_of(library):
+    """Microseconds: a round trip of an int, and of 8 MB, through a pipe; an item of a queue; a task of a pool."""
+    context = library.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=echo, args=(theirs,))
+    process.start()
+    found = []
+    for x, count in ((1, TRIPS), (np.ones(1 << 20), 8)):
+        ours.send(x)
+        ours.recv()
+        began = time.perf_counter()
+        for _ in range(count):
+            ours.send(x)
+            ours.recv()
+        found.append((time.perf_counter() - began) / count * 1e6)
+    ours.send(None)
+    process.join()
+    queue = context.Queue()
+    process = context.Process(target=put_all, args=(queue,))
+    process.start()
+    queue.get()
+    began = time.perf_counter()
+    for _ in range(ITEMS - 1):
+        queue.get()
+    found.append((time.perf_counter() - began) / ITEMS * 1e6)
+    process.join()
+    with context.Pool(2) as pool:
+        pool.map(double, range(10))
+        began = time.perf_counter()
+        pool.map(double, range(2000), chunksize=1)
+        found.append((time.perf_counter() - began) / 2000 * 1e6)
+    return found
+
+
+def messages():
+    rounds = [[figures_of(library) for library in LIBRARIES[:: 1 - 2 * (i % 2)]][:: 1 - 2 * (i % 2)] for i in range(ROUNDS)]
+    for place, name in enumerate(("round trip of an int", "round trip of 8 MB", "item of a queue", "task of a pool")):
+        us = [statistics.median(each[side][place] for each in rounds) for side in range(2)]
+        print(f"{name:24s} shmring {us[0]:8.1f} us  standard {us[1]:8.1f} us  x{us[1] / us[0]:.2f}", flush=True)
+
+
+def loaders(*kinds):
+    for kind in kinds or KINDS:
         for name, collate in COLLATIONS.items():
             times = {way: [] for way in WAYS}
             for round_ in range(ROUNDS):
@@ -94,4 +155,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    {"messages": messages, "loaders": loaders}[sys.argv[1]](*sys.argv[2:])
