@@ -69,6 +69,8 @@ class ChannelMemory:
 
     ring_offset = HEADER_NBYTES
     number = 0  # of the receiver, in a broadcast
+    index = 0  # of the ring, in a fan-in
+    nmembers = 1  # rings of a fan-in, or receivers of a broadcast
     is_broadcast = False
     common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
     reducers: Mapping[type, Callable] | None = None

@@ -12,9 +12,10 @@ from cpython.exc cimport PyErr_CheckSignals
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64
 from shmring._c.faults cimport fault_point
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
+from shmring.ring.prospects cimport can_be_taken
+from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
-                                   end_wait, is_past_deadline, sem_post, take_sleeper)
+                                   end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
 
 cdef extern from "<poll.h>" nogil:
@@ -44,11 +45,19 @@ cdef bint hangs_up(int descriptor) noexcept nogil:
     return poll(&at, 1, 0) > 0
 
 
+cdef bint is_vacant(watch_t *w) noexcept nogil:
+    # The locks first, the state second: a process shows that it may take an end until it has taken it.
+    return (ring_end_state(w.other) == END_ABSENT and not can_be_taken(w.prospects, w.awaited_end, w.is_alone)
+            and ring_end_state(w.other) == END_ABSENT)
+
+
 cdef bint is_gone(watch_t *w) noexcept nogil:
     if w.peer_socket >= 0:
         return hangs_up(w.peer_socket)
     cdef int state = ring_end_state(w.other)
-    return state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED
+    if state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED:
+        return True
+    return state == END_ABSENT and is_vacant(w)
 
 
 cdef bint any_is_gone(awaited_t *awaited, int n) noexcept nogil:
@@ -107,7 +116,7 @@ cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
     cdef watch_t *w = a.watch
     return sleeper_t(word=w.word, what=waiter_word(a.wake_at), wake=w.bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,
-                     tick_ns=w.tick_ns)
+                     tick_ns=w.tick_ns, spin=&w.spin)
 
 
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:
@@ -136,6 +145,8 @@ cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nog
                 counts.sleeps += 1
             else:
                 fault_point("ring_sleep")
+    if outcome != GONE:
+        learn_spin(&awaited[0].sleeper, patience, outcome == READY)
     end_wait(patience, &awaited[0].sleeper)
     return outcome
 
