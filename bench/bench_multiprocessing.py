@@ -82,7 +82,7 @@ def seconds_of(way, kind, collate):
     batches = iter(loader)
     next(batches)
     began = time.perf_counter()
-    for batch in batches:
+    for _ in batches:
         pass
     return (time.perf_counter() - began) / (BATCHES - 1)
 
@@ -136,7 +136,10 @@ def figures_of(library):
 
 
 def messages():
-    rounds = [[figures_of(library) for library in LIBRARIES[:: 1 - 2 * (i % 2)]][:: 1 - 2 * (i % 2)] for i in range(ROUNDS)]
+    rounds = []
+    for round_ in range(ROUNDS):
+        order = 1 - 2 * (round_ % 2)
+        rounds.append([figures_of(library) for library in LIBRARIES[::order]][::order])
     for place, name in enumerate(("round trip of an int", "round trip of 8 MB", "item of a queue", "task of a pool")):
         us = [statistics.median(each[side][place] for each in rounds) for side in range(2)]
         print(f"{name:24s} shmring {us[0]:8.1f} us  standard {us[1]:8.1f} us  x{us[1] / us[0]:.2f}", flush=True)

@@ -20,6 +20,8 @@ __all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
 CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe: one reserves it at once, and a program may have hundreds
 _FAST_NBYTES = 1 << 16  # bytes that are copied into one object, which is quicker to send than a buffer
 
+_PLAIN = {type(None), bool, int, float, str, bytes}  # for which no reducer is looked up
+
 
 class RingConnection(Connection):
     """One end of a pipe.
@@ -162,6 +164,8 @@ def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[R
 
 def dumps(obj: object) -> bytes | Dumped:
     """Pickle with the reducers of `multiprocessing`; large buffers stay beside the stream."""
+    if type(obj) in _PLAIN:
+        return pickle.dumps(obj, 5)
     try:
         dumped = dump(
             obj,

@@ -23,7 +23,7 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
-    int peer_socket                   # a pipe or socket that hangs up when the other end is gone; -1: its role tells
+    int peer_socket                # a pipe or socket that hangs up when the other end is gone; -1: its role tells
     spin_t spin                    # what this end has learned from its waits
     const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
     int64_t awaited_end            # its number among them

@@ -124,7 +124,7 @@ def test_pinning_works_where_there_is_a_device_and_is_a_warning_elsewhere():
 
 
 def test_an_error_in_a_worker_is_raised_with_its_traceback():
-    with pytest.raises(ZeroDivisionError, match=r"(?s)Caught ZeroDivisionError in DataLoader worker.*sample 5 is broken"):
+    with pytest.raises(ZeroDivisionError, match=r"(?s)in DataLoader worker.*sample 5 is broken"):
         list(loader(Failing()))
 
 
@@ -154,7 +154,5 @@ def test_a_thousand_tensors_a_batch_take_no_descriptors():
 
 
 def test_the_room_imports_no_torch():
-    program = (
-        "import sys, shmring.multiprocessing as m; a, b = m.Pipe(); a.send({1: 2}); b.recv(); print('torch' in sys.modules)"
-    )
+    program = "import sys, shmring.multiprocessing as m; m.Queue().put({}); print('torch' in sys.modules)"
     assert run_python("-c", program).strip() == "False"

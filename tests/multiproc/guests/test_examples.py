@@ -154,4 +154,4 @@ def test_torch_data_loader_gives_the_same_with_our_context():
 def test_vector_env_steps_as_many_as_it_should():
     pytest.importorskip("gymnasium")
     output = run_python(EXAMPLES / "vector_env.py", "CartPole-v1", "4", "2")
-    assert re.search(r"RingVectorEnv: \d+ steps a second of 4 environments\nAsyncVectorEnv: \d+", output)
+    assert re.search(r"RingVectorEnv: \d+ steps a second\nAsyncVectorEnv: \d+", output)
