@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.harness import shared_names
@@ -151,6 +152,20 @@ def test_a_thousand_tensors_a_batch_take_no_descriptors():
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [[int(x[0]) for x in item] for item in kept] == [[i + j for j in range(1000)] for i in range(6)]
+
+
+def test_a_large_tensor_in_shared_memory_is_lent_and_every_other_one_is_copied():
+    ours, theirs = shmring.multiprocessing.Pipe()
+    for nbytes, is_shared, is_lent in ((1 << 20, True, True), (1 << 20, False, False), (1 << 10, True, False)):
+        x = torch.zeros(nbytes, dtype=torch.uint8)
+        if is_shared:
+            x.share_memory_()
+        with ThreadPoolExecutor(1) as executor:
+            received = executor.submit(theirs.recv)
+            ours.send([x])
+            (got,) = received.result()
+        got[0] = 7
+        assert int(x[0]) == (7 if is_lent else 0)
 
 
 def test_the_room_imports_no_torch():
