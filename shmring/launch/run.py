@@ -21,6 +21,7 @@ from typing import IO
 
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.signature import check_size
+from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import (
     adopted,
     adopting_orphans,
@@ -32,6 +33,7 @@ from shmring.launch.processes import (
 from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.placement.cpu_binding import masks
+from shmring.placement.cpus import usable_processors
 from shmring.placement.topology import discover
 
 _FORWARDED = {
@@ -93,7 +95,8 @@ def run(
     -----
     Blocks; call it from the main thread. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
     ``SHMRING_SESSION``, and for `torch.distributed` to meet ``MASTER_ADDR`` and ``MASTER_PORT``, unless one of these
-    is set; everything else, ``OMP_NUM_THREADS`` too, is passed on as it is. Rank 0 has this process's standard input,
+    is set. Sets ``OMP_NUM_THREADS`` to the usable processors per rank, at least 1, and prints a line that shows it,
+    unless that or the variable of another numerical library is set. Rank 0 has this process's standard input,
     the others have none. When a rank fails the others are ended; what they leave running is ended with them,
     where the kernel lets this process adopt it (Linux does; emulators may not). Signals that would end this process go
     to the ranks instead, and a second one kills them.
@@ -102,7 +105,11 @@ def run(
     grace = seconds(grace, "grace")
     processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
-    variables = {**_rendezvous_place(), **(env or {})}
+    environ = {**os.environ, **(env or {})}
+    share = thread_share(size, min(usable_processors(), size * min(map(len, processors))), environ)
+    if share:
+        print(f"shmring run: {thread_share_text(share, size)}", file=sys.stderr, flush=True)
+    variables = {**_rendezvous_place(), **share, **(env or {})}
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
