@@ -113,6 +113,8 @@ def run(
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
+    # Without another thread, which may start processes, all that this one adopts was left by the ranks.
+    is_alone = threading.active_count() == 1
     with adopting_orphans(), _blocked_signals() as (mask_before, waited):
         commands = _Commands(
             list(command),
@@ -127,7 +129,7 @@ def run(
         try:
             commands.supervise()
         finally:
-            _end_adopted(older_children, grace)
+            _end_adopted(older_children, grace, None if is_alone else session)
             commands.close()
             sweep(session)
     return commands.failed[0].status if commands.failed else 0
@@ -316,11 +318,15 @@ class _Rank(Rank):
         return status if status >= 0 else 128 - status
 
 
-def _end_adopted(older: set[int], grace: float) -> None:
-    """End the processes that the ranks left running, which have been adopted; so may the children of these be."""
+def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
+    """End the processes that the ranks left running, which have been adopted; so may the children of these be.
+
+    A child of a thread that has ended passes to this one, too. So with a ``session``, only processes that have it in
+    their environment are ended.
+    """
     kill_at = time.monotonic() + grace
     asked: set[int] = set()
-    while orphans := adopted() - older:
+    while orphans := {pid for pid in adopted() - older if session is None or _is_of(pid, session)}:
         force = time.monotonic() > kill_at
         for pid in orphans:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -328,6 +334,16 @@ def _end_adopted(older: set[int], grace: float) -> None:
                     os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
                     asked.add(pid)
         time.sleep(0.005)
+
+
+def _is_of(pid: int, session: str) -> bool:
+    """Whether a process was started in a session; True of a zombie, whose environment is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            variables = environ.read().split(b"\0")
+    except OSError:
+        return True
+    return variables == [b""] or f"SHMRING_SESSION={session}".encode() in variables
 
 
 def _copy_lines(source: IO[bytes], target: int, tag: bytes) -> None:

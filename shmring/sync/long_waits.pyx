@@ -21,8 +21,8 @@ cdef int64_t setting(text):
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 1e8:
-        warnings.warn(f"{VARIABLE}={text!r}: must be a number of seconds from 0 (no notes) to 1e8; {DEFAULT_S} is taken",
-                      RuntimeWarning, stacklevel=1)
+        warnings.warn(f"{VARIABLE}={text!r}: must be a number of seconds from 0 (no notes) to 1e8; it is taken as "
+                      f"{DEFAULT_S}", RuntimeWarning, stacklevel=1)
         seconds = DEFAULT_S
     return <int64_t> (seconds * 1e9) if seconds else INT64_MAX
 

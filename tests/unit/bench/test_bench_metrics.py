@@ -11,6 +11,7 @@ from shmring.bench.report import Verdict, as_json
 from shmring.bench.runner import Result, Row, Settings
 from shmring.bench.tables import Table, as_markdown
 from shmring.bench.worker.probe import title_of_mpi
+from shmring.cli.arguments import BadArgument
 from shmring.cli.bench import _layout, _pythons
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import Cache, discover
@@ -115,7 +116,7 @@ def test_ranks_get_a_processor_each_where_there_are_enough():
 
 @pytest.mark.parametrize("bind", ["here", "0,x", "4095", ""])
 def test_processors_that_are_not_there_are_refused(bind):
-    with pytest.raises(ValueError, match="--bind"):
+    with pytest.raises(BadArgument, match="--bind"):
         _layout(1, bind)
 
 
@@ -125,9 +126,9 @@ def test_interpreters_have_labels(tmp_path):
     program.write_text("")
     program.chmod(0o755)
     assert list(_pythons([f"a={program}", str(program)])) == ["", "a", "env"]
-    with pytest.raises(ValueError, match="used twice"):
+    with pytest.raises(BadArgument, match="used twice"):
         _pythons([f"a={program}", f"a={program}"])
-    with pytest.raises(ValueError, match="not a program"):
+    with pytest.raises(BadArgument, match="not a program"):
         _pythons([f"a={tmp_path}"])
 
 
