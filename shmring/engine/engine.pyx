@@ -30,23 +30,24 @@ from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
-from shmring.engine.recording cimport is_profiled, range_of
-from shmring.engine.recording cimport caller, store_place
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
                                        store_place)
 from shmring.engine.rounds cimport count_call, find_disagreement, mix_history
-from shmring.engine.recording cimport Trace, begin_call, end_call, record_t
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
-from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, group_t
+from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
+from shmring.sync.wait_graph cimport awaited_rank, lacks
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_taken, retake_gil,
                                 share_turn, take_shared_turn, take_turn, try_turn)
 
 from shmring.base.lifecycle import Stage, exit_reason, track
+from shmring.base.text import spans
 from shmring.engine.abort_errors import Record, cause_of, error_of
 from shmring.engine.outbox import outbox_nbytes
+from shmring.engine.signature import explain
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
@@ -300,6 +301,7 @@ cdef class Engine:
         cdef record_t *record
         cdef PyThreadState *state
         cdef patience_t patience
+        cdef notes_t notes = notes_t(0, 0)
         cdef int outcome
         if t != NULL:
             record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
@@ -311,6 +313,8 @@ cdef class Engine:
             be_patient(&patience, timeout_ns)
             while outcome == UNREADY:
                 outcome = self.advance(t, program, x, &patience)
+                if outcome == UNREADY and is_note_due(&notes, patience.began_ns):
+                    self.note_wait_free(patience.began_ns)
             retake_gil(state)
         end_call(&self.c, record, outcome != READY)
         return outcome
@@ -318,6 +322,7 @@ cdef class Engine:
     cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
         """Wait for the end of what has been started; signals are handled meanwhile."""
         cdef patience_t patience
+        cdef notes_t notes = notes_t(0, 0)
         cdef int outcome
         be_patient(&patience, timeout_ns)
         while True:
@@ -329,6 +334,8 @@ cdef class Engine:
                 self.break_down()
             try:
                 self.handle_signals()
+                if is_note_due(&notes, patience.began_ns):
+                    self.note_wait(patience.began_ns)
             except BaseException:
                 # The helpers use the caller's arrays. They end as well: every wait checks the abort record.
                 if program is not None and program.last is not None:
@@ -403,6 +410,19 @@ cdef class Engine:
             self.abort(f"{type(exception).__name__} while waiting")
             raise
         return 0
+
+    cdef int note_wait(self, int64_t began_ns) except -1:
+        """Write a note of the wait of the call under way."""
+        cdef group_t *g = &self.c.group
+        cdef uint64_t word = load_relaxed_u64(&self.c.own.last_wait)
+        cdef int j, awaited = awaited_rank(word)
+        late = [j for j in range(g.size) if j != g.rank and awaited in (EVERYONE, j) and lacks(g, word, j)]
+        others = f"rank{'' if len(late) == 1 else 's'} {spans(late, ', ')}" if late else "its helper threads"
+        return write_note(f"rank {g.rank} of {self.name} waits for {others} in {explain(self.c.own.current)}", began_ns)
+
+    cdef void note_wait_free(self, int64_t began_ns) noexcept nogil:
+        with gil:
+            self.note_wait(began_ns)
 
     @cython.critical_section
     def record_in(self, Trace trace):

@@ -17,6 +17,7 @@ from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECT
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
                                    end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
@@ -158,6 +159,7 @@ cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil
 
 cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9:
     cdef patience_t patience
+    cdef notes_t notes = notes_t(0, 0)
     cdef int outcome
     be_patient(&patience, timeout_ns)
     is_busy[0] = True
@@ -168,5 +170,7 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
             if outcome != UNREADY:
                 return outcome
             PyErr_CheckSignals()
+            if is_note_due(&notes, patience.began_ns):
+                write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False
