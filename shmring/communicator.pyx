@@ -144,14 +144,18 @@ cdef class Communicator:
         this rank has published before stays readable for them. A call is not required: the end of the process has the
         same effect.
 
-        Pending asynchronous work is waited for, as long as the communicator's timeout; after that it is aborted.
+        Pending asynchronous work is waited for, as long as the communicator's timeout; after that it is aborted. What
+        this rank has shared (`share`) becomes private, with the errors of `shmring.shared.share.Shared.close`.
         """
-        if self.engine.progress is None:
+        if self.engine.progress is not None:
+            self.engine.progress.close(self.engine.config.timeout)
+        try:
             self.engine.close()
-            return
-        self.engine.progress.close(self.engine.config.timeout)
-        self.engine.close()
-        self.engine.progress.retire()
+        finally:
+            if self.engine.progress is not None:
+                self.engine.progress.retire()
+            if self.engine.sharing is not None:
+                _share.close_all(self.engine)
 
     # ---- collectives on arrays ---------------------------------------------------------------------------------------
 
@@ -1078,7 +1082,8 @@ cdef class Communicator:
         Returns
         -------
         Shared
-            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again.
+            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again, and
+            so does `close` of this communicator.
 
         Raises
         ------
@@ -1096,7 +1101,8 @@ cdef class Communicator:
         Notes
         -----
         Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
-        call cost little more than one. No thread may write the arrays meanwhile; reading is allowed. Arrays below
+        call cost little more than one. Waits for calls of other threads that may store into the arrays, as
+        `Shared.close`; no thread may write them in another way meanwhile; reading is allowed. Arrays below
         32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
         shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
         """

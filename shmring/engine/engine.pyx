@@ -25,6 +25,7 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_LATE,
                                 SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NSTORES, SHMRING_NWAYS, shmring_abort,
                                 shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
+from shmring.arrays.array_view cimport array_t
 from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note, publish_costs, stores_of, sum_costs,
                                           tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
@@ -40,8 +41,8 @@ from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, U
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
 from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.wait_graph cimport awaited_rank, lacks
-from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_taken, retake_gil,
-                                share_turn, take_shared_turn, take_turn, try_turn)
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_shared, is_taken,
+                                retake_gil, share_turn, take_shared_turn, take_turn, try_turn)
 
 from shmring.base.lifecycle import Stage, exit_reason, track
 from shmring.base.text import spans
@@ -63,6 +64,10 @@ cdef enum:      # what a rank is found to be
     HAS_LEFT = 1
     HAS_DIED = 2
 
+cdef enum:      # the turns that `take_from_stores` has taken
+    TOOK_TURN = 1
+    TOOK_MESSAGE_TURN = 2
+
 cdef const char *EAGER = b"eager"      # in timelines, as the algorithm
 
 
@@ -74,6 +79,10 @@ cdef object record_of(shmring_abort *r, int pid):
     else:
         reason = r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace")
     return Record(cause_of(r.cause), r.by, r.about, pid, r.round, r.mine, r.theirs, reason, late)
+
+
+cdef inline bint meets(const array_t *a, const memory_t *memory) noexcept:
+    return <size_t> a.data < memory.end and memory.start < <size_t> a.data + a.nbytes
 
 
 # Not cleared by the garbage collector, as __dealloc__ stores into the mapped memory. It could not clear `mappings`
@@ -197,25 +206,47 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         give_turn(&self.turn, self.turn_queue)
 
-    def alone(self, function, bint waits=True):
-        """Call ``function`` while no other thread is in a collective call, after the work that was submitted before.
+    cdef int take_from_stores(self, const memory_t *ranges, int n) except -2:
+        """Take the turns for a thread that replaces the pages of n ranges of memory, and then calls `give_back` with
+        the result. BUSY, without any turn: a call of another thread may store into these ranges. Does not wait.
 
-        Inside a call of this thread, it is called at once. Without ``waits`` it is not called if it had to wait for
-        another thread. Returns whether it was called. Works on a broken or closed communicator, too.
+        A call of another thread on other arrays keeps its turn, and the caller keeps the GIL until the pages are
+        replaced, so that no other call can begin.
         """
-        if has_turn(&self.turn):
-            function()
-            return True
-        if waits:
-            if self.has_backlog:
-                self.progress.drain()
-            take_turn(&self.turn, self.turn_queue, self.name)
-        elif not try_turn(&self.turn):
+        cdef int taken = 0
+        if self.is_inherited:
+            return 0
+        if try_turn(&self.turn):
+            taken = TOOK_TURN
+        elif not self.is_elsewhere(ranges, n):
+            return self.busy(&self.turn)
+        if not try_turn(&self.message_turn):
+            self.give_back(taken)
+            return self.busy(&self.message_turn)
+        return taken | TOOK_MESSAGE_TURN
+
+    cdef void give_back(self, int taken) noexcept:
+        if taken & TOOK_MESSAGE_TURN:
+            give_turn(&self.message_turn, self.message_turn_queue)
+        if taken & TOOK_TURN:
+            give_turn(&self.turn, self.turn_queue)
+
+    cdef int busy(self, turn_t *turn) except -2:
+        if has_turn(turn):
+            raise RuntimeError(f"{self.name}: the memory cannot be shared or made private inside a call on it of the "
+                               "same thread, as in a signal handler")
+        return BUSY
+
+    cdef bint is_elsewhere(self, const memory_t *ranges, int n) noexcept:
+        """Whether the call under way has no array in these ranges; false if that is unknown, as of a thread without the
+        GIL."""
+        cdef call_t *call = self.under_way
+        cdef int i
+        if is_shared(&self.turn) or call == NULL:
             return False
-        try:
-            function()
-        finally:
-            self.leave()
+        for i in range(n):
+            if meets(&call.x, &ranges[i]) or meets(&call.out, &ranges[i]):
+                return False
         return True
 
     # Of threads without the GIL, once the turns are shared (`share_turns`).
