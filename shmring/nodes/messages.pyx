@@ -32,7 +32,8 @@ from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
-from shmring.nodes.wire import SHORT_NBYTES, Channel, Deadline, WireError
+from shmring.nodes.deadline import Deadline
+from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
 from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
 
 cnp.import_array()
