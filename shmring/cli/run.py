@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the ranks behave as if on K machines, for trying programs: torch.distributed over gloo, or with --mpi",
     )
     parser.add_argument(
-        "--mpi", action="store_true", help="start the ranks by mpiexec, for shmring.from_mpi(); other options are ignored"
+        "--mpi",
+        action="store_true",
+        help="start the ranks by mpiexec, for shmring.from_mpi(); --tag-output, --bind and --grace are ignored",
     )
     parser.add_argument(
         "--tag-output", "--prefix", action="store_true", help="prefix each output line with the [rank] that wrote it"

@@ -87,6 +87,8 @@ class MpiCommunicator(NodesCommunicator):
             group = _connect(comm, self.reproducible, rendezvous_timeout, settings)
         except BrokenError as error:
             raise RendezvousError(f"{self.name}: no group of the ranks {list(members)}: {error}") from error
+        if isinstance(group, Communicator):  # all members are on one machine
+            return Communicator(group.engine, tuple(members))
         group.parent_ranks = tuple(members)
         return group
 

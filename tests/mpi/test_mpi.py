@@ -105,6 +105,8 @@ comm = shmring.from_mpi()
 assert comm.nodes == [[0, 1], [2, 3]], comm
 pair = comm.split(comm.rank // 2)
 assert pair.nodes is None
+assert pair.parent_ranks == (comm.rank // 2 * 2, comm.rank // 2 * 2 + 1)
+assert pair.all_gather_object(comm.rank) == list(pair.parent_ranks)
 print(int(comm.all_gather_object(comm.rank)[-1]))
 """
 
@@ -116,7 +118,7 @@ def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(python, tmp_pa
     command = [python, "-m", "shmring", "run", "-n", "4", "--nodes", "2", "--mpi", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=mpi.environment())
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["3"] * 4
+    assert "".join(done.stdout.split()) == "3333"
     if mpi.flavour(python) == "mpich":  # others have warnings of their own
         assert done.stderr == ""
 

