@@ -31,7 +31,8 @@ from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
-from shmring.nodes.wire import SHORT_NBYTES, Channel, Deadline, WireError
+from shmring.nodes.deadline import Deadline
+from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
 from shmring.objects.codec import (BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of,
                                    require_pickle)
 

@@ -133,6 +133,8 @@ BAD_ARGUMENTS = [
     ("run -n 2 -m", "no command given"),
     ("run -n 2 --grace nan true", "--grace: 'nan' must be 0 or more seconds; inf: no limit"),
     ("run -n 2 --grace=-1 true", "--grace: '-1' must be 0 or more seconds"),
+    ("run -n 2 --nodes 3 true", "--nodes 3: at most as many as there are ranks, 2"),
+    ("run -n 2 --nodes 0 true", "--nodes: 0 must be at least 1"),
     ("run -n 2 --bind socket true", "--bind: invalid choice: 'socket'"),
     ("info --channels --interval nan", "--interval: 'nan' must be above 0"),
     ("info --channels --interval=-1", "--interval: '-1' must be above 0"),
