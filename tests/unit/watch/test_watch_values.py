@@ -135,7 +135,7 @@ def looked(calls=0, nbytes=0, waited_ns=0, waiting_since=0, current="", pid=11):
     header = types.SimpleNamespace(pid=pid, pid_ns=1, start_time=2)
     return types.SimpleNamespace(
         header=header, calls=calls, nbytes=nbytes, waited_ns=waited_ns, waiting_since=waiting_since, current=current,
-        consumed=5, published=6, last_calls=(), store_us=(1.0, 2.0), barrier_us=0.5,
+        consumed=5, published=6, last_calls=(), barrier_us=0.5,
     )  # fmt: skip
 
 
