@@ -6,7 +6,7 @@ kernel limited by memory alone takes (n + 1) / 2 of it. ``ratio`` in the extra c
 measured in turns with it.
 
     python -m pytest bench/bench_kernels.py --benchmark-columns=median,iqr --benchmark-group-by=group
-    python bench/bench_kernels.py           # the table of docs/kernels.md: ratios alone
+    python bench/bench_kernels.py           # the table of docs/maintainers/kernels.md: ratios alone
 """
 
 import functools

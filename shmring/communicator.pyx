@@ -6,7 +6,7 @@ messages in `shmring.p2p`, and so on, as each method shows.
 
 cimport cython
 
-from shmring.base.timeouts cimport resolve_timeout, timeout_to_ns
+from shmring.base.timeouts cimport int_of, resolve_timeout, timeout_to_ns
 from shmring.collective.calls cimport (all_gather, all_to_all, barrier, broadcast, combine, gather, reduce,
                                        reduce_scatter, scatter)
 from shmring.collective.coalesced cimport all_reduce_many, broadcast_many
@@ -15,7 +15,7 @@ from shmring.collective.local cimport LocalExecutor
 from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
 from shmring.p2p.point_to_point cimport PointToPoint
-from shmring.p2p.requests cimport ANY
+from shmring.p2p.requests cimport ANY, MOST_TAG
 from shmring.shared.zero_copy cimport sharing_of
 
 from shmring.collective import explain as _explain
@@ -27,6 +27,10 @@ from shmring.engine.recording import TRACED_CALLS
 from shmring.shared import share as _share
 from shmring.shared import shared_arrays as _shared_arrays
 from shmring.sync.turn import Turn
+
+
+cdef inline int tag_of(object number, str name) except? -2:
+    return int_of(number, name, MOST_TAG)
 
 
 # Not cleared by the garbage collector: a finalizer may call a method of what is garbage, too.
@@ -60,6 +64,10 @@ cdef class Communicator:
         self.object_turn = Turn(engine.name)
         engine.sharing = engine.sharing or sharing_of(engine)
         self.messages = PointToPoint(engine)
+
+    cdef int rank_of(self, object number, str name) except? -2:
+        """The argument ``name``, a rank or ``ANY_SOURCE``: the room that makes the call checks its range."""
+        return int_of(number, name, self.size - 1)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -178,7 +186,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_ALL_REDUCE, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def reduce(self, x, out=None, int root=0, op="sum", *, timeout=..., async_op=False):
+    def reduce(self, x, out=None, root=0, op="sum", *, timeout=..., async_op=False):
         """Combine ``x`` element by element over all ranks into the root's ``out``.
 
         Parameters
@@ -202,7 +210,8 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. Reduced in rank order, same bits as `all_reduce`. (3 * size - 1) * x.nbytes
         bytes touched.
         """
-        return reduce(self.executor, x, out, root, op, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return reduce(self.executor, x, out, self.rank_of(root, "root"), op,
+                      resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def reduce_scatter(self, x, out=None, op="sum", *, counts=None, timeout=..., async_op=False):
         """Combine ``x`` over all ranks; rank i gets ``x[i]`` of the result.
@@ -272,7 +281,7 @@ cdef class Communicator:
         """
         return combine(self.executor, KIND_EXSCAN, x, out, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def broadcast(self, x, int root=0, *, timeout=..., async_op=False):
+    def broadcast(self, x, root=0, *, timeout=..., async_op=False):
         """Copy the root's ``x`` into the ``x`` of all others.
 
         Parameters
@@ -298,7 +307,8 @@ cdef class Communicator:
         -----
         Collective. 2 * size * x.nbytes bytes touched.
         """
-        return broadcast(self.executor, x, root, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return broadcast(self.executor, x, self.rank_of(root, "root"),
+                         resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_gather(self, x, out=None, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on every rank.
@@ -327,7 +337,7 @@ cdef class Communicator:
         """
         return all_gather(self.executor, x, out, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def gather(self, x, out=None, int root=0, *, counts=None, timeout=..., async_op=False):
+    def gather(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """Collect the ``x`` of all ranks, in rank order, on the root.
 
         Parameters
@@ -351,9 +361,10 @@ cdef class Communicator:
         -----
         Collective; raises as `all_reduce`. About 4 * (size - 1) * x.nbytes bytes touched.
         """
-        return gather(self.executor, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return gather(self.executor, x, out, self.rank_of(root, "root"), counts,
+                      resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def scatter(self, x, out=None, int root=0, *, counts=None, timeout=..., async_op=False):
+    def scatter(self, x, out=None, root=0, *, counts=None, timeout=..., async_op=False):
         """Give rank i the root's ``x[i]``.
 
         Parameters
@@ -380,7 +391,8 @@ cdef class Communicator:
         Collective; raises as `all_reduce`. The root does not wait for the others, as in `broadcast`.
         About 4 * (size - 1) * out.nbytes bytes touched.
         """
-        return scatter(self.executor, x, out, root, counts, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return scatter(self.executor, x, out, self.rank_of(root, "root"), counts,
+                       resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def all_to_all(self, x, out=None, *, counts=None, out_counts=None, timeout=..., async_op=False):
         """Rank i's ``x[j]`` becomes rank j's ``out[i]``: a transposition over ranks.
@@ -451,7 +463,7 @@ cdef class Communicator:
         """
         return all_reduce_many(self.executor, arrays, op, resolve_timeout(timeout, self.timeout_ns), async_op)
 
-    def broadcast_many(self, arrays, int root=0, *, timeout=..., async_op=False):
+    def broadcast_many(self, arrays, root=0, *, timeout=..., async_op=False):
         """Copy the root's arrays into those of all others, as one operation.
 
         Parameters
@@ -474,7 +486,8 @@ cdef class Communicator:
         already. Arrays up to 16 KiB are packed, whatever their element types, up to 1 MiB at a time; each such bundle
         is copied once more on every rank and makes one broadcast. Larger arrays make one each.
         """
-        return broadcast_many(self.executor, arrays, root, resolve_timeout(timeout, self.timeout_ns), async_op)
+        return broadcast_many(self.executor, arrays, self.rank_of(root, "root"),
+                              resolve_timeout(timeout, self.timeout_ns), async_op)
 
     def plan(self, collective, *args, **kwargs):
         """Prepare a collective that is made often: ``plan()`` makes it on the contents that its arrays have then.
@@ -508,7 +521,7 @@ cdef class Communicator:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def send(self, x, int dst, int tag=0, *, timeout=...):
+    def send(self, x, dst, tag=0, *, timeout=...):
         """Send an array to one rank.
 
         Parameters
@@ -542,9 +555,9 @@ cdef class Communicator:
         least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so
         the call waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
-        self.messages.send(x, dst, tag, resolve_timeout(timeout, self.timeout_ns))
+        self.messages.send(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), resolve_timeout(timeout, self.timeout_ns))
 
-    def recv(self, x, int src=ANY, int tag=ANY, *, timeout=...):
+    def recv(self, x, src=ANY, tag=ANY, *, timeout=...):
         """Receive an array from one rank, or from any.
 
         Parameters
@@ -583,9 +596,10 @@ cdef class Communicator:
         Any thread may call. Messages from one rank are matched in the order they were sent; an earlier one with another
         tag is copied to private memory.
         """
-        return self.messages.recv(x, src, tag, resolve_timeout(timeout, self.timeout_ns))
+        return self.messages.recv(x, self.rank_of(src, "src"), tag_of(tag, "tag"),
+                                  resolve_timeout(timeout, self.timeout_ns))
 
-    def sendrecv(self, x, int dst, out, int src=ANY, *, int tag=0, int out_tag=ANY, timeout=...):
+    def sendrecv(self, x, dst, out, src=ANY, *, tag=0, out_tag=ANY, timeout=...):
         """Send one array and receive another at the same time; it cannot deadlock, whatever their sizes.
 
         Parameters
@@ -614,9 +628,10 @@ cdef class Communicator:
         Raises as `send` and `recv`. If ``out`` does not fit the message, ``x`` was sent. On a ring of ranks,
         ``comm.sendrecv(x, (rank + 1) % size, out, (rank - 1) % size)`` shifts by one.
         """
-        return self.messages.sendrecv(x, dst, tag, out, src, out_tag, resolve_timeout(timeout, self.timeout_ns))
+        return self.messages.sendrecv(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), out, self.rank_of(src, "src"),
+                                      tag_of(out_tag, "out_tag"), resolve_timeout(timeout, self.timeout_ns))
 
-    def isend(self, x, int dst, int tag=0):
+    def isend(self, x, dst, tag=0):
         """Begin to send an array to one rank.
 
         Parameters
@@ -636,9 +651,9 @@ cdef class Communicator:
         Does not block; raises as `send`. Progresses only during other point-to-point calls of this communicator in this
         process, including `Request.wait` and `Request.done`.
         """
-        return self.messages.isend(x, dst, tag)
+        return self.messages.isend(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"))
 
-    def irecv(self, x, int src=ANY, int tag=ANY):
+    def irecv(self, x, src=ANY, tag=ANY):
         """Begin to receive an array.
 
         Parameters
@@ -663,9 +678,9 @@ cdef class Communicator:
         Does not block. Requests that match the same messages get them in the order of the calls. Progresses as
         in `isend`.
         """
-        return self.messages.irecv(x, src, tag)
+        return self.messages.irecv(x, self.rank_of(src, "src"), tag_of(tag, "tag"))
 
-    def probe(self, int src=ANY, int tag=ANY, *, timeout=...):
+    def probe(self, src=ANY, tag=ANY, *, timeout=...):
         """Wait for a message and describe it, without receiving it. Raises as `recv`.
 
         Parameters
@@ -680,9 +695,10 @@ cdef class Communicator:
         Message or None
             The message that `recv` with its source and tag would receive next; None if none arrived in time.
         """
-        return self.messages.probe(src, tag, resolve_timeout(timeout, self.timeout_ns))
+        return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"),
+                                   resolve_timeout(timeout, self.timeout_ns))
 
-    def iprobe(self, int src=ANY, int tag=ANY):
+    def iprobe(self, src=ANY, tag=ANY):
         """Describe a message that has arrived, without waiting or receiving it.
 
         Raises as `recv`, except that a closed rank is not an error.
@@ -697,9 +713,9 @@ cdef class Communicator:
         Message or None
             None if there is none.
         """
-        return self.messages.probe(src, tag, 0)
+        return self.messages.probe(self.rank_of(src, "src"), tag_of(tag, "tag"), 0)
 
-    def send_object(self, obj, int dst, int tag=0, *, timeout=...):
+    def send_object(self, obj, dst, tag=0, *, timeout=...):
         """Send a Python object to one rank.
 
         Parameters
@@ -727,9 +743,10 @@ cdef class Communicator:
         Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer; no
         other message of this rank comes between them. Any thread may call.
         """
-        self.messages.send_object(obj, dst, tag, resolve_timeout(timeout, self.timeout_ns))
+        self.messages.send_object(obj, self.rank_of(dst, "dst"), tag_of(tag, "tag"),
+                                  resolve_timeout(timeout, self.timeout_ns))
 
-    def recv_object(self, int src=ANY, int tag=ANY, *, timeout=...):
+    def recv_object(self, src=ANY, tag=ANY, *, timeout=...):
         """Receive a Python object.
 
         Parameters
@@ -762,7 +779,8 @@ cdef class Communicator:
         Blocks until the object has arrived. Unpickling runs code chosen by the sender. One thread at a time may receive
         objects from one source with one tag.
         """
-        return self.messages.recv_object(src, tag, resolve_timeout(timeout, self.timeout_ns))
+        return self.messages.recv_object(self.rank_of(src, "src"), tag_of(tag, "tag"),
+                                         resolve_timeout(timeout, self.timeout_ns))
 
     # ---- collectives on objects --------------------------------------------------------------------------------------
 
@@ -1195,15 +1213,11 @@ cdef class Communicator:
             each rank in large calls; ``split_calls``: calls that several threads made together. ``zero_copy_calls``:
             calls without staging, as the memory that other ranks access lies in shared arrays, or all ranks are threads
             of one process. ``programs``: one entry for each kind and size of large call that is cached, with its
-            algorithm, bytes, rounds, threads, calls, how it stores into the outbox, and the microseconds that all ranks
-            together spent in copies and reductions in the last complete trials of each way (ordinary, streaming,
-            prefetched, string, exchange); 0 before. ``shared_calls``: one entry for each kind, size and root of large
-            calls on shared arrays, with whether the last one was staged, as that was learned to be faster or is on
-            trial, and the microseconds from call to call in the last trials of both ways (staged, not staged), measured
-            by the root or else rank 0; 0 before and on other ranks. ``pair_queues``: for each rank to which a message
-            of more than 40 bytes was sent, the bytes of the byte ring, the laps made, how it is stored to, and the
-            microseconds that writing and reading one lap took in the last trials of each kind of stores (ordinary,
-            streaming, prefetched, string).
+            algorithm, bytes, rounds, threads, calls, the ``variant`` in use (stores into the outbox and to the output,
+            schedule, threads, path on shared arrays), and in ``tried_us`` the microseconds of a call with each value of
+            what is learned, when last timed by the root or else rank 0; 0 before and on other ranks. ``pair_queues``:
+            for each rank to which a message of more than 40 bytes was sent, the bytes of the byte ring, the laps made,
+            how it is stored to, and the microseconds that writing and reading one lap took with each kind of stores.
 
         Notes
         -----

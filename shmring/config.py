@@ -11,6 +11,7 @@ from typing import Any
 from shmring.base.timeouts import timeout_ns
 
 KIB = 1024
+MOST_NBYTES = 1 << 48  # of any size: those of all slots and queues of a rank together are numbers of 64 bits
 
 # Values of `placement`, which `shmring.placement.numa_policy` implements.
 POLICY = r"auto|local|interleave|bind:[0-9]{1,4}"
@@ -34,7 +35,8 @@ def _is_ring_size(nbytes: int) -> bool:
 class Internals:
     """Settings for tests, benchmarks and diagnosis, which may change without notice, as may their variables.
 
-    Those from ``one_shot_nbytes`` to ``touch_gbs`` must be equal on all ranks; the rendezvous checks it.
+    Those from ``one_shot_nbytes`` to ``touch_gbs``, and ``stores``, must be equal on all ranks; the rendezvous checks
+    it.
     """
 
     eager_nbytes: int = _setting(-1, lambda n: -1 <= n <= 4096, "from 0 to 4096, or -1 for automatic")
@@ -62,8 +64,8 @@ class Internals:
     """Longest sleep between two checks of the peers' liveness."""
     stores: int = _setting(-1, lambda n: n in range(-1, 5), "from 0 to 4, or -1 for automatic")
     """How outboxes and pair queues are written: 0 by ordinary stores, 1 by non-temporal ones, 2 by ordinary
-    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1: learned,
-    if all ranks have -1."""
+    ones whose lines are prefetched, 3 by string instructions, 4 as 0, and large all-reduces by exchange; -1:
+    learned."""
     past_cache_nbytes: int = _setting(-1, lambda n: n >= -1, "0 or more bytes, or -1 for automatic")
     """Outputs are written with non-temporal stores if those of all ranks together have this size (in place:
     if each has); -1: the size of the last-level cache."""
@@ -193,13 +195,16 @@ def _check(settings: Config | Internals) -> None:
             raise TypeError(f"{name}={value!r}: must be of type {kind.__name__}")
         if not one.metadata["is_valid"](value):
             raise ValueError(f"{name}={value!r}: must be {one.metadata['must_be']}")
+        if name.endswith("_nbytes") and value > MOST_NBYTES:
+            raise ValueError(f"{name}={value!r}: must be at most {MOST_NBYTES}")
 
 
 def slot_for(second_level_nbytes: int) -> tuple[int, str]:
     """The size of a slot, and its derivation in words.
 
     The eight slots of an outbox are written in turn, and every rank reads each once. Together they get twice the
-    second-level cache; with more, data is evicted to the next level before it is read (``docs/experiments.md``).
+    second-level cache; with more, data is evicted to the next level before it is read
+    (``docs/maintainers/experiments.md``).
     """
     if second_level_nbytes <= 0:
         return 256 * KIB, "default: the second-level cache is unknown"

@@ -6,7 +6,7 @@
 A change is a comparison, an arithmetic or logical operator, a number, a truth value or a condition that is another one
 then. Each is made in a copy of this checkout (built in place, for compiled modules) and tested by the tests of its
 room; a change that these do not notice is printed. Such a survivor shows a behaviour without a test, code that does
-nothing, or a change that means the same: docs/proofs.md has the figures.
+nothing, or a change that means the same: docs/maintainers/proofs.md has the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the tables of docs/nodes-internals.md: what reductions over several nodes send, and predicted times."""
+"""Print the tables of docs/maintainers/nodes-internals.md: what reductions over nodes send, and predicted times."""
 
 from __future__ import annotations
 

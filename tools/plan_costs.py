@@ -1,4 +1,4 @@
-"""The cost tables of ``docs/algorithms.md``, counted from plans: ``python tools/plan_tables.py costs`` prints them."""
+"""The cost tables of ``docs/maintainers/algorithms.md``, counted from plans (``python tools/plan_tables.py costs``)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     show.add_argument("--root", type=int, default=0)
     show.add_argument("--slot-nbytes", type=nbytes, default=Limits().slot_nbytes)
     show.add_argument("--shared-arrays", action="store_true", help="on shared arrays")
-    commands.add_parser("costs", help="the tables of docs/algorithms.md")
+    commands.add_parser("costs", help="the tables of docs/maintainers/algorithms.md")
     guess = commands.add_parser("predict", help="times of flat and hierarchical plans on modelled machines")
     guess.add_argument("--size", type=int, default=64, help="number of ranks")
     guess.add_argument("--sizes", type=nbytes, nargs="+", default=SIZES, help="bytes of the vector, or of all blocks")

@@ -65,13 +65,15 @@ if os.environ.get("SHMRING_SITE_INVENTORIES") == "1":
 
 # Files beside docs/ that are pages, and those that are not.
 _PAGES = {"README.md": "site/index", "CONTRIBUTING.md": "site/contributing", "CHANGELOG.md": "site/changelog"}
-_LINK = re.compile(r"\[([^\]]+)\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([\w./-]+)(#[\w-]+)?\)")
 
 
 def _link(match: re.Match) -> str:
-    """A link out of docs/: to the page made of that file, else its text alone."""
-    text, path, anchor = match.groups()
-    return f"[{text}](/{_PAGES[path]}.md{anchor or ''})" if path in _PAGES else text
+    """A link that leads up: as it is to a page of docs/, to the page made of a file beside docs/, else its text."""
+    text, _, path, anchor = match.groups()
+    if path in _PAGES:
+        return f"[{text}](/{_PAGES[path]}.md{anchor or ''})"
+    return match[0] if (DOCS / path).exists() else text
 
 
 def _page_of(path: str) -> str:
@@ -95,7 +97,7 @@ def _groups() -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     text = (DOCS / "index.md").read_text()
     for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE):
-        linked = re.findall(r"^\| \[[^\]]+\]\((?:\.\./)?([\w-]+\.md)\)", body, re.MULTILINE)
+        linked = re.findall(r"^\| \[[^\]]+\]\((?:\.\./)?([\w/-]+\.md)\)", body, re.MULTILINE)
         groups[heading] = [_PAGES.get(name, name.removesuffix(".md")) for name in linked if name != "README.md"]
     return groups
 

@@ -5,7 +5,7 @@
  * Cython, NumPy or another process sees as an integer.
  *
  *   load_relaxed / store_relaxed    a word only we write, or a hint
- *   load_acquire / store_release    the two ends of a sync point: docs/memory-model.md lists every pair
+ *   load_acquire / store_release    the two ends of a sync point: docs/maintainers/memory-model.md lists every pair
  *   full_fence                      between a store and a load of another word: "I published" and "is a waiter asleep?"
  *   compare_swap                    one of several writers wins: the abort record, roles, waking, heads of lossy rings
  *   add_one                         threads of one rank take numbers (engine/recording.pyx); returns the old count; relaxed

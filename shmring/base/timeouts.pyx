@@ -1,4 +1,4 @@
-"""Timeouts and counts that callers pass: numbers of Python, checked, as int64."""
+"""Timeouts, counts and ranks that callers pass: numbers of Python, checked, as those of C."""
 
 import time
 
@@ -68,3 +68,10 @@ cdef int64_t checked_part(object count, int64_t whole) except -1:
     if not 0 <= count <= whole:
         raise ValueError(f"count={count}: must be from 0 to {whole}")
     return count
+
+
+# ---- ranks and tags --------------------------------------------------------------------------------------------------
+
+cdef int refuse_int(object number, str name, int most) except -1:
+    """Raise that ``number`` is not from 0 to ``most``."""
+    raise ValueError(f"{name}={PyNumber_Index(number)}: must be from 0 to {most}")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shmring.engine.engine import Engine
 
 # What a synchronisation of a plan costs beyond a barrier: its steps, the fence, the last stores. About the same for two
-# ranks near and far, and for four on two processors (docs/experiments.md).
+# ranks near and far, and for four on two processors (docs/maintainers/experiments.md).
 STEPS_S = 4e-7
 
 # No two processors of a machine are farther apart. If ranks need not share a processor, a barrier that took longer was

@@ -5,14 +5,14 @@ the call is prepared, to be made later.
 """
 
 from libc.stdint cimport int64_t
-from libc.string cimport memset
 
 from shmring.arrays.array_view cimport copy_back, source_array, target_array
 from shmring.arrays.outputs cimport empty_like_array, shape_of
 from shmring.collective.call cimport Call, dispatch, prepare
 from shmring.collective.user_ops cimport number_of_callable, prepare_user_op
 from shmring.collective.varying cimport Rows, all_to_all_rows
-from shmring.engine.call cimport BAD_ROOT, Executor, call_t, check_call, elements_of_x, open_call, refuse_call
+from shmring.engine.call cimport (BAD_ROOT, Executor, call_t, check_call, elements_of_x, open_call, refuse_call,
+                                  without_arrays)
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_GATHER,
                                    KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
@@ -201,6 +201,6 @@ cdef object all_to_all(Executor e, x, out, counts, out_counts, int64_t timeout_n
 
 cdef object barrier(Executor e, int64_t timeout_ns, async_op):
     cdef call_t c
-    memset(&c, 0, sizeof(c))
     open_call(&c, KIND_BARRIER, NO_ROOT, timeout_ns)
+    without_arrays(&c)
     return perform(e, &c, None, None, None, None, async_op)

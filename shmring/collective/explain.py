@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from shmring.config import MOST_NBYTES
 from shmring.dtypes import DTYPE_CODES, op_code, widening
 from shmring.engine.kinds import COLLECTIVES
 from shmring.plan.choose import BUILDERS, KINDS, schedules
@@ -22,8 +23,8 @@ def explain(comm: Any, collective: str, nbytes: int, root: int, op: str, dtype: 
     if collective not in KINDS:
         raise ValueError(f"no plan for {collective!r}; there are plans for {', '.join(KINDS)}")
     blocks = comm.size if COLLECTIVES[collective].blocks_in else 1
-    if nbytes < 0 or nbytes % blocks:
-        raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 up for {collective}")
+    if not 0 <= nbytes <= MOST_NBYTES or nbytes % blocks:
+        raise ValueError(f"nbytes={nbytes}: must be a multiple of {blocks} from 0 to {MOST_NBYTES} for {collective}")
     if not 0 <= root < comm.size:
         raise ValueError(f"root={root}: must be a rank, from 0 to {comm.size - 1}")
     if dtype not in DTYPE_CODES:

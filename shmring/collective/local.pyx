@@ -14,7 +14,7 @@ from shmring.shared.registry cimport ANYWHERE, NOWHERE, place_t
 from shmring.shared.zero_copy cimport Sharing, execute_shared
 from shmring._c.layout cimport SHMRING_ORDINARY, SHMRING_STREAMING, SHMRING_STRING
 from shmring.kernel.reduce cimport by_strings, find_carrier, reduce_kernel
-from shmring.engine.call cimport block_place, elements_of_x, ncounts
+from shmring.engine.call cimport block_place, message_nbytes, ncounts
 from shmring.engine.compiled_plan cimport MOST_SCHEDULES
 from shmring.engine.eager cimport open_eager
 from shmring.engine.kinds cimport (KIND_ALL_GATHER, KIND_ALL_REDUCE, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST,
@@ -60,17 +60,6 @@ cdef inline void copy_parts(eager_t *t, call_t *c) noexcept nogil:
     t.counts = c.counts
     t.has_matrix = c.kind == KIND_ALL_TO_ALL
     t.itemsize = c.x.itemsize
-
-
-cdef size_t message_nbytes(call_t *c, int size) noexcept nogil:
-    """The size of the largest message that a rank sends."""
-    cdef int64_t count = 0
-    cdef int j
-    if c.counts == NULL:
-        return c.x.nbytes
-    for j in range(size if KIND[c.kind].blocks_out else 1):
-        count = max(count, elements_of_x(c, j, size))
-    return <size_t> count * c.x.itemsize
 
 
 cdef bint fill_eager(Engine e, call_t *c, eager_t *t) noexcept nogil:

@@ -1,9 +1,10 @@
 # A checked collective, and what executes it: the interface between the calls and the executors.
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
 
 from shmring.arrays.array_view cimport array_t
 from shmring.arrays.outputs cimport overlaps
-from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL, has_root, is_receiver, is_sender
+from shmring.engine.kinds cimport KIND, has_root, is_receiver, is_sender
 from shmring.engine.signature cimport MAX_COUNT, NO_OP, pack_signature
 from shmring.kernel.reduce cimport find_kernel, reduce_kernel
 
@@ -46,39 +47,29 @@ cdef inline void open_call(call_t *c, int kind, int root, int64_t timeout_ns) no
     c.timeout_ns = timeout_ns
 
 
+cdef inline void without_arrays(call_t *c) noexcept nogil:
+    """Set empty arrays, for a call that has none."""
+    memset(&c.x, 0, sizeof(array_t))
+    c.out = c.x
+
+
 # ---- blocks of different sizes ---------------------------------------------------------------------------------------
 
-cdef inline int64_t ncounts(call_t *c, int size) noexcept nogil:
-    """How many counts a call has."""
-    return size * <int64_t> size if c.kind == KIND_ALL_TO_ALL else size
-
-
-cdef inline int64_t sum_counts(const int64_t *counts, int n, int step) noexcept nogil:
-    """The sum of n counts, ``step`` apart."""
-    cdef int64_t total = 0
-    cdef int i
-    for i in range(n):
-        total += counts[i * <int64_t> step]
-    return total
-
-
-cdef inline int64_t elements_of_x(call_t *c, int rank, int size) noexcept nogil:
-    """How many elements the counts of a call give the ``x`` of a rank."""
-    if c.kind == KIND_ALL_TO_ALL:
-        return sum_counts(c.counts + rank * <int64_t> size, size, 1)
-    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_in else c.counts[rank]
-
-
-cdef inline int64_t elements_of_out(call_t *c, int rank, int size) noexcept nogil:
-    """How many elements the counts of a call give the ``out`` of a rank."""
-    if c.kind == KIND_ALL_TO_ALL:
-        return sum_counts(c.counts + rank, size, size)
-    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_out else c.counts[rank]
+# Not inline: sums over counts would take registers from calls without.
+cdef int64_t ncounts(call_t *c, int size) noexcept nogil
+cdef int64_t elements_of_x(call_t *c, int rank, int size) noexcept nogil
+cdef size_t place_by_counts(call_t *c, int rank) noexcept nogil
+cdef size_t largest_message(call_t *c, int size) noexcept nogil
 
 
 cdef inline size_t block_place(call_t *c, int rank, size_t nbytes) noexcept nogil:
     """Where the block of a rank begins in an array of blocks; ``nbytes`` is the size of equal ones."""
-    return rank * nbytes if c.counts == NULL else <size_t> sum_counts(c.counts, rank, 1) * c.x.itemsize
+    return rank * nbytes if c.counts == NULL else place_by_counts(c, rank)
+
+
+cdef inline size_t message_nbytes(call_t *c, int size) noexcept nogil:
+    """The size of the largest message that a rank sends."""
+    return c.x.nbytes if c.counts == NULL else largest_message(c, size)
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

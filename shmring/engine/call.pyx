@@ -6,12 +6,56 @@ A collective is one record, `call_t`, whether it comes from Python or C, is made
 
 from shmring.arrays.outputs cimport OVERLAP
 from shmring.base.hashing cimport mix
-from shmring.engine.kinds cimport KIND
+from shmring.engine.kinds cimport KIND, KIND_ALL_TO_ALL
 from shmring.engine.signature cimport pack_digest
 
 from shmring.dtypes import DTYPES, OPS
 
 cdef int64_t MOST_ELEMENTS = <int64_t> 1 << 58      # of all blocks of a call with counts: no product overflows
+
+
+# ---- blocks of different sizes ---------------------------------------------------------------------------------------
+
+cdef int64_t ncounts(call_t *c, int size) noexcept nogil:
+    """How many counts a call has."""
+    return size * <int64_t> size if c.kind == KIND_ALL_TO_ALL else size
+
+
+cdef inline int64_t sum_counts(const int64_t *counts, int n, int step) noexcept nogil:
+    """The sum of n counts, ``step`` apart."""
+    cdef int64_t total = 0
+    cdef int i
+    for i in range(n):
+        total += counts[i * <int64_t> step]
+    return total
+
+
+cdef int64_t elements_of_x(call_t *c, int rank, int size) noexcept nogil:
+    """How many elements the counts of a call give the ``x`` of a rank."""
+    if c.kind == KIND_ALL_TO_ALL:
+        return sum_counts(c.counts + rank * <int64_t> size, size, 1)
+    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_in else c.counts[rank]
+
+
+cdef int64_t elements_of_out(call_t *c, int rank, int size) noexcept nogil:
+    """How many elements the counts of a call give the ``out`` of a rank."""
+    if c.kind == KIND_ALL_TO_ALL:
+        return sum_counts(c.counts + rank, size, size)
+    return sum_counts(c.counts, size, 1) if KIND[c.kind].blocks_out else c.counts[rank]
+
+
+cdef size_t place_by_counts(call_t *c, int rank) noexcept nogil:
+    """Where the block of a rank begins in an array of blocks, by the counts."""
+    return <size_t> sum_counts(c.counts, rank, 1) * c.x.itemsize
+
+
+cdef size_t largest_message(call_t *c, int size) noexcept nogil:
+    """The size of the largest message that a rank sends, by the counts."""
+    cdef int64_t count = 0
+    cdef int j
+    for j in range(size if KIND[c.kind].blocks_out else 1):
+        count = max(count, elements_of_x(c, j, size))
+    return <size_t> count * c.x.itemsize
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ It admits one thread at a time to a call, and runs eager exchanges and compiled 
 The memory of the ranks stays mapped until `Engine.close`, which any thread may call at any time. So a thread that
 accesses it is in a call, which `close` waits for; or is counted in ``nvisitors``; or lets no other thread run between
 its check of ``is_closed`` and its last access: no Python object is made there, as that may start a garbage collection,
-in which any code may run. Without the GIL, the critical section of the engine does that (``docs/free-threading.md``).
+in which any code may run. Without the GIL, the critical section of the engine does that (``docs/maintainers/free-threading.md``).
 """
 
 import copy
@@ -450,8 +450,8 @@ cdef class Engine:
             "split_calls": 0 if self.team is None else self.team.ncalls,
             "zero_copy_calls": 0, "shared_nbytes": 0,
             **({} if self.sharing is None else self.sharing.stats()),
-            "programs": [stats_of(&self.variants, program, key[1], nthreads) for key, program in list(self.programs.items())
-                         if program.plan.size > 1 and not program.plan.zero_copy],
+            "programs": [stats_of(&self.variants, program, key[1], nthreads)
+                         for key, program in list(self.programs.items()) if program.plan.size > 1 and not program.plan.zero_copy],
             **self.thresholds.report(),
         }
 

@@ -24,7 +24,7 @@ ctypedef struct engine_t:
     char *scratch                  # by rank: room for one eager message, to gather payloads
     const void **sources           # room for one pointer per rank
     int brief_looks                # polls before the GIL is let go
-    size_t output_streaming_nbytes # outputs larger than it first go past the cache: outgrows_cache in collective/local.pyx
+    size_t output_streaming_nbytes # larger outputs go past the cache by rule: collective/local.pyx
 
 
 cdef int claim(engine_t *e, uint64_t round, patience_t *patience) noexcept nogil

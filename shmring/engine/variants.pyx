@@ -65,7 +65,7 @@ cdef call_learner_t *find_learner(engine_t *e, variants_t *v, program_t *program
 cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, execution_t *x) noexcept nogil:
     """Choose the variant of a call that begins, on all ranks alike."""
     cdef call_learner_t *c = find_learner(e, v, program, x)
-    cdef learner_t *l = &c.learned
+    cdef learner_t *own = &c.learned
     cdef int decider = e.group.rank if x.kind == KIND_NONE else max(x.root, 0)
     cdef uint64_t *word = &e.group.outbox[decider].choices[program.learner]
     cdef uint64_t published
@@ -73,20 +73,20 @@ cdef void choose_variant(engine_t *e, variants_t *v, program_t *program, executi
     if decider == e.group.rank:
         if c.is_timed:
             now = now_ns()
-            note(l, l.calls - 1, c.inside_ns, now - c.begun_ns)
-        published = look(l)
+            note(own, own.calls - 1, c.inside_ns, now - c.begun_ns)
+        published = look(own)
         if published:
             store_release_u64(word, published)          # SYNC choice (meets: choose_variant)
     # SYNC choice (meets: choose_variant). The rank that decides has published it some calls ago: `learner_t.lead`.
-    x.variant = begin(l, load_acquire_u64(word))
-    x.is_timed = c.is_timed = decider == e.group.rank and is_timed(l, l.calls - 1)
+    x.variant = begin(own, load_acquire_u64(word))
+    x.is_timed = c.is_timed = decider == e.group.rank and is_timed(own, own.calls - 1)
     if x.is_timed:
         c.begun_ns, c.inside_ns = now or now_ns(), -1
-    if l.stay != l.variant and l.calls - 1 == l.start + l.length and x.passed_nbytes >= TELLING_NBYTES:
+    if own.stay != own.variant and own.calls - 1 == own.start + own.length and x.passed_nbytes >= TELLING_NBYTES:
         # It has just come into use: calls of sizes that are new begin so.
-        v.stores = value_of(l.stay, STORES)
+        v.stores = value_of(own.stay, STORES)
         if program.exchange:
-            v.exchanges = value_of(l.stay, SCHEDULE) == program.exchange
+            v.exchanges = value_of(own.stay, SCHEDULE) == program.exchange
     c.used_at = e.next_round + 1
     x.learner = c
     x.late_ns = 0
@@ -135,9 +135,9 @@ cdef inline uint32_t stores_there_are(int dimension, int of_strings) noexcept:
 cdef dict stats_of(variants_t *v, Program program, nbytes, int nthreads):
     """How calls of ``nbytes`` bytes that execute a program are made; see `Communicator.stats`."""
     cdef call_learner_t *c = &v.learners[program.code.learner]
-    cdef learner_t *l = &c.learned
+    cdef learner_t *own = &c.learned
     cdef bint is_known = c.signature == program.code.signature != 0
-    cdef uint32_t variant = l.stay if is_known else 0
+    cdef uint32_t variant = own.stay if is_known else 0
     cdef Program made = program.variants[value_of(variant, SCHEDULE) | MOST_SCHEDULES * value_of(variant, THREADS)]
     schedules = tuple([program.variants[i].plan.algorithm for i in range(MOST_SCHEDULES) if i in program.variants])
     names = {"stores": (STORES, STORE_NAMES), "output": (OUTPUT, OUTPUT_NAMES), "schedule": (SCHEDULE, schedules),
@@ -148,7 +148,7 @@ cdef dict stats_of(variants_t *v, Program program, nbytes, int nthreads):
         "nbytes": nbytes,
         "rounds": made.code.rounds,
         "threads": 1 if made.last is None else nthreads,
-        "calls": l.calls if is_known else 0,
+        "calls": own.calls if is_known else 0,
         "variant": {name: of[value_of(variant, at)] for name, (at, of) in names.items()} if is_known else {},
-        "tried_us": {name: tried for name, (at, of) in names.items() if is_known and (tried := tried_us(l, at, of))},
+        "tried_us": {name: tried for name, (at, of) in names.items() if is_known and (tried := tried_us(own, at, of))},
     }

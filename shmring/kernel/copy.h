@@ -1,7 +1,7 @@
 /* Stores to lines that another core holds.
  *
  * An ordinary store to such a line waits until the core owns it. Three remedies, each of which pays on some machines and
- * costs on others (docs/kernels.md):
+ * costs on others (docs/maintainers/kernels.md):
  *
  * A streaming (non-temporal) store fills a whole line without reading it first and leaves it in no cache. That pays
  * where the reader's core is far, or the destination larger than the last-level cache.

@@ -13,7 +13,7 @@
 
 /* A copy that is a loop: what memcpy makes of large copies on some processors (`rep movsb`) is several times slower
  * where both ends lie alike in their pages, and takes lines from the core that wrote them in a way that makes its next
- * writes dear (docs/kernels.md). */
+ * writes dear (docs/maintainers/kernels.md). */
 void ISA(copy)(void *dst, const void *src, size_t nbytes) {
     char *to = (char *)dst;
     const char *from = (const char *)src;

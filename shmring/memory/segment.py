@@ -2,7 +2,7 @@
 
 A segment is a file in shared memory with a header page. Its life: a process claims its name (`shmring.memory.names`),
 reserves and maps its memory, stamps its header, fills in the contents and announces it; others attach; one of them
-unlinks the name; the memory is freed with the last mapping. ``docs/segments.md`` describes every byte.
+unlinks the name; the memory is freed with the last mapping. ``docs/maintainers/segments.md`` describes every byte.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 
 from shmring.collective.groups import split_members
 from shmring.communicator import Communicator
-from shmring.errors import BrokenError, PeerLostError, RendezvousError
+from shmring.errors import BrokenError, ClosedError, PeerLostError, RendezvousError
 from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
 from shmring.nodes.discovery import agree, discover_nodes
@@ -74,6 +74,8 @@ class MpiCommunicator(NodesCommunicator):
         """The members call."""
         from mpi4py import MPI
 
+        if MPI.Is_finalized():
+            raise ClosedError(f"{self.name}: MPI is finalized, which has closed this communicator")
         settings = {**self.settings, **settings}
         self.config.changed(**settings)
         try:

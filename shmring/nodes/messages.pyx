@@ -124,7 +124,11 @@ cdef class NodesMessages(Messages):
         self.check_peer(dst, False)
         check_tag(tag, False)
         r = self.irecv(out, src, out_tag)
-        s = self.isend(x, dst, tag)
+        try:
+            s = self.isend(x, dst, tag)
+        except BaseException:
+            self.turn.run(self.withdraw, r)
+            raise
         message = self.await_message(r, &wait)
         self.await_message(s, &wait)
         return message

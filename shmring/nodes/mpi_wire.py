@@ -278,5 +278,16 @@ class MpiWire(Wire):
 
 _abandoned: list[object] = []
 
+
+def _close_before_finalize(*_args) -> None:
+    """Called by MPI_Finalize before it does anything else, as a program may call it while communicators are open."""
+    for group in lifecycle.tracked(lifecycle.Stage.MULTINODE):
+        if isinstance(group.wire, MpiWire):
+            group.close()
+
+
+# MPI frees what is attached to this communicator first. At the interpreter's end mpi4py finalizes after all handlers.
+MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_close_before_finalize), None)
+
 # A second time, as mpi4py was imported before: these leave before it ends MPI.
 atexit.register(lifecycle.leave, lifecycle.Stage.MULTINODE)

@@ -16,7 +16,7 @@
 `cost`           the cost of a plan: bytes touched, staged, and moved between domains; synchronisations
 ===============  =======================================================================================
 
-``docs/algorithms.md`` explains the plans; ``tools/plan_tables.py`` prints them and their costs.
+``docs/maintainers/algorithms.md`` explains the plans; ``tools/plan_tables.py`` prints them and their costs.
 """
 
 from .choose import KINDS, algorithm, choose

@@ -45,7 +45,7 @@ BUILDERS: dict[tuple[str, str], Builder] = {
     ("all_to_all", "zero_copy"): zero_copy.all_to_all,
 }
 KINDS = tuple(dict.fromkeys(kind for kind, _ in BUILDERS))
-# With more ranks an exchange stores more than it saves: never faster in docs/experiments.md, so it is not tried.
+# With more ranks an exchange stores more than it saves: never faster (docs/maintainers/experiments.md), so not tried.
 EXCHANGE_RANKS = 4
 ROOTED = frozenset({"reduce", "broadcast", "gather", "scatter"})
 
@@ -180,7 +180,9 @@ def choose(
     same. ``wide``: bytes of an element of a prefix, in elements of the operands (`shmring.dtypes.widening`).
     """
     if shared_arrays:
-        name = algorithm(kind, size, nbytes, limits, costs, shared_arrays=True, in_place=in_place, one_result=one_result)
+        name = algorithm(
+            kind, size, nbytes, limits, costs, shared_arrays=True, in_place=in_place, one_result=one_result
+        )
     else:
         name = schedules(kind, size, nbytes, limits, costs, hierarchy, wide)[0]
     return build_plan(kind, name, rank, size, nbytes, itemsize, root, limits, costs, hierarchy, wide)

@@ -249,9 +249,7 @@ def hierarchical_limit(kind: str, hierarchy: Hierarchy, costs: Costs, wide: int 
     return 2 * syncs * costs.latency / saved if saved > 0 else float("inf")
 
 
-def hierarchical_from(
-    kind: str, hierarchy: Hierarchy | None, limits: Limits, costs: Costs, wide: int = 1
-) -> float:
+def hierarchical_from(kind: str, hierarchy: Hierarchy | None, limits: Limits, costs: Costs, wide: int = 1) -> float:
     """Bytes (of the vector, or of all blocks) above which a collective begins with a hierarchical plan; infinity where
     it has none."""
     if hierarchy is None or len(hierarchy.domains) < 2 or kind not in HIERARCHICAL_BUILDERS:

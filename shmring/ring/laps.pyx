@@ -5,8 +5,9 @@ next lap finds its lines. What a kind saves the writer it may cost the reader, s
 what is written carries the parity of its lap, and the reader keeps the sum of its times for each parity.
 """
 
-from shmring.base.learner cimport STORES, begin, is_sound, is_timed, learner_t, look, note, open_learner, value_of, values_of
 from shmring._c.layout cimport SHMRING_NSTORES
+from shmring.base.learner cimport (STORES, begin, is_sound, is_timed, learner_t, look, note, open_learner, value_of,
+                                   values_of)
 
 cdef enum:
     WINDOW = 4             # laps in a trial
@@ -14,20 +15,20 @@ cdef enum:
 
 cdef void begin_lap(shmring_laps *w, uint64_t position, uint64_t length, const uint64_t *read_ns) noexcept nogil:
     # A private copy: a peer can write to `w`.
-    cdef learner_t l = w.learner
+    cdef learner_t own = w.learner
     cdef uint64_t parity, has_read_ns
     cdef int64_t took_ns
-    if l.calls == 0 or not is_sound(&l):
-        open_learner(&l, 1, w.kind & 3, values_of(STORES, SHMRING_NSTORES), 0, WINDOW)
-    parity = l.calls & 1
+    if own.calls == 0 or not is_sound(&own):
+        open_learner(&own, 1, w.kind & 3, values_of(STORES, SHMRING_NSTORES), 0, WINDOW)
+    parity = own.calls & 1
     has_read_ns = load_relaxed_u64(&read_ns[parity])
     # The lap before the last has been read completely, or the last would not have found room. So its sums are complete.
-    if l.calls >= 2 and is_timed(&l, l.calls - 2):
+    if own.calls >= 2 and is_timed(&own, own.calls - 2):
         took_ns = <int64_t> (w.written_ns[parity] + has_read_ns - w.read_before_ns[parity])
-        note(&l, l.calls - 2, took_ns, took_ns)
-    w.kind = value_of(begin(&l, look(&l) or l.word), STORES)
-    w.timed = 1 + parity if is_timed(&l, l.calls - 1) else 0
+        note(&own, own.calls - 2, took_ns, took_ns)
+    w.kind = value_of(begin(&own, look(&own) or own.word), STORES)
+    w.timed = 1 + parity if is_timed(&own, own.calls - 1) else 0
     w.read_before_ns[parity] = has_read_ns
     w.written_ns[parity] = 0
     w.next_lap = position + length
-    w.learner = l
+    w.learner = own

@@ -195,7 +195,8 @@ def exchange_outcome(comm: Any, failure: Exception | None, what: str, nonce: byt
     if isinstance(failure, OutOfSharedMemoryError):
         own = StepOutcome(NO_MEMORY, nonce, failure.needed, failure.available, str(failure))
     elif failure is not None:
-        own = StepOutcome(FAILED if isinstance(failure, ShmringError) else REFUSED, nonce, 0, 0, str(failure))
+        text = str(failure) or type(failure).__name__  # a MemoryError has no text
+        own = StepOutcome(FAILED if isinstance(failure, ShmringError) else REFUSED, nonce, 0, 0, text)
     return [StepOutcome.unpack(data) for data in comm.all_gather(own.pack())]
 
 

@@ -33,6 +33,5 @@ cdef class Sharing:
     cdef char *out_image
 
 
-
 cdef Sharing sharing_of(Engine e)
 cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeout_ns) except -1

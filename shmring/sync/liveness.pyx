@@ -3,7 +3,7 @@
 Each process holds a *liveness* in the shared memory it creates. When it dies, by any cause and in any PID namespace,
 the kernel marks that word, and every process that maps it sees the mark with one load. It need not be the parent, and
 no process id is looked up. ``sync/keeper.h`` has the method, and what replaces it where there are no robust lists;
-``docs/memory-model.md`` has the sync points.
+``docs/maintainers/memory-model.md`` has the sync points.
 
 The environment variable ``SHMRING_LIVENESS=process-table``, read at import, forces the second method.
 """

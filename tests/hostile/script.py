@@ -30,7 +30,7 @@ FUNCTION_LIMIT_S = 1.0  # some start processes, or read much of /proc
 
 # What a call may raise. A RuntimeError must have a text; everything else is a defect, AttributeError foremost.
 DOCUMENTED = (
-    shmring.ShmringError, TypeError, ValueError, OverflowError, BufferError, MemoryError, TimeoutError, IndexError,
+    shmring.ShmringError, TypeError, ValueError, BufferError, MemoryError, TimeoutError, IndexError,
     queue.Empty, queue.Full, StopIteration, EOFError, KeyboardInterrupt, pickle.PicklingError, asyncio.CancelledError,
     asyncio.TimeoutError,  # another class on CPython 3.10
 )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from plan_tables import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "maintainers" / "algorithms.md"
 
 
 def test_the_documented_tables_are_those_that_the_command_counts_from_the_plans(capsys):

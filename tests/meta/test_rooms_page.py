@@ -1,11 +1,11 @@
-"""The table of rooms in docs/design.md names the files of each room: all of them, and no others."""
+"""The table of rooms in docs/maintainers/design.md names the files of each room: all of them, and no others."""
 
 import re
 
 import pytest
 from support.installed import ROOT
 
-PACKAGE, PAGE = ROOT / "shmring", ROOT / "docs" / "design.md"
+PACKAGE, PAGE = ROOT / "shmring", ROOT / "docs" / "maintainers" / "design.md"
 GUESTS = {"cli", "watch", "selftest", "bench", "torch", "jax", "vllm", "capi"}  # one row without files
 SUFFIXES = (".py", ".pyx", ".pxd", ".h", ".c")
 
@@ -67,7 +67,7 @@ def problems(package, page):
 def test_the_table_of_rooms_names_exactly_the_files_there_are():
     found = list(problems(PACKAGE, PAGE.read_text()))
     if found:
-        pytest.fail("docs/design.md, the table of rooms:\n" + "\n".join(found), pytrace=False)
+        pytest.fail("docs/maintainers/design.md, the table of rooms:\n" + "\n".join(found), pytrace=False)
 
 
 def test_the_page_names_files_of_rooms_that_exist():

@@ -2,8 +2,8 @@
 
 A comment names the other side of a sync point as `f` (a function of the same module; the .pyx and the .pxd of one name
 are one module) or as `f in room/file.pyx` (the path within `shmring/`). The file must define that function, with a
-comment of the same tag in its body. `docs/memory-model.md` has one row for each tag, and the functions in the row's
-columns *release* and *acquire* carry it.
+comment of the same tag in its body. `docs/maintainers/memory-model.md` has one row for each tag, and the functions in
+the row's columns *release* and *acquire* carry it.
 """
 
 import re
@@ -11,7 +11,7 @@ import re
 from support.installed import ROOT
 
 PACKAGE = ROOT / "shmring"  # the sources: an installed package has no .pyx
-PAGE = PACKAGE.parent / "docs" / "memory-model.md"
+PAGE = PACKAGE.parent / "docs" / "maintainers" / "memory-model.md"
 SUFFIXES = (".pyx", ".pxd", ".py", ".h")
 
 _COMMENT = re.compile(r"\bSYNC ([a-z][a-z0-9 ]*?)\s*\(meets: ([^()]*)\)")

@@ -247,7 +247,8 @@ def rails(comm):
 
 def refusals(comm):
     assert isinstance(comm, MpiCommunicator)
-    for name in ("empty", "zeros", "array", "share"):
+    here = ("empty", "zeros", "array", "share", "shared_view", "shared_result", "explain", "trace", "placement")
+    for name in here:
         raises(TypeError, lambda name=name: getattr(comm, name)(3), "comm.local")
     raises(AttributeError, lambda: comm.nothing)
     raises(TypeError, lambda: comm.all_reduce([1, 2]))
@@ -349,6 +350,64 @@ def threads(comm):
     elif comm.rank == 1:
         comm.send(np.full(1, 7.0), 0)
     comm.barrier()
+
+
+def closed(comm):
+    """Calls of other threads that wait when the communicator is closed raise; so does what is waited for later."""
+    group, before = comm.dup(), (comm.rank - 1) % comm.size
+    errors = []
+
+    def caught(call):
+        try:
+            call()
+        except shmring.ShmringError as error:
+            errors.append(type(error))
+
+    request = group.irecv(np.zeros(1), before, tag=1)
+    waits = (
+        request.wait,
+        group.isend(np.zeros(100_000), before, tag=2).wait,
+        lambda: group.recv(np.zeros(1), before, tag=3),
+        lambda: group.recv(np.zeros(1), tag=3),
+        lambda: group.probe(tag=4),
+    )
+    threads = [threading.Thread(target=caught, args=(wait,), daemon=True) for wait in waits]
+    for thread in threads:
+        thread.start()
+    comm.barrier()
+    group.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == len(waits), errors
+    assert set(errors) <= {shmring.ClosedError, shmring.PeerLostError}, errors  # a peer may close first
+    raises((shmring.ClosedError, shmring.PeerLostError), request.wait)
+    comm.barrier()
+    for _ in range(3):  # closed as soon as it is made
+        comm.dup().close()
+    assert comm.all_reduce(np.ones(1))[0] == comm.size
+
+
+def finalized(comm, order):
+    """MPI.Finalize() closes what is open."""
+    group, loose = comm.dup(), shmring.from_mpi()
+    work = comm.all_reduce(np.ones(1000), async_op=True)
+    group.sendrecv(np.ones(1), (comm.rank + 1) % comm.size, np.zeros(1))
+    loose.send(np.ones(1), (comm.rank + 1) % comm.size)  # which no rank receives
+    if order == "close first":
+        for one in (comm, group, loose):
+            one.close()
+    rank = comm.rank
+    MPI.Finalize()
+    assert work.wait(60)[0] == comm.size
+    for one in (comm, group, loose):
+        assert one.closed
+        raises(shmring.ClosedError, lambda one=one: one.all_reduce(np.ones(1)))
+        raises(shmring.ClosedError, lambda one=one: one.recv(np.ones(1)))
+        raises(shmring.ClosedError, one.shrink, "finalized")
+        one.close()
+    raises(RuntimeError, shmring.from_mpi, "ended already")
+    print(f"rank {rank} is done", flush=True)
+    sys.exit()
 
 
 def failures(comm):

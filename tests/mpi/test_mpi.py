@@ -16,7 +16,7 @@ DEATHS = Path(__file__).with_name("mpi_deaths.py")
 LAYOUTS = ["ab", "aab", "abab"]
 ONCE = (
     "functions", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
-    "late", "leaves", "failures", "threads",
+    "late", "leaves", "failures", "threads", "closed",
 )  # fmt: skip
 
 
@@ -44,6 +44,11 @@ def test_messages_on_any_layout(python, layout):
 @pytest.mark.parametrize("name", ONCE)
 def test_calls(python, name):
     check(python, name, "aabb")
+
+
+@pytest.mark.parametrize("order", ["close first", "finalize first"])
+def test_a_program_may_finalize_mpi_itself(python, order):
+    check(python, "finalized", "aabb", order)
 
 
 @pytest.mark.parametrize("moment", ["call", "elsewhere"])

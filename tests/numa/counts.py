@@ -1,4 +1,4 @@
-"""Print the nodes of the pages of a small group, by policy: the table of ``docs/placement-tests.md``."""
+"""Print the nodes of the pages of a small group, by policy: the table of ``docs/maintainers/placement-tests.md``."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# run.sh [NODES [COMMAND ...]] - the tests of this folder, and the page counts of docs/placement-tests.md, inside a virtual
+# run.sh [NODES [COMMAND ...]] - the tests of this folder, and the page counts of docs/maintainers/placement-tests.md, inside a virtual
 # machine with so many NUMA nodes (default 2), two processors each; or any other command, e.g.
 #
 #   tests/numa/run.sh 4

@@ -100,7 +100,7 @@ def blocks(language: str) -> list[Block]:
 
 def _all_blocks() -> list[Block]:
     found = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text()
         for match in BLOCK.finditer(text):
             after = {match["then"]: match["after"]}
@@ -116,7 +116,7 @@ def _all_blocks() -> list[Block]:
 def tables() -> list[Table]:
     """All tables of rows that are run, in the order of the pages."""
     found = []
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in sorted((ROOT / "docs").rglob("*.md")):
         text = path.read_text()
         for match in TABLE.finditer(text):
             first = text.count("\n", 0, match.start("rows")) + 1

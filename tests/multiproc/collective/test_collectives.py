@@ -1,14 +1,12 @@
 """Collectives beside the right answer (`test_cases`): mistakes, reuse of slots, and which way was chosen."""
 
 import inspect
-import os
 
 import numpy as np
 import pytest
-from support.harness import RANKS, run_ranks
-from support.inputs import NUMPY_DTYPES, same_bits, values
+from support.harness import RANKS
+from support.inputs import NUMPY_DTYPES, values
 from support.on_ranks import on_ranks
-from support.oracle import reduce_model
 
 import shmring
 from shmring.dtypes import OPS, is_defined

@@ -20,6 +20,7 @@ from shmring.errors import OutOfSharedMemoryError, PeerLostError, SegmentError
 from shmring.memory import spelling, syscalls
 from shmring.memory.sweep import leftovers
 from shmring.plan.limits import LINE
+from shmring.shared import share
 
 GROUPS = [n for n in RANKS if n > 1]
 
@@ -594,3 +595,18 @@ def test_survivors_that_close_take_away_what_the_dead_made_alone():
     outcomes = gang.outcomes()
     assert outcomes[1].signal == signal.SIGKILL
     assert outcomes[0].ok, outcomes[0]
+
+
+def share_without_memory(comm):
+    if comm.rank == 1:
+        def refuse(*_):
+            raise MemoryError
+
+        share.memory_of = refuse
+    with pytest.raises(MemoryError if comm.rank == 1 else ValueError) as caught:
+        comm.share(np.zeros(1 << 16))
+    return str(caught.value)
+
+
+def test_a_memory_error_without_a_text_reaches_the_other_ranks_by_its_name(run_ranks):
+    assert "rank 1 failed: MemoryError" in run_ranks(2, share_without_memory)[0]

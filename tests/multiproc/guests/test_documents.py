@@ -69,7 +69,7 @@ def test_commands(block, tmp_path):
 
 
 def test_every_block_of_python_is_run():
-    text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     assert len(blocks("python")) == text.count("```python")
     known = re.compile(r"((on \d ranks?|as \d programs)( with (torch|jax|mpi))?|as a program|)")
     assert [block.name for block in blocks("python") if not known.fullmatch(block.how)] == []

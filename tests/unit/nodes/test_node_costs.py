@@ -135,6 +135,6 @@ def test_cut():
 
 
 def test_the_documented_tables_are_those_that_the_tool_prints():
-    page = (ROOT / "docs" / "nodes-internals.md").read_text()
+    page = (ROOT / "docs" / "maintainers" / "nodes-internals.md").read_text()
     for table in (node_tables.costs(), *map(node_tables.predictions, node_tables.NETWORKS.values())):
         assert table in page

@@ -1,6 +1,8 @@
 """Messages over several nodes, of two ranks in one process, on a wire that delivers at once."""
 
+import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,6 +66,8 @@ class Group:
         self.config = SimpleNamespace(allow_pickle=True)
 
     def check_usable(self):
+        if self.is_closed:
+            raise ClosedError("this communicator is closed")
         if self.is_inherited:
             raise ClosedError("this communicator belongs to the parent process")
 
@@ -203,6 +207,40 @@ def test_a_rank_that_has_left_fails_its_receives_and_sends_but_not_what_it_sent(
     with pytest.raises(PeerLostError):
         ranks[1].isend(np.ones(1), 0, 0)
     assert ranks[1].probe(ANY_SOURCE, ANY_TAG, SOON) is None
+
+
+def test_a_sendrecv_whose_send_is_refused_receives_nothing_later(ranks):
+    ranks[1].note_lost(0, None)
+    out = np.zeros(1, np.uint8)
+    with pytest.raises(PeerLostError):
+        ranks[1].sendrecv(np.ones(1, np.uint8), 0, 0, out, 1, 5, FOREVER)
+    ranks[1].send(np.full(1, 9, np.uint8), 1, 5, FOREVER)
+    assert received(ranks[1], 1, 1, 5)[3] == 9
+    assert out[0] == 0
+
+
+@pytest.mark.parametrize("call", [
+    lambda m: m.recv(np.zeros(1), 1, 7, FOREVER),
+    lambda m: m.probe(ANY_SOURCE, 7, FOREVER),
+    lambda m: m.irecv(np.zeros(1), ANY_SOURCE, 7).wait(),
+    lambda m: m.isend(np.zeros(LONG), 1, 7).result(),
+    lambda m: m.recv_object(1, 7, FOREVER),
+])  # fmt: skip
+def test_a_call_that_waits_raises_once_another_thread_has_closed_the_communicator(ranks, call, monkeypatch):
+    waits = threading.Event()
+    original = Group.check_node
+
+    def check_node(self):  # called while a thread waits
+        waits.set()
+        original(self)
+
+    monkeypatch.setattr(Group, "check_node", check_node)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, ranks[0])
+        assert waits.wait(60)
+        monkeypatch.setattr(Group, "is_closed", True)
+        with pytest.raises(ClosedError):
+            waiting.result(60)
 
 
 def test_a_request_that_a_forked_child_inherited_raises(ranks, monkeypatch):

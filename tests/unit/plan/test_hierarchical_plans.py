@@ -11,7 +11,7 @@ from support.plans.simulate import at_random, delaying, highest, in_turn, lowest
 from shmring.plan import hierarchical
 from shmring.plan.choose import ROOTED, choose
 from shmring.plan.cost import Cost, cost, total
-from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_limit, hierarchical_from
+from shmring.plan.hierarchical import FOLDING, HIERARCHICAL_BUILDERS, hierarchical_from, hierarchical_limit
 from shmring.plan.hierarchy import Hierarchy
 from shmring.plan.limits import LINE, Costs, Limits
 from shmring.plan.steps import Reduce

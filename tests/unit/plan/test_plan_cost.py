@@ -13,7 +13,7 @@ from shmring.plan.steps import Copy, Reduce
 each = pytest.mark.parametrize(("kind", "algorithm"), FORMULAS)
 MANY = [*range(2, 41), 63, 64, 65, 100, 127, 128, 255, 256, 513, 1024]
 
-# The least that all ranks together can touch, derived in docs/algorithms.md; in units of s or m.
+# The least that all ranks together can touch, derived in docs/maintainers/algorithms.md; in units of s or m.
 PRIVATE_BOUNDS = {
     "all_reduce": lambda p: 5 * p - 2,
     "reduce": lambda p: 3 * p - 1,

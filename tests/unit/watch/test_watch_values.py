@@ -198,15 +198,26 @@ def test_metrics_have_these_values():
         for name, labels, value in prometheus._samples(found)
     }
     for (name, labels), value in {
-        ("jobs", ()): 1, ("communicator_ranks", ()): 2, ("communicator_broken", ()): 1,
-        ("rank_calls_total", (1,)): 5, ("rank_bytes_total", (1,)): 40, ("rank_rounds_total", (1,)): 6,
-        ("rank_waited_seconds_total", (1,)): 0.5, ("rank_waiting_seconds", (1,)): 1.5,
-        ("rank_waiting_seconds", (2,)): 0, ("rank_keeps", (1,)): 0, ("rank_keeps", (2,)): 1,
+        ("jobs", ()): 1,
+        ("communicator_ranks", ()): 2,
+        ("communicator_broken", ()): 1,
+        ("rank_calls_total", (1,)): 5,
+        ("rank_bytes_total", (1,)): 40,
+        ("rank_rounds_total", (1,)): 6,
+        ("rank_waited_seconds_total", (1,)): 0.5,
+        ("rank_waiting_seconds", (1,)): 1.5,
+        ("rank_waiting_seconds", (2,)): 0,
+        ("rank_keeps", (1,)): 0,
+        ("rank_keeps", (2,)): 1,
         ("rank_state", (2, "stopped")): 1,
-        ("channel_fill_ratio", ()): 0.25, ("channel_capacity_bytes", ()): 4096,
-        ("channel_messages_total", ("sender",)): 9, ("channel_messages_total", ("receiver",)): 3,
-        ("channel_dropped_total", ("sender",)): 2, ("channel_waits_total", ("receiver",)): 4,
-        ("channel_end_lost", ("sender",)): 1, ("channel_end_lost", ("receiver",)): 0,
+        ("channel_fill_ratio", ()): 0.25,
+        ("channel_capacity_bytes", ()): 4096,
+        ("channel_messages_total", ("sender",)): 9,
+        ("channel_messages_total", ("receiver",)): 3,
+        ("channel_dropped_total", ("sender",)): 2,
+        ("channel_waits_total", ("receiver",)): 4,
+        ("channel_end_lost", ("sender",)): 1,
+        ("channel_end_lost", ("receiver",)): 0,
     }.items():
         assert values[f"shmring_{name}", labels] == value, name
 
