@@ -451,7 +451,8 @@ cdef class Engine:
             "zero_copy_calls": 0, "shared_nbytes": 0,
             **({} if self.sharing is None else self.sharing.stats()),
             "programs": [stats_of(&self.variants, program, key[1], nthreads)
-                         for key, program in list(self.programs.items()) if program.plan.size > 1 and not program.plan.zero_copy],
+                         for key, program in list(self.programs.items())
+                         if program.plan.size > 1 and not program.plan.zero_copy],
             **self.thresholds.report(),
         }
 
