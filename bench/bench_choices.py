@@ -1,8 +1,8 @@
-"""What the choice of variants costs: calls as shipped against the best of all fixed variants, in the same interleaved run.
+"""What the choice of variants costs: calls as shipped against the best of all fixed variants, interleaved.
 
-For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call. One
-communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of a
-few milliseconds, and the median over the slices counts. Printed are the time as shipped, the best fixed one, their
+For each row: a collective (or a ping_pong) of one size, private or shared arrays, inputs rewritten before each call.
+One communicator makes its calls as shipped, others have one variant each fixed by settings; all take turns in slices of
+a few milliseconds, and the median over the slices counts. Printed are the time as shipped, the best fixed one, their
 ratio, and of a fresh communicator the first 20 calls and the first thousand against its last calls.
 
     python bench/bench_choices.py                                        # all rows, an hour
