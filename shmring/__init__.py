@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from shmring.launch.spawn import spawn
     from shmring.memory.sweep import leftovers, sweep
     from shmring.nodes.from_mpi import from_mpi
+    from shmring.p2p.grid import Grid, grid
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
     from shmring.placement.topology_file import topology
     from shmring.shared.share import Shared
@@ -86,6 +87,7 @@ _MODULES = {
     "shmring.launch.spawn": ("spawn",),
     "shmring.memory.sweep": ("leftovers", "sweep"),
     "shmring.nodes.from_mpi": ("from_mpi",),
+    "shmring.p2p.grid": ("Grid", "grid"),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
     "shmring.placement.topology_file": ("topology",),
     "shmring.shared.share": ("Shared",),
@@ -105,6 +107,7 @@ __all__ = [
     "DisconnectedError",
     "EndOfStreamError",
     "FanInReceiver",
+    "Grid",
     "JoinableQueue",
     "Lease",
     "Message",
@@ -136,6 +139,7 @@ __all__ = [
     "channel",
     "fan_in",
     "from_mpi",
+    "grid",
     "init",
     "kernels",
     "leftovers",

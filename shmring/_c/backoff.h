@@ -18,6 +18,7 @@
  *         int step = back_off(&patience, &sleeper);
  *         ...                     nothing to do for LOOK; at CHECK and TICK see whether the wait makes sense any longer
  *     }
+ *     learn_spin(&sleeper, &patience, true);           if this waiter learns whether spinning pays
  *     end_wait(&patience, &sleeper);
  *
  * tests/models/waiting.pml checks the handshake in every interleaving.
@@ -39,6 +40,8 @@
 #define MOST_STALE_POSTS 64             /* taken before a sleep; a count that was overwritten can be 2^31 */
 #define FIRST_TICK_NS 1000000           /* the first sleep; each next one is twice as long, up to the waiter's tick */
 #define LONGEST_SPIN_NS 1000000         /* without a check of liveness, timeout and signals, whatever the budget */
+#define MOST_HALVINGS 6                 /* of a spin budget, before a waiter sleeps at once */
+#define WAITS_PER_TRIAL 64              /* of a waiter that sleeps at once: one of so many waits spins all the same */
 
 /* What the caller does after `back_off`, beside looking again. In order: each includes those before it. */
 enum shmring_step {
@@ -63,6 +66,15 @@ typedef struct {
     int64_t deadline_ns; /* 0: not computed yet, as the clock is read only in a wait that outlasts the first look */
 } shmring_patience;
 
+/* What a waiter has learned from its waits: how often its spin budget is halved. Only the waiter uses it; zero at first.
+ *
+ * A wait that outlasts the budget halves it, a shorter one doubles it twice; so it stays near the full one as long as a
+ * third of the waits are short. After MOST_HALVINGS the waiter sleeps at once, but for a trial now and then. */
+typedef struct {
+    uint32_t halvings;
+    uint32_t untried; /* waits since the last trial */
+} shmring_spin;
+
 /* Where a thread sleeps, and how soon. */
 typedef struct shmring_sleeper {
     uint64_t *word;               /* the waiter word: 0 unless it sleeps or is about to */
@@ -72,6 +84,7 @@ typedef struct shmring_sleeper {
     int64_t spin_ns;
     int yields;
     int64_t tick_ns; /* longest sleep; < 0: no limit */
+    shmring_spin *spin; /* NULL: it spins for all of spin_ns */
 } shmring_sleeper;
 
 static inline int64_t monotonic_ns(void) {
@@ -129,12 +142,31 @@ static inline bool is_past_deadline(const shmring_patience *p) {
     return p->timeout_ns >= 0 && monotonic_ns() >= p->deadline_ns;
 }
 
+/* How long the wait that begins is worth spinning. */
+static inline int64_t spin_budget(const shmring_sleeper *s) {
+    if (!s->spin || s->spin->halvings == 0) return s->spin_ns;
+    if (s->spin->halvings < MOST_HALVINGS) return s->spin_ns >> s->spin->halvings;
+    if (++s->spin->untried < WAITS_PER_TRIAL) return 0;
+    s->spin->untried = 0;
+    return s->spin_ns;
+}
+
+/* Before `end_wait`, of a wait that was not interrupted: whether what it waited for has come, or time is over. */
+static inline void learn_spin(const shmring_sleeper *s, const shmring_patience *p, bool has_come) {
+    if (!s->spin || s->spin_ns == 0 || p->stage == FRESH || (p->stage == SPINS && !has_come)) return;
+    /* Of a wait in which the thread slept, about half was the time that it took to wake. */
+    if (has_come && (p->stage == SPINS || monotonic_ns() - p->began_ns <= 2 * s->spin_ns))
+        s->spin->halvings -= s->spin->halvings < 2 ? s->spin->halvings : 2;
+    else if (s->spin->halvings < MOST_HALVINGS)
+        s->spin->halvings++;
+}
+
 static inline void start_spin(shmring_patience *p, const shmring_sleeper *s) {
     int64_t now = monotonic_ns();
     p->stage = SPINS;
     p->looks = LOOKS_PER_CLOCK;
     p->began_ns = now;
-    p->spin_until_ns = now + s->spin_ns;
+    p->spin_until_ns = now + spin_budget(s);
     p->check_at_ns = now + LONGEST_SPIN_NS;
     if (p->timeout_ns < 0) return;
     if (p->deadline_ns == 0) p->deadline_ns = p->timeout_ns < INT64_MAX - now ? now + p->timeout_ns : INT64_MAX;

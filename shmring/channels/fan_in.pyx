@@ -11,11 +11,11 @@ import queue
 
 from shmring._c.atomics cimport load_relaxed_u64
 from shmring.base.timeouts cimport timeout_to_ns
-from shmring.channels.ring_ends cimport RingReceiver
+from shmring.channels.ring_ends cimport RingReceiver, require_unused
 from shmring.ring.blocking cimport (LATE, any_has_come, await_briefly, await_step, awaited_t, drive, wait_t)
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.overwrite cimport position_of
-from shmring.ring.spsc cimport END_CLOSED, END_LOST
+from shmring.ring.spsc cimport END_CLOSED, END_LOST, ring_end_state
 from shmring.sync.backoff cimport deadline_of, left_until
 from shmring.sync.group cimport READY
 
@@ -128,7 +128,7 @@ cdef class FanInReceiver:
 
     # ---- turns ----
 
-    cdef RingReceiver choose(self):
+    cdef RingReceiver choose(self, int64_t timeout_ns):
         """The first in turn that has something to receive; None if none has. Raises for a sender that is lost."""
         cdef int i, j, state
         cdef RingReceiver receiver
@@ -137,16 +137,13 @@ cdef class FanInReceiver:
             receiver = self.receivers[i]
             if self.over[i]:
                 continue
-            state = receiver.peer_state()      # first: what it sent before it left is not lost
+            state = ring_end_state(receiver.watch.other)   # first: what it sent before it left is not lost
             if not receiver.has_next():
                 if state != END_CLOSED and state != END_LOST:
                     continue
                 self.over[i] = True
                 if state == END_LOST:
-                    self.turn = (i + 1) % self.count
-                    error = receiver.peer_lost()
-                    error.rank = i
-                    raise error
+                    raise self.sender_lost(i)
                 continue
             self.turn = (i + 1) % self.count
             self.last_sender = i
@@ -154,7 +151,17 @@ cdef class FanInReceiver:
             return receiver
         if all(self.over):
             raise EndOfStreamError("all senders are closed or dead, and all their messages were received")
+        for i in range(self.count):
+            receiver = self.receivers[i]
+            if not self.over[i] and receiver.is_never_taken(timeout_ns >= 0):
+                self.over[i] = True
+                raise self.sender_lost(i)
         return None
+
+    cdef object sender_lost(self, int i):
+        error = (<RingReceiver>self.receivers[i]).peer_lost()
+        self.turn, error.rank = (i + 1) % self.count, i
+        return error
 
     cdef RingReceiver await_ready(self, int64_t timeout_ns):
         """The same, with a timeout; None: it is over."""
@@ -162,7 +169,7 @@ cdef class FanInReceiver:
         cdef RingReceiver found
         self.prepare()
         while True:
-            found = self.choose()
+            found = self.choose(timeout_ns)
             if found is not None or self.wait(left_until(deadline_ns, timeout_ns)) == LATE:
                 return found
 
@@ -200,7 +207,7 @@ cdef class FanInReceiver:
 
     # ---- waiting ----
 
-    cdef int fill_in_ways(self) except -1:
+    cdef int fill_in_ways(self, int64_t timeout_ns) except -1:
         """What is waited for: the next slot of each ring that is not over."""
         cdef RingReceiver receiver
         cdef awaited_t *a
@@ -208,6 +215,7 @@ cdef class FanInReceiver:
         for i, receiver in enumerate(self.receivers):
             if not self.over[i]:
                 a = &self.ways.awaited[self.ways.n]
+                receiver.see_whether_alone(timeout_ns >= 0)
                 a.watch = &receiver.watch
                 a.counter = &receiver.ring.tail
                 # A streamed message under way was released as far as it has come.
@@ -217,7 +225,7 @@ cdef class FanInReceiver:
 
     cdef int wait(self, int64_t timeout_ns) except -1:
         """LATE if time is over; else some ring is worth a look."""
-        self.fill_in_ways()
+        self.fill_in_ways(timeout_ns)
         if timeout_ns == 0:
             if self.notifier is not None and not any_has_come(self.ways.awaited, self.ways.n):
                 self.notifier.arm(self.ways.awaited, self.ways.n)
@@ -337,9 +345,20 @@ cdef class FanInReceiver:
         return [receiver.peer_pid for receiver in self.receivers]
 
     def __reduce__(self):
+        cdef RingReceiver receiver
         for receiver in self.receivers:
-            receiver.__reduce__()          # raises if it was used
-        return FanInReceiver, (self.rings,)
+            require_unused(receiver)
+        passed = receiver.prospects.pass_on([2 * i + 1 for i in range(self.count)])
+        for receiver in self.receivers:
+            receiver.leave_prospects()
+        return _arrived, (passed, self.rings)
 
     def __repr__(self):
         return f"<shmring.FanInReceiver of {self.count} senders{', closed' if self.is_closed else ''}>"
+
+
+def _arrived(passed, rings):
+    """The receiver that another process has passed on."""
+    cdef FanInReceiver arrived = FanInReceiver(rings)
+    (<RingReceiver>arrived.receivers[0]).prospects.adopt(passed)
+    return arrived

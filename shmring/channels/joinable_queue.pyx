@@ -47,7 +47,7 @@ cdef int await_done(object queue, void *what, patience_t *patience) noexcept nog
     """A step of `join` (ring/blocking.pxd)."""
     cdef shmring_queue *q = (<JoinableQueue>queue).q
     cdef sleeper_t sleeper = sleeper_t(word=&q.joining, what=1, wake=&q.joined, next=NULL, spin_ns=0, yields=0,
-                                       tick_ns=LONGEST_SLEEP_NS)
+                                       tick_ns=LONGEST_SLEEP_NS, spin=NULL)
     while load_acquire_u64(&q.done) < load_acquire_u64(&(<JoinableQueue>queue).ring.sent.messages):
         if back_off(patience, &sleeper) == TICK:
             return UNREADY

@@ -36,8 +36,9 @@ class MemberRing(ChannelMemory):
     def __init__(self, memory: Segment, number: int, allow_pickle: bool | None = None) -> None:
         super().__init__(memory, allow_pickle=allow_pickle)
         layout, stride = memory.header.params[2:]
-        self.index = number
+        self.nmembers = layout >> 8
         if layout & 0xFF == _FAN_IN:
+            self.index = number
             self.ring_offset = HEADER_NBYTES + number * stride
             self.common_waiter_offset = HEADER_NBYTES + (layout >> 8) * stride
         else:
@@ -46,6 +47,8 @@ class MemberRing(ChannelMemory):
         last = max(self.ring_offset + CONTROL_NBYTES, self.common_waiter_offset + WAITER_NBYTES)
         if last > memory.nbytes or stride < CONTROL_NBYTES or stride % _PAGE_NBYTES:
             raise SegmentError("this channel is corrupted: its header has an invalid offset of the rings")
+        if not 0 <= number < self.nmembers <= MAX_RINGS:
+            raise SegmentError(f"this channel has {self.nmembers} rings or receivers according to its header")
 
     @property
     def title(self) -> str:
@@ -53,7 +56,7 @@ class MemberRing(ChannelMemory):
         return "this broadcast" if self.is_broadcast else f"ring {self.index} of this channel"
 
     def __reduce__(self) -> tuple:
-        return MemberRing, (self.memory, self.index)
+        return MemberRing, (self.memory, self.index + self.number)
 
 
 def ring_heads(header: Header) -> list[tuple[int, int]]:
@@ -113,13 +116,21 @@ def create_fan_in(
 
 
 def create_broadcast(
-    count: int, capacity_nbytes: int, dtype: np.dtype | None, when_slow: str, allow_pickle: bool
+    count: int,
+    capacity_nbytes: int,
+    dtype: np.dtype | None,
+    when_slow: str,
+    allow_pickle: bool,
+    name: str | None = None,
 ) -> list[MemberRing]:
-    """Fresh memory with a ring for so many receivers, as each of them uses it, and the sender as the first."""
+    """Fresh memory with a ring for so many receivers, as each of them uses it, and the sender as the first.
+
+    With a ``name`` other processes can attach the segment, until the caller unlinks it.
+    """
     _require_count("nreceivers", count)
     require_one_of("when_slow", when_slow, WHEN_SLOW)
     ring = checked_ring(capacity_nbytes, dtype, when_slow, allow_pickle)._replace(nheads=count)
-    memory = ring.reserve(None, ring.nbytes, (_BROADCAST | count << 8, _PAGE_NBYTES))
+    memory = ring.reserve(name, ring.nbytes, (_BROADCAST | count << 8, _PAGE_NBYTES))
     ring.format(memory)
     memory.announce()
     return [MemberRing(memory, i, allow_pickle) for i in range(count)]

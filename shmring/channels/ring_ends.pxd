@@ -26,6 +26,9 @@ cdef class RingSender(RingEnd):
     cdef object peer_lost(self)
 
 
+cdef int require_unused(RingEnd end) except -1
+
+
 cdef class RingReceiver(RingEnd):
     cdef readonly object channel
     cdef bint claims                   # the sender may overwrite what is not claimed

@@ -22,7 +22,8 @@ from shmring.ring.blocking cimport GONE, LATE, wake_at_once, wake_sleeper
 from shmring.ring.end cimport take_role
 from shmring.ring.eventfd cimport Notifier
 from shmring.ring.overwrite cimport after_claim, disconnect, give_up_claim, overwrite, position_of
-from shmring.ring.spsc cimport (END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_abort, ring_control_nbytes,
+from shmring.ring.prospects cimport prospects_of
+from shmring.ring.spsc cimport (END_ABSENT, END_CLOSED, ROLE_DISCONNECTED, ROLE_LEFT, ring_abort, ring_control_nbytes,
                                 ring_end_state)
 from shmring.sync.backoff cimport before_wake
 from shmring.sync.group cimport READY
@@ -70,6 +71,11 @@ cdef int place_in(RingEnd end, object channel, object role, str own) except -1:
     end.owned_by_lock = channel.owned_by_lock
     end.watch.spin_ns, end.watch.tick_ns = channel.spin_ns, channel.tick_ns
     end.place(mapping, mapping.address + offset, mapping.nbytes - offset, own)
+    if channel.key is None and not end.owned_by_lock:
+        ring = <int>channel.index
+        sender, receiver = 2 * ring, 2 * (ring + channel.number) + 1
+        end.join_prospects(prospects_of(channel.memory, 2 * channel.nmembers), sender if end.is_producer else receiver,
+                           receiver if end.is_producer else sender)
     if end.is_producer:
         return 0
     if <size_t>channel.number * sizeof(shmring_ring_head) > end.ring_nbytes - ring_control_nbytes():
@@ -99,11 +105,27 @@ cdef object descriptor_of(RingEnd end):
     return end.notifier.notice.descriptor
 
 
-cdef tuple reduced(RingEnd end, object channel):
+cdef int require_unused(RingEnd end) except -1:
     if end.is_taken or end.is_closed:
         raise TypeError(f"this {end.role} belongs to process {os.getpid()} or is closed: only an end that was never "
                         "used can be pickled")
-    return type(end), (channel, end.role)
+    return 0
+
+
+cdef tuple reduced(RingEnd end, object channel):
+    require_unused(end)
+    if end.prospects is None:
+        return type(end), (channel, end.role)
+    passed = end.prospects.pass_on([end.own_end])
+    end.leave_prospects()
+    return _arrived, (passed, type(end), channel, end.role)
+
+
+def _arrived(passed, kind, *args):
+    """An end that another process has passed on."""
+    cdef RingEnd arrived = kind(*args)
+    arrived.prospects.adopt(passed)
+    return arrived
 
 
 cdef int leave_channel(RingEnd end, object channel, bint in_good_order) except -1:
@@ -116,8 +138,12 @@ cdef int leave_channel(RingEnd end, object channel, bint in_good_order) except -
 cdef object lost(RingEnd end, object channel):
     """The error that the other end is gone."""
     pid = end.watch.other.liveness.pid
-    how = "has closed it" if ring_end_state(end.watch.other) == END_CLOSED else "died or left without close()"
-    return PeerLostError(f"the {OTHER_ROLES[end.role]} of {channel.title}, process {pid}, {how}", -1, pid)
+    other, state = OTHER_ROLES[end.role], ring_end_state(end.watch.other)
+    if state == END_ABSENT:
+        return PeerLostError(f"no process has taken the {other} of {channel.title}, and none can: those that it was "
+                             "passed to have ended or dropped it", -1, 0)
+    how = "has closed it" if state == END_CLOSED else "died or left without close()"
+    return PeerLostError(f"the {other} of {channel.title}, process {pid}, {how}", -1, pid)
 
 
 # ---- sending ---------------------------------------------------------------------------------------------------------

@@ -167,6 +167,7 @@ cdef class Sender(RingSender):
         cdef int outcome = NO_ROOM
         stream.m, stream.timeout_ns, stream.deadline_ns, stream.needed = m, timeout_ns, deadline_of(timeout_ns), 0
         self.signal_notifier()
+        self.see_whether_alone(timeout_ns >= 0 and self.is_broadcast)
         try:
             while outcome == NO_ROOM:
                 if stream.needed:          # of several receivers

@@ -72,7 +72,7 @@ static bool is_called(shmring_helper *helper, uint64_t seen) {
 }
 
 static void await_call(shmring_helper *helper, uint64_t seen) {
-    shmring_sleeper sleeper = {&helper->asleep, 1, &helper->wake, NULL, helper->team->spin_ns, 0, -1};
+    shmring_sleeper sleeper = {&helper->asleep, 1, &helper->wake, NULL, helper->team->spin_ns, 0, -1, NULL};
     shmring_patience patience;
     be_patient(&patience, -1);
     while (!is_called(helper, seen)) back_off(&patience, &sleeper);
@@ -148,7 +148,7 @@ static bool have_all_done(shmring_team *team) {
 /* Wait for all, but no longer than a tick or until a signal was caught; whether they have done. `patience` is kept from
  * one call to the next until they have. */
 static bool await_helpers(shmring_team *team, shmring_patience *patience, int64_t tick_ns) {
-    shmring_sleeper sleeper = {&team->asleep, 1, &team->done, NULL, team->spin_ns, 0, tick_ns};
+    shmring_sleeper sleeper = {&team->asleep, 1, &team->done, NULL, team->spin_ns, 0, tick_ns, NULL};
     while (!have_all_done(team))
         if (back_off(patience, &sleeper) == TICK) return have_all_done(team);
     end_wait(patience, &sleeper);

@@ -8,7 +8,7 @@ from shmring._c.layout cimport SHMRING_PAIR_QUEUE_NCELLS, shmring_outbox
 from shmring.p2p.pair_queue cimport ANY_PEER, next_cell, pull, push, recv_queue_t, send_queue_t, wake
 from shmring.sync.abort cimport in_trouble
 from shmring.sync.backoff cimport (CHECK, FRESH, LOOK, LOOK_ROUND, LOOKS_PER_CLOCK, TICK, YIELDS, back_off, before_wake,
-                                   end_wait, now_ns, patience_t, sleeper_t)
+                                   end_wait, learn_spin, now_ns, patience_t, sleeper_t)
 from shmring.sync.group cimport READY, TROUBLE, UNREADY
 
 
@@ -44,6 +44,7 @@ cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
     while True:
         news = pump(l)
         if news:
+            learn_spin(&sleeper, patience, True)
             patience.stage = FRESH
             if news & NEEDS_MATCHING:
                 return READY
@@ -68,7 +69,7 @@ cdef int spin(pair_queues_t *l, patience_t *patience) noexcept nogil:
 cdef inline sleeper_t sleeper_of(pair_queues_t *l, int64_t spin_ns) noexcept nogil:
     cdef shmring_outbox *own = l.group.outbox[l.group.rank]
     return sleeper_t(word=&own.pair_queues_asleep, what=0, wake=&own.pair_queues_wake, next=NULL, spin_ns=spin_ns,
-                     yields=l.group.yields, tick_ns=l.group.tick_ns)
+                     yields=l.group.yields, tick_ns=l.group.tick_ns, spin=&l.spin)
 
 
 cdef bint has_news(pair_queues_t *l, int j) noexcept nogil:
@@ -117,6 +118,7 @@ cdef int sleep_until_news(pair_queues_t *l, patience_t *patience, uint64_t chang
     """
     cdef sleeper_t sleeper = sleeper_of(l, 0)      # `spin` has spun
     cdef int step = LOOK
+    cdef bint is_there
     sleeper.what = sleep_word(l)
     while not any_news(l):
         if step == TICK:
@@ -126,8 +128,12 @@ cdef int sleep_until_news(pair_queues_t *l, patience_t *patience, uint64_t chang
             if in_trouble(l.group) or load_relaxed_u64(&l.changes) != changes:
                 break
         step = back_off(patience, &sleeper)
+    is_there = any_news(l)
+    if is_there:
+        sleeper.spin_ns = l.group.spin_ns
+        learn_spin(&sleeper, patience, True)
     end_wait(patience, &sleeper)
-    return READY if any_news(l) else UNREADY
+    return READY if is_there else UNREADY
 
 
 cdef void wake_self(pair_queues_t *l) noexcept nogil:

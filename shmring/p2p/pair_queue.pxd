@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from shmring._c.layout cimport shmring_cell, shmring_laps, shmring_pair_queue_end
+from shmring.sync.backoff cimport spin_t
 from shmring.sync.group cimport group_t
 
 # The result of push and pull.
@@ -64,6 +65,7 @@ ctypedef struct pair_queues_t:
     recv_queue_t *recv             # by peer
     uint64_t ring_nbytes           # of each byte ring; a power of two
     int nposted                    # requests posted for any source
+    spin_t spin                    # what this rank has learned from its waits for messages
     uint64_t changes               # how often a thread has changed what a sleeping one waits for
     bint learns_stores             # else all laps use the configured kind of store
     uint64_t past_cache_nbytes     # messages from this size up are stored past the cache where they arrive

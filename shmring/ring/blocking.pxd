@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from shmring._c.layout cimport sem_t, shmring_ring_counts, shmring_ring_role
-from shmring.sync.backoff cimport patience_t, sleeper_t
+from shmring.ring.prospects cimport prospects_t
+from shmring.sync.backoff cimport patience_t, sleeper_t, spin_t
 
 # What a wait ends with, beside READY and UNREADY of sync/group.pxd.
 cdef enum:
@@ -22,6 +23,11 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
+    int peer_socket                # a pipe or socket that hangs up when the other end is gone; -1: its role tells
+    spin_t spin                    # what this end has learned from its waits
+    const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
+    int64_t awaited_end            # its number among them
+    bint is_alone                  # this process will not: its only thread waits
 
 # What is waited for: a counter of another end, and the number it must reach. Once asleep, the end is woken at
 # `wake_at`, which may be later: a full ring is worth writing to again when a good part of it is free.
@@ -56,8 +62,14 @@ cdef void wake_at_once(uint64_t *word, sem_t *wake) noexcept nogil
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil
 cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil
 
+# Whether no process has taken the other end, and none can.
+cdef bint is_vacant(watch_t *w) noexcept nogil
+
 # The same for some hundred nanoseconds, with the GIL: READY or UNREADY.
 cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
+
+# Whether a pipe or socket has no process at its other end.
+cdef bint hangs_up(int descriptor) noexcept nogil
 
 # The same for one counter, at once: READY, GONE or LATE.
 cdef int look_once(awaited_t *a) noexcept nogil

@@ -12,10 +12,19 @@ from cpython.exc cimport PyErr_CheckSignals
 
 from shmring._c.atomics cimport cpu_pause, load_acquire_u32, load_acquire_u64, load_relaxed_u64
 from shmring._c.faults cimport fault_point
-from shmring.ring.spsc cimport END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
+from shmring.ring.prospects cimport can_be_taken
+from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECTED, ring_end_state
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
-                                   end_wait, is_past_deadline, sem_post, take_sleeper)
+                                   end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *descriptors, unsigned long n, int timeout_ms)
 
 
 cdef inline bint has_come(awaited_t *a) noexcept nogil:
@@ -32,9 +41,24 @@ cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil:
     return False
 
 
+cdef bint hangs_up(int descriptor) noexcept nogil:
+    cdef pollfd at = pollfd(fd=descriptor, events=0, revents=0)
+    return poll(&at, 1, 0) > 0
+
+
+cdef bint is_vacant(watch_t *w) noexcept nogil:
+    # The locks first, the state second: a process shows that it may take an end until it has taken it.
+    return (ring_end_state(w.other) == END_ABSENT and not can_be_taken(w.prospects, w.awaited_end, w.is_alone)
+            and ring_end_state(w.other) == END_ABSENT)
+
+
 cdef bint is_gone(watch_t *w) noexcept nogil:
+    if w.peer_socket >= 0:
+        return hangs_up(w.peer_socket)
     cdef int state = ring_end_state(w.other)
-    return state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED
+    if state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED:
+        return True
+    return state == END_ABSENT and is_vacant(w)
 
 
 cdef bint any_is_gone(awaited_t *awaited, int n) noexcept nogil:
@@ -93,7 +117,7 @@ cdef sleeper_t sleeper_of(awaited_t *a) noexcept nogil:
     cdef watch_t *w = a.watch
     return sleeper_t(word=w.word, what=waiter_word(a.wake_at), wake=w.bed, next=NULL,
                      spin_ns=0 if w.own.only and w.own.only == w.other.only else w.spin_ns, yields=w.yields,
-                     tick_ns=w.tick_ns)
+                     tick_ns=w.tick_ns, spin=&w.spin)
 
 
 cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nogil:
@@ -122,6 +146,8 @@ cdef int await_any(awaited_t *awaited, int n, patience_t *patience) noexcept nog
                 counts.sleeps += 1
             else:
                 fault_point("ring_sleep")
+    if outcome != GONE:
+        learn_spin(&awaited[0].sleeper, patience, outcome == READY)
     end_wait(patience, &awaited[0].sleeper)
     return outcome
 
@@ -133,6 +159,7 @@ cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil
 
 cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9:
     cdef patience_t patience
+    cdef notes_t notes = notes_t(0, 0)
     cdef int outcome
     be_patient(&patience, timeout_ns)
     is_busy[0] = True
@@ -143,5 +170,7 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
             if outcome != UNREADY:
                 return outcome
             PyErr_CheckSignals()
+            if is_note_due(&notes, patience.began_ns):
+                write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False

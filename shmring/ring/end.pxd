@@ -5,6 +5,7 @@ from shmring._c.layout cimport sem_t, shmring_ring
 from shmring.arrays.lease cimport Lease
 from shmring.ring.blocking cimport watch_t
 from shmring.ring.eventfd cimport Notifier
+from shmring.ring.prospects cimport Prospects
 from shmring.ring.spsc cimport consumer_t, producer_t
 from shmring.sync.liveness cimport fork_generation
 
@@ -32,10 +33,17 @@ cdef class RingEnd:
     cdef bint is_busy                  # a thread is in a call that has released the GIL
     cdef Lease lease
     cdef Notifier notifier             # if there is a descriptor
+    cdef Prospects prospects           # of its memory; None: any process may take it at any time
+    cdef int64_t own_end               # its number there
+    cdef bint is_prospect              # it counts as one of this process
     cdef char[128] apart               # two ends in one process are used by two threads
 
     cdef int place(self, object memory, char *base, size_t nbytes, str role) except -1
     cdef void watch_consumer(self, uint64_t number) noexcept
+    cdef void join_prospects(self, Prospects prospects, int64_t own_end, int64_t other_end) noexcept
+    cdef void leave_prospects(self) noexcept
+    cdef int see_whether_alone(self, bint may_take_it_later) except -1
+    cdef bint is_never_taken(self, bint may_take_it_later) except -1
     cdef object title(self)
     cdef int prepare(self) except -1
     cdef int attach(self, bint again) noexcept

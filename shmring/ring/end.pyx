@@ -4,7 +4,10 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport strerror
 
-from shmring.ring.blocking cimport LATE, awaited_t, await_briefly, await_step, drive, look_once, wait_t, wake_at_once
+from shmring._c.atomics cimport load_acquire_u32
+from shmring.ring.blocking cimport (LATE, awaited_t, await_briefly, await_step, drive, is_vacant, look_once, wait_t,
+                                    wake_at_once)
+from shmring.ring.prospects cimport is_only_thread
 from shmring.ring.spsc cimport (END_LOST, RING_CORRUPT, RING_FOREIGN, RING_TAKEN, ROLE_DISCONNECTED,
                                 ring_attach_consumer, ring_attach_producer, ring_end_state, ring_leave)
 from shmring.sync.backoff cimport before_wake
@@ -45,7 +48,7 @@ cdef class RingEnd:
         if nbytes < sizeof(shmring_ring):
             raise SegmentError(f"there is no ring, or only a part of one, in the memory of {self.title()}")
         self.ring, self.ring_nbytes = <shmring_ring *>base, nbytes
-        self.watch.yields = 4
+        self.watch.yields, self.watch.peer_socket = 4, -1
         self.watch_consumer(0)
         return 0
 
@@ -53,6 +56,8 @@ cdef class RingEnd:
         """The consumer that this end is, or that it waits for; `attach` has checked that there are so many."""
         cdef watch_t *w = &self.watch
         cdef shmring_ring *ring = self.ring
+        if self.is_producer:
+            w.awaited_end += 2 * (<int64_t>number - <int64_t>self.number)
         self.number = number
         w.own = &ring.heads[number].consumer
         w.other = &ring.producer
@@ -64,6 +69,17 @@ cdef class RingEnd:
             w.word, w.peer = w.peer, w.word
             w.bed, w.wake = w.wake, w.bed
             w.counts = &ring.sent
+
+    cdef void join_prospects(self, Prospects prospects, int64_t own_end, int64_t other_end) noexcept:
+        """Other processes know of this end by its number there, and this end of the other one."""
+        self.prospects, self.own_end, self.is_prospect = prospects, own_end, True
+        self.watch.prospects, self.watch.awaited_end = &prospects.known, other_end
+        prospects.add(own_end)
+
+    cdef void leave_prospects(self) noexcept:
+        if self.is_prospect:
+            self.is_prospect = False
+            self.prospects.remove(self.own_end)
 
     cdef object title(self):
         """How error messages name the ring."""
@@ -170,6 +186,7 @@ cdef class RingEnd:
         cdef awaited_t awaited
         cdef wait_t wait
         awaited.watch, awaited.counter, awaited.until, awaited.wake_at = &self.watch, counter, until, wake_at
+        self.see_whether_alone(timeout_ns >= 0 and self.is_producer and self.p.nheads > 1)
         if timeout_ns == 0:
             outcome = look_once(&awaited)
             if outcome == LATE and self.notifier is not None:
@@ -180,6 +197,20 @@ cdef class RingEnd:
             return READY
         wait.awaited, wait.n = &awaited, 1
         return drive(await_step, self, &wait, timeout_ns, &self.is_busy)
+
+    cdef int see_whether_alone(self, bint may_take_it_later) except -1:
+        """Before a wait: whether this process could take the end that is waited for, if none has. With several other
+        ends ``may_take_it_later``, after the timeout: one that is given up stays so."""
+        if self.prospects is not None and not load_acquire_u32(&self.watch.other.taken):
+            self.watch.is_alone = is_only_thread() and not may_take_it_later
+        return 0
+
+    cdef bint is_never_taken(self, bint may_take_it_later) except -1:
+        """Whether no process has taken the other end, and none can."""
+        if load_acquire_u32(&self.watch.other.taken):
+            return False
+        self.see_whether_alone(may_take_it_later)
+        return is_vacant(&self.watch)
 
     cdef void signal_notifier(self) noexcept:
         """A waiter word has room for one waiter: the notifier's thread leaves it to this call, and waits again once a
@@ -218,6 +249,7 @@ cdef class RingEnd:
                 self.end_lease()
         self.is_closed = True
         self.notifier = None
+        self.leave_prospects()
         if is_own:
             self.leave(in_good_order)
         self.is_taken = False
@@ -250,6 +282,7 @@ cdef class RingEnd:
 
     def __dealloc__(self):
         self.notifier = None           # its thread waits in a waiter word of the ring
+        self.leave_prospects()
         if self.is_taken and self.generation == fork_generation():
             self.leave(False)
 
@@ -258,7 +291,7 @@ cdef class RingEnd:
     cdef int peer_state(self) noexcept:
         if not self.is_producer and self.watch.own.closed == ROLE_DISCONNECTED:
             return END_LOST
-        return ring_end_state(self.watch.other)
+        return END_LOST if is_vacant(&self.watch) else ring_end_state(self.watch.other)
 
     @property
     def closed(self):
@@ -293,4 +326,5 @@ cdef int take_role(RingEnd end, bint again) noexcept:
     end.watch.word[0] = 0             # the last holder may have died asleep
     end.generation = fork_generation()
     end.is_taken = True
+    end.leave_prospects()
     return 0

@@ -15,7 +15,8 @@ import os
 
 from shmring._c.atomics cimport load_acquire_u32, store_release_u32, store_release_u64
 from shmring.ring.blocking cimport await_any, wake_at_once
-from shmring.sync.backoff cimport before_wake, be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait
+from shmring.sync.backoff cimport (before_wake, be_patient, patience_t, sched_yield, sem_init, sem_post, sem_wait,
+                                   spin_t)
 from shmring.sync.group cimport UNREADY
 from shmring.sync.liveness cimport fork_generation
 
@@ -70,13 +71,15 @@ cdef class Notifier:
         """Signal when one of these counters reaches its ``until``, which the caller has just seen it has not."""
         cdef notice_t *notice = &self.notice
         cdef uint64_t value
+        cdef spin_t learned
         cdef int i
         if self.is_armed_for(awaited, n):
             return 0
         self.signal()
         if not self.has_thread:
             self.start()
-        notice.watch = awaited[0].watch[0]
+        learned, notice.watch = notice.watch.spin, awaited[0].watch[0]
+        notice.watch.spin = learned        # from the waits of this thread
         notice.watch.word = &notice.asleep
         notice.awaited[0].watch, notice.awaited[0].counter = &notice.watch, &notice.interrupts
         notice.awaited[0].until = notice.awaited[0].wake_at = notice.interrupts + 1

@@ -1,5 +1,5 @@
 # Waiting and waking, as in _c/backoff.h, for cimport: the one handshake between a thread that sleeps and its wakers.
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 
 from shmring._c.layout cimport sem_t
 
@@ -8,6 +8,8 @@ cdef extern from "_c/backoff.h" nogil:
     const int BRIEF_LOOKS
     const int LOOKS_PER_CLOCK
     const int64_t FIRST_TICK_NS
+    const int MOST_HALVINGS
+    const int WAITS_PER_TRIAL
 
     # What the caller does after `back_off`, beside looking again; each includes those before it.
     enum:
@@ -31,6 +33,9 @@ cdef extern from "_c/backoff.h" nogil:
         int64_t timeout_ns
         int64_t deadline_ns
 
+    ctypedef struct spin_t "shmring_spin":
+        uint32_t halvings
+
     ctypedef struct sleeper_t "shmring_sleeper":
         uint64_t *word
         uint64_t what
@@ -39,6 +44,7 @@ cdef extern from "_c/backoff.h" nogil:
         int64_t spin_ns
         int yields
         int64_t tick_ns
+        spin_t *spin
 
     int64_t now_ns "monotonic_ns"()
     void sleep_on(sem_t *sem, int64_t ns)
@@ -46,6 +52,8 @@ cdef extern from "_c/backoff.h" nogil:
     void be_patient(patience_t *patience, int64_t timeout_ns)
     bint is_past_deadline(const patience_t *patience)
     int back_off(patience_t *patience, sleeper_t *sleeper)
+    int64_t spin_budget(const sleeper_t *sleeper)
+    void learn_spin(const sleeper_t *sleeper, const patience_t *patience, bint has_come)
     void end_wait(patience_t *patience, sleeper_t *sleeper)
 
     void before_wake()

@@ -1,16 +1,18 @@
 # cython: language_level=3, binding=True
 """`shmring.sync.wait` for tests in Python; built by `support.compiled`."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from shmring._c.layout cimport shmring_abort, shmring_liveness, shmring_outbox
-from shmring.sync.backoff cimport FIRST_TICK_NS, be_patient, patience_t, sem_init
+from shmring.sync.backoff cimport (FIRST_TICK_NS, FRESH, MOST_HALVINGS, SLEEPS, SPINS, WAITS_PER_TRIAL, be_patient,
+                                   learn_spin, now_ns, patience_t, sem_init, sleeper_t, spin_budget, spin_t)
 from shmring.sync.group cimport PUBLISHED, UNREADY, group_t
 from shmring.sync.liveness cimport drop_liveness, hold_liveness
 from shmring.sync.wait cimport wait_until
 
 FIRST_TICK = FIRST_TICK_NS
+HALVINGS, TRIAL = MOST_HALVINGS, WAITS_PER_TRIAL
 
 cdef shmring_outbox boxes[2]
 cdef shmring_liveness lives[2]
@@ -51,3 +53,23 @@ def ticks_of_two_waits():
     finally:
         for j in range(2):
             drop_liveness(&lives[j])
+
+
+cdef class Waiter:
+    """What one waiter learns from waits that last as a test has them last."""
+
+    cdef spin_t spin
+    cdef sleeper_t sleeper
+
+    def __init__(self, int64_t spin_ns):
+        self.sleeper.spin_ns, self.sleeper.spin = spin_ns, &self.spin
+
+    def wait(self, int64_t lasts_ns, bint has_come=True):
+        """The budget of a wait of that many nanoseconds, from which the waiter then learns."""
+        cdef patience_t patience
+        cdef int64_t budget = spin_budget(&self.sleeper)
+        be_patient(&patience, -1)
+        patience.stage = FRESH if lasts_ns == 0 else SPINS if lasts_ns <= budget else SLEEPS
+        patience.began_ns = now_ns() - lasts_ns
+        learn_spin(&self.sleeper, &patience, has_come)
+        return budget

@@ -1,0 +1,56 @@
+"""How long a waiter spins: as long as its waits have shown that spinning pays."""
+
+import pytest
+from support import compiled
+
+hooks = compiled.load("wait_hooks")
+
+BUDGET_NS = 1 << 40  # longer than any delay of the machine
+SHORT_NS, LONG_NS = BUDGET_NS // 1000, 5 * BUDGET_NS
+
+
+@pytest.fixture
+def waiter():
+    return hooks.Waiter(BUDGET_NS)
+
+
+@pytest.fixture
+def sleepy(waiter):
+    for _ in range(hooks.HALVINGS):
+        waiter.wait(LONG_NS)
+    return waiter
+
+
+def test_a_wait_that_outlasts_the_budget_halves_it_until_the_waiter_sleeps_at_once(waiter):
+    budgets = [waiter.wait(LONG_NS) for _ in range(hooks.HALVINGS + 1)]
+    assert budgets == [BUDGET_NS >> i for i in range(hooks.HALVINGS)] + [0]
+
+
+def test_a_waiter_that_sleeps_at_once_tries_to_spin_now_and_then(sleepy):
+    budgets = [sleepy.wait(LONG_NS) for _ in range(2 * hooks.TRIAL)]
+    assert budgets == 2 * ([0] * (hooks.TRIAL - 1) + [BUDGET_NS])
+
+
+def test_short_waits_give_the_budget_back_also_those_in_which_it_slept(sleepy):
+    budgets = [sleepy.wait(BUDGET_NS + SHORT_NS) for _ in range(hooks.HALVINGS)]
+    assert budgets[:2] == [0, BUDGET_NS >> hooks.HALVINGS - 2]
+    assert budgets[-1] == BUDGET_NS
+
+
+def test_one_long_wait_in_three_leaves_most_of_the_budget(waiter):
+    budgets = [waiter.wait(LONG_NS if i % 3 == 0 else SHORT_NS) for i in range(300)]
+    assert min(budgets) >= BUDGET_NS // 2
+
+
+def test_a_short_timeout_that_runs_out_while_spinning_teaches_nothing_and_a_long_one_that_it_does_not_pay(waiter):
+    assert [waiter.wait(SHORT_NS, False) for _ in range(9)] == [BUDGET_NS] * 9
+    assert [waiter.wait(LONG_NS, False) for _ in range(2)] == [BUDGET_NS, BUDGET_NS // 2]
+
+
+def test_a_message_that_is_there_at_the_first_look_teaches_nothing(sleepy):
+    assert [sleepy.wait(0) for _ in range(9)] == [0] * 9
+
+
+def test_a_waiter_without_a_budget_learns_nothing():
+    waiter = hooks.Waiter(0)
+    assert [waiter.wait(LONG_NS) for _ in range(99)] == [0] * 99
