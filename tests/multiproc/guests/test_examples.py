@@ -120,11 +120,14 @@ def test_every_example_is_run_here_or_with_its_framework():
         "persistent_plan.py",
         "ping_pong.py",
         "pipeline.py",
+        "pool_over_arrays.py",
         "several_machines.py",
         "shrink_and_go_on.py",
         "shared_arrays.py",
         "spawn_sum.py",
+        "torch_data_loader.py",
         "variable_counts.py",
+        "vector_env.py",
     }
 
 
