@@ -6,7 +6,8 @@ It admits one thread at a time to a call, and runs eager exchanges and compiled 
 The memory of the ranks stays mapped until `Engine.close`, which any thread may call at any time. So a thread that
 accesses it is in a call, which `close` waits for; or is counted in ``nvisitors``; or lets no other thread run between
 its check of ``is_closed`` and its last access: no Python object is made there, as that may start a garbage collection,
-in which any code may run. Without the GIL, the critical section of the engine does that (``docs/maintainers/free-threading.md``).
+in which any code may run. Without the GIL, the critical section of the engine does that
+(``docs/maintainers/free-threading.md``).
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Reductions of p arrays into one or two, by the kernels of one instruction set.
 
 The loops are in ``kernel/kernels.h``, compiled once for every instruction set. The set is chosen at import: the widest
-that this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits. docs/maintainers/kernels.md has
-the semantics and the figures.
+that this machine can run, or the one named by ``SHMRING_KERNEL``. All of them give the same bits.
+docs/maintainers/kernels.md has the semantics and the figures.
 """
 
 import os
