@@ -135,8 +135,7 @@ cdef void reduce_into(
 
 # ---- the Python interface -------------------------------------------------------------------------------------------
 
-STORES = "ordinary", "streaming", "prefetched", "string"      # in the order of enum shmring_stores,
-WAYS = *STORES, "exchange"                                     # as is this: what trials compare
+STORES = "ordinary", "streaming", "prefetched", "string"      # in the order of enum shmring_stores
 
 
 cpdef int stores_named(name) except -1:
