@@ -107,7 +107,7 @@ def _groups() -> dict[str, list[str]]:
 
 
 def _add_navigation(app, docname: str, source: list[str]) -> None:
-    """Tables of contents of the landing page: the groups of docs/index.md, with the reference before the last of them."""
+    """Tables of contents of the landing page: the groups of docs/index.md, the reference before the last."""
     if docname != root_doc:
         return
     groups = _groups()
