@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 STORED, CHART, README = ROOT / "docs/pictures/figures.json", ROOT / "docs/pictures/figures.svg", ROOT / "README.md"
 BEGIN, END = "<!-- figures, by tools/readme_chart.py -->\n", "<!-- end of figures -->\n"
 
-_WIDTH, _TASK, _BAR, _LEFT, _FULL = 640, 74, 17, 150, 390
+_WIDTH, _TASK, _BAR, _LEFT, _FULL = 480, 74, 17, 132, 250  # narrow: at the width of a phone it is hardly scaled
 _STYLE = """<style>
-text { font: 15px system-ui, sans-serif; fill: #24292f } .task { font-weight: 600 } .faint { fill: #57606a }
+text { font: 16px system-ui, sans-serif; fill: #24292f } .task { font-weight: 600 } .faint { fill: #57606a }
 .ours { fill: #1a7f37 } .theirs { fill: #afb8c1 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 } .faint { fill: #9da7b1 } .ours { fill: #3fb950 } .theirs { fill: #57606a }
