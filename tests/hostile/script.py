@@ -69,6 +69,7 @@ OPENINGS = (
     "request = comm.irecv(np.ones(8), 0, 9)",
     "message = comm.sendrecv(np.ones(8), 0, np.ones(8), tag=3)",
     "lease = record_sender.reserve(3)",
+    "grid = shmring.grid((1, 1))",
 )
 
 
@@ -186,8 +187,11 @@ class Script:
         self.step(f"del {name}")
 
     def drop(self) -> None:
-        """Forget every object."""
+        """Forget every object; arrays that were shared stay so until their handle or communicator is closed."""
         self.write("# the objects are dropped")
+        for thing in self.names.values():
+            if isinstance(thing, shmring.Shared):
+                thing.close()
         self.own.clear()
         self.arrays.clear()
         for name in self.names.keys() - vars(arguments).keys():
