@@ -1,0 +1,262 @@
+"""`shmring.wait` at ends of all kinds, and queues that are awaited without being got from."""
+
+import asyncio
+import multiprocessing
+import os
+import queue
+import socket
+import threading
+
+import numpy as np
+import pytest
+from support.children import in_child, status_of
+from support.harness import eventually
+
+import shmring
+from shmring import ClosedError
+from shmring.ring.inspect import look
+
+pytestmark = pytest.mark.leaks  # the thread of a queue's descriptor ends a moment after the queue
+
+
+def fan_in():
+    (sender,), receiver = shmring.fan_in(1)
+    return sender.send, receiver
+
+
+def broadcast():
+    sender, (receiver,) = shmring.broadcast_channel(1)
+    return sender.send, receiver
+
+
+def channel():
+    sender, receiver = shmring.channel()
+    return sender.send, receiver
+
+
+def records():
+    sender, receiver = shmring.channel(dtype="f8")
+    return lambda x: sender.send(float(x[0])), receiver
+
+
+def shared_queue():
+    one = shmring.Queue()
+    return one.put, one
+
+
+def connection():
+    reader, writer = multiprocessing.Pipe(False)
+    return writer.send_bytes, reader
+
+
+def sockets():
+    ours, theirs = socket.socketpair()
+    return theirs.send, ours
+
+
+MAKERS = [channel, fan_in, broadcast, records, shared_queue, connection, sockets]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_end_that_has_something_is_returned_and_the_others_are_not(make):
+    send, end = make()
+    _others = [maker() for maker in MAKERS]
+    ends = [other for _, other in _others] + [end]
+    assert shmring.wait(ends, 0) == []
+    assert shmring.wait(ends, 0.01) == []
+    send(b"x")
+    assert shmring.wait(ends) == [end]
+    assert shmring.wait(ends) == [end]  # nothing was taken
+    assert shmring.wait([end], 5) == [end]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_wait_is_ended_by_what_another_process_sends(make):
+    send, end = make()
+    _others = [maker() for maker in MAKERS]
+    go, gone = os.pipe()
+
+    def child():
+        os.read(go, 1)
+        send(b"x")
+        if hasattr(send, "__self__") and hasattr(send.__self__, "close"):
+            send.__self__.close()
+
+    pid = in_child(child)
+    timer = threading.Timer(0.05, os.write, (gone, b"x"))
+    timer.start()
+    ends = [other for _, other in _others] + [end]
+    assert shmring.wait(ends) == [end]
+    timer.join()
+    assert status_of(pid) == 0
+    os.close(go)
+    os.close(gone)
+
+
+def test_several_are_returned_in_their_order_and_one_given_twice_is_returned_twice():
+    made = [maker() for maker in MAKERS]
+    for send, _ in made:
+        send(b"x")
+    ends = [end for _, end in made]
+    assert shmring.wait(ends) == ends
+    assert shmring.wait([ends[0], ends[0], ends[-1], ends[-1]]) == [ends[0], ends[0], ends[-1], ends[-1]]
+
+
+def test_the_end_of_a_stream_is_ready():
+    sender, receiver = shmring.channel()
+    _other = shmring.channel()
+    sender.take().close()
+    assert shmring.wait([_other[1], receiver]) == [receiver]
+    assert shmring.wait([]) == []
+
+
+def test_what_cannot_be_waited_for_is_refused():
+    sender, receiver = shmring.channel()
+    for wrong in (sender, object(), None):
+        with pytest.raises(TypeError, match="neither a receiver"):
+            shmring.wait([receiver, wrong])
+    with pytest.raises(ValueError, match="timeout"):
+        shmring.wait([receiver], -1)
+    receiver.close()
+    with pytest.raises(ClosedError):
+        shmring.wait([receiver, shmring.Queue()], 1)
+
+
+def test_multiprocessing_waits_for_ends_too():
+    send, end = channel()
+    _other, idle = shared_queue()
+    assert not end.poll()
+    assert not idle.poll()
+    send(b"x")
+    assert multiprocessing.connection.wait([end, idle]) == [end]
+
+
+# ---- queues ----
+
+
+def test_a_queue_is_polled():
+    one = shmring.Queue()
+    assert not one.poll()
+    assert not one.poll(0.01)
+    thread = threading.Thread(target=lambda: (eventually(lambda: is_awaited(one)), one.put(1)))
+    thread.start()
+    assert one.poll(None)
+    thread.join()
+    assert one.poll()
+    assert one.get() == 1
+    one.close()
+    with pytest.raises(ClosedError):
+        one.poll()
+
+
+def is_awaited(one):
+    memory = one.__reduce__()[1][1]
+    return look(memoryview(memory.mapping)[memory.ring_offset :]).consumer.asleep
+
+
+def test_the_descriptor_of_a_queue_is_readable_when_there_is_an_item():
+    one = shmring.Queue()
+    descriptor = one.fileno()
+    assert one.fileno() == descriptor
+    for item in range(3):
+        with pytest.raises(queue.Empty):
+            one.get_nowait()
+        assert multiprocessing.connection.wait([descriptor], 0) == []
+        one.put(item)
+        assert multiprocessing.connection.wait([descriptor]) == [descriptor]
+        assert one.get_nowait() == item
+
+
+def test_a_forked_child_has_a_descriptor_of_its_own():
+    one = shmring.Queue()
+    shmring.wait([one, shmring.channel()[1]], 0)
+
+    def child():
+        assert shmring.wait([one, shmring.channel()[1]]) == [one]
+        assert one.get() == "for the child"
+
+    pid = in_child(child)
+    one.put("for the child")
+    assert status_of(pid) == 0
+
+
+def test_items_are_awaited_in_an_event_loop():
+    one, back = shmring.Queue(), shmring.Queue(1)
+
+    async def echo():
+        for _ in range(20):
+            await back.put_async(await one.get_async())
+
+    async def main():
+        task = asyncio.ensure_future(echo())
+        for i in range(20):
+            await asyncio.sleep(0)
+            await one.put_async(np.full(3, i))
+            assert (await back.get_async() == i).all()
+        await task
+
+    asyncio.run(main())
+
+
+def test_a_long_item_is_put_in_an_event_loop():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+
+    async def main():
+        content = bytes(range(256)) * 400
+        _, got = await asyncio.gather(one.put_async(content), one.get_async())
+        assert got == content
+
+    asyncio.run(main())
+
+
+def test_a_get_that_is_cancelled_takes_nothing():
+    one = shmring.Queue()
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(one.get_async(), 0.01)
+
+    asyncio.run(main())
+    one.put("kept")
+    assert one.get(timeout=30) == "kept"
+
+
+@pytest.mark.parametrize("make", [channel, fan_in, broadcast])
+def test_messages_are_iterated_over_in_an_event_loop(make):
+    send, receiver = make()
+
+    async def main():
+        got = []
+        send(b"0")
+        send(b"1")
+        async for message in receiver:
+            got.append(message)
+            if len(got) == 2:
+                send.__self__.close()
+        return got
+
+    assert asyncio.run(main()) == [b"0", b"1"]
+
+
+# ---- errors that say what there is no room for ----
+
+
+def test_a_full_queue_says_how_many_bytes_it_has_and_what_the_item_needs():
+    one = shmring.Queue(capacity_nbytes=1 << 12)
+    one.put(bytes(2000))
+    with pytest.raises(queue.Full, match=r"an item of 2040 bytes: 1 items.* take 20\d\d of 4096 bytes.*capacity_nbytes"):
+        one.put(bytes(2040), timeout=0.01)
+
+
+def test_a_queue_with_as_many_items_as_allowed_says_so():
+    one = shmring.Queue(1)
+    one.put(0)
+    with pytest.raises(queue.Full, match=r"there are 1 items.*maxsize=1"):
+        one.put_nowait(1)
+
+
+def test_a_full_channel_says_how_full_it_is():
+    sender, _receiver = shmring.channel(1 << 10)
+    sender.send(bytes(500))
+    with pytest.raises(queue.Full, match=r"5\d\d of 1024 bytes"):
+        sender.send(bytes(500), 0)
