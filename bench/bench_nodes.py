@@ -7,7 +7,8 @@ The nodes are forced, on one machine. Both contenders live in the same processes
 an order drawn anew in each cycle. A figure is the median over the cycles of the slowest rank's time per call, in
 microseconds; ``ratio`` the median over cycles of ours over the other's: below 1 shmring is faster. Bytes are those of
 a rank's input; of its part in all_gather. ``trip`` is what two barriers of all ranks in shared memory took beside the
-row. That answers are right is for ``tests/``, but for one look here.
+row. ``way`` is how ours is made in the end: by a plan, or by the engine's own collective, with what each took when it
+was last tried. That answers are right is for ``tests/``, but for one look here.
 """
 
 import argparse
@@ -63,6 +64,13 @@ class MpiContenders:
             "reduce_scatter": lambda: world.Reduce_scatter_block(x, out),
         }[kind], out
 
+    def way(self):
+        """How the latest call is made that the wire can make, and what both ways took when last looked at."""
+        calls = self.comm.stats()["wire_calls"]
+        if not calls or calls[-1]["us"]["plan"] is None:
+            return "plan | "
+        return f"{calls[-1]['way']} | {calls[-1]['us']['plan']:.4g}, {calls[-1]['us']['wire']:.4g}"
+
     def close(self):
         self.comm.close()
         self.clock.close()
@@ -100,6 +108,9 @@ class GlooContenders(MpiContenders):
     def plain(self, kind, nbytes):
         return self.ours(kind, nbytes, "plain")
 
+    def way(self):
+        return "plan | "
+
     def close(self):
         self.dist.destroy_process_group()
         self.clock.close()
@@ -131,8 +142,8 @@ def main():
     contenders = (MpiContenders if args.wire == "mpi" else GlooContenders)(args)
     if contenders.rank == 0:
         shape = f"{args.nodes} x {contenders.size // args.nodes}"
-        print(f"| {shape} | bytes | trip ns | ours us | {contenders.name} us | ratio |")
-        print("| --- | --- | --- | --- | --- | --- |")
+        print(f"| {shape} | bytes | trip ns | ours us | {contenders.name} us | ratio | way | plan, wire us |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for kind in args.kinds:
         for nbytes in args.sizes:
             calls = {}
@@ -143,7 +154,8 @@ def main():
             if contenders.rank == 0:
                 trip, ours, plain = 1e3 * statistics.median(found.trip_us), found.median("ours"), found.median("plain")
                 ratio = found.ratio("ours", "plain")
-                print(f"| {kind} | {nbytes} | {trip:.0f} | {ours:.4g} | {plain:.4g} | {ratio:.2f} |", flush=True)
+                row = f"{trip:.0f} | {ours:.4g} | {plain:.4g} | {ratio:.2f} | {contenders.way()}"
+                print(f"| {kind} | {nbytes} | {row} |", flush=True)
     contenders.clock.barrier()
     contenders.close()
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from shmring.launch.spawn import spawn
     from shmring.memory.sweep import leftovers, sweep
     from shmring.nodes.from_mpi import from_mpi
+    from shmring.p2p.grid import Grid, grid
     from shmring.p2p.requests import ANY_SOURCE, ANY_TAG, Message, Request
     from shmring.placement.topology_file import topology
     from shmring.shared.share import Shared
@@ -88,6 +89,7 @@ _MODULES = {
     "shmring.launch.spawn": ("spawn",),
     "shmring.memory.sweep": ("leftovers", "sweep"),
     "shmring.nodes.from_mpi": ("from_mpi",),
+    "shmring.p2p.grid": ("Grid", "grid"),
     "shmring.p2p.requests": ("ANY_SOURCE", "ANY_TAG", "Message", "Request"),
     "shmring.placement.topology_file": ("topology",),
     "shmring.shared.share": ("Shared",),
@@ -107,6 +109,7 @@ __all__ = [
     "DisconnectedError",
     "EndOfStreamError",
     "FanInReceiver",
+    "Grid",
     "JoinableQueue",
     "Lease",
     "Message",
@@ -138,6 +141,7 @@ __all__ = [
     "channel",
     "fan_in",
     "from_mpi",
+    "grid",
     "init",
     "kernels",
     "leftovers",

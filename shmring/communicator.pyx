@@ -15,7 +15,7 @@ from shmring.collective.local cimport LocalExecutor
 from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport KIND_ALL_REDUCE, KIND_EXSCAN, KIND_SCAN
 from shmring.p2p.point_to_point cimport PointToPoint
-from shmring.p2p.requests cimport ANY, MOST_TAG
+from shmring.p2p.requests cimport ANY, MOST_TAG, RECV, SEND, done_request
 from shmring.shared.zero_copy cimport sharing_of
 
 from shmring.collective import explain as _explain
@@ -23,10 +23,21 @@ from shmring.collective import groups as _groups
 from shmring.collective import objects as _objects
 from shmring.collective import placement_report as _placement
 from shmring.collective import tracing as _tracing
+from shmring.collective.mpi_names import HINTS
 from shmring.engine.recording import TRACED_CALLS
 from shmring.shared import share as _share
 from shmring.shared import shared_arrays as _shared_arrays
 from shmring.sync.turn import Turn
+
+cdef extern from *:
+    """
+    static int shmring_set_type_attribute(PyObject *type, PyObject *name, PyObject *value) {
+        int failed = PyDict_SetItem(((PyTypeObject *)type)->tp_dict, name, value);
+        PyType_Modified((PyTypeObject *)type);
+        return failed;
+    }
+    """
+    int set_type_attribute "shmring_set_type_attribute"(object type, object name, object value) except -1
 
 
 cdef inline int tag_of(object number, str name) except? -2:
@@ -133,14 +144,18 @@ cdef class Communicator:
         this rank has published before stays readable for them. A call is not required: the end of the process has the
         same effect.
 
-        Pending asynchronous work is waited for, as long as the communicator's timeout; after that it is aborted.
+        Pending asynchronous work is waited for, as long as the communicator's timeout; after that it is aborted. What
+        this rank has shared (`share`) becomes private, with the errors of `shmring.shared.share.Shared.close`.
         """
-        if self.engine.progress is None:
+        if self.engine.progress is not None:
+            self.engine.progress.close(self.engine.config.timeout)
+        try:
             self.engine.close()
-            return
-        self.engine.progress.close(self.engine.config.timeout)
-        self.engine.close()
-        self.engine.progress.retire()
+        finally:
+            if self.engine.progress is not None:
+                self.engine.progress.retire()
+            if self.engine.sharing is not None:
+                _share.close_all(self.engine)
 
     # ---- collectives on arrays ---------------------------------------------------------------------------------------
 
@@ -149,14 +164,16 @@ cdef class Communicator:
 
         Parameters
         ----------
-        x : array, any shape
+        x : array of any shape, or number
             Anything on the CPU with the buffer protocol or DLPack: NumPy, ml_dtypes, torch. Element type and number of
-            elements equal on all ranks. An array that is not contiguous costs a copy.
+            elements equal on all ranks. An array that is not contiguous costs a copy. A number of Python or NumPy is
+            taken as a new array without dimensions (``float(comm.all_reduce(1.5))``).
         out : array, optional
             Same element type and count. Without it the result goes into ``x``. It may be ``x``; any other overlap is
             refused.
         op : {"sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor"}, ufunc or callable
-            ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only. A callable ``f(a, b)``
+            In capitals, too. ``avg`` (also ``mean``) is the sum divided by ``size``, on floats and complex only.
+            Python's ``sum``, ``min``, ``max`` and functions of `operator` mean the same. A callable ``f(a, b)``
             returns an array of the same dtype; see "User functions" in ``docs/async.md`` for the cost.
         timeout : float, optional
             Seconds to wait for live peers; None: no limit. The communicator's timeout by default.
@@ -191,8 +208,8 @@ cdef class Communicator:
 
         Parameters
         ----------
-        x : array, any shape
-            Element type and count equal on all ranks.
+        x : array of any shape, or number
+            As in `all_reduce`.
         out : array, optional
             On the root: where the result goes, ``x`` by default. Ignored on the others.
         root : int
@@ -528,8 +545,8 @@ cdef class Communicator:
         ----------
         x : array, any shape
             Any array on the CPU with the buffer protocol or DLPack, structures too. It may be changed after the call.
-        dst : int
-            The receiving rank; may be this rank.
+        dst : int or None
+            The receiving rank; may be this rank. None: nothing is sent, as with MPI's PROC_NULL.
         tag : int
             From 0 to 2**31 - 1; the receiver can select by it.
         timeout : float, optional
@@ -555,9 +572,11 @@ cdef class Communicator:
         least 256 KiB (``config.internals.pair_queue_nbytes``) and 256 messages. A longer message streams through, so
         the call waits for the receiver. Any thread may call. Messages to one rank arrive in the order they were sent.
         """
+        if dst is None:
+            return
         self.messages.send(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), resolve_timeout(timeout, self.timeout_ns))
 
-    def recv(self, x, src=ANY, tag=ANY, *, timeout=...):
+    def recv(self, x=None, src=ANY, tag=ANY, *, timeout=...):
         """Receive an array from one rank, or from any.
 
         Parameters
@@ -565,8 +584,9 @@ cdef class Communicator:
         x : array, any shape
             The message is stored from its beginning on. It may be larger than the message and must have its dtype;
             uint8 and opaque structures may be mixed.
-        src : int
-            The sending rank; `ANY_SOURCE` (-1), the default: the first message to arrive, and no rank starves.
+        src : int or None
+            The sending rank; `ANY_SOURCE` (-1), the default: the first message to arrive, and no rank starves. None:
+            nothing is received.
         tag : int
             `ANY_TAG` (-1), the default: any tag.
         timeout : float, optional
@@ -574,8 +594,8 @@ cdef class Communicator:
 
         Returns
         -------
-        Message
-            ``source``, ``tag``, ``nbytes``, ``count`` and ``dtype`` of the message.
+        Message or None
+            None if ``src`` is None; else ``source``, ``tag``, ``nbytes``, ``count`` and ``dtype`` of the message.
 
         Raises
         ------
@@ -596,6 +616,8 @@ cdef class Communicator:
         Any thread may call. Messages from one rank are matched in the order they were sent; an earlier one with another
         tag is copied to private memory.
         """
+        if src is None:
+            return None
         return self.messages.recv(x, self.rank_of(src, "src"), tag_of(tag, "tag"),
                                   resolve_timeout(timeout, self.timeout_ns))
 
@@ -606,10 +628,11 @@ cdef class Communicator:
         ----------
         x : array
             Sent to ``dst``.
-        dst : int
+        dst : int or None
+            None: nothing is sent.
         out : array
             Receives the message from ``src``; it must not overlap ``x``.
-        src : int
+        src : int or None
             As in `recv`.
         tag : int
             Tag of the message sent.
@@ -620,14 +643,18 @@ cdef class Communicator:
 
         Returns
         -------
-        Message
-            The message received.
+        Message or None
+            The message received; None if ``src`` is None.
 
         Notes
         -----
         Raises as `send` and `recv`. If ``out`` does not fit the message, ``x`` was sent. On a ring of ranks,
         ``comm.sendrecv(x, (rank + 1) % size, out, (rank - 1) % size)`` shifts by one.
         """
+        if dst is None:
+            return self.recv(out, src, out_tag, timeout=timeout)
+        if src is None:
+            return self.send(x, dst, tag, timeout=timeout)
         return self.messages.sendrecv(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"), out, self.rank_of(src, "src"),
                                       tag_of(out_tag, "out_tag"), resolve_timeout(timeout, self.timeout_ns))
 
@@ -651,6 +678,8 @@ cdef class Communicator:
         Does not block; raises as `send`. Progresses only during other point-to-point calls of this communicator in this
         process, including `Request.wait` and `Request.done`.
         """
+        if dst is None:
+            return done_request(self.messages, SEND)
         return self.messages.isend(x, self.rank_of(dst, "dst"), tag_of(tag, "tag"))
 
     def irecv(self, x, src=ANY, tag=ANY):
@@ -678,6 +707,8 @@ cdef class Communicator:
         Does not block. Requests that match the same messages get them in the order of the calls. Progresses as
         in `isend`.
         """
+        if src is None:
+            return done_request(self.messages, RECV)
         return self.messages.irecv(x, self.rank_of(src, "src"), tag_of(tag, "tag"))
 
     def probe(self, src=ANY, tag=ANY, *, timeout=...):
@@ -743,6 +774,8 @@ cdef class Communicator:
         Blocks while the pair queue to ``dst`` is full. One message for the pickle stream, one for each large buffer; no
         other message of this rank comes between them. Any thread may call.
         """
+        if dst is None:
+            return
         self.messages.send_object(obj, self.rank_of(dst, "dst"), tag_of(tag, "tag"),
                                   resolve_timeout(timeout, self.timeout_ns))
 
@@ -779,6 +812,8 @@ cdef class Communicator:
         Blocks until the object has arrived. Unpickling runs code chosen by the sender. One thread at a time may receive
         objects from one source with one tag.
         """
+        if src is None:
+            return None
         return self.messages.recv_object(self.rank_of(src, "src"), tag_of(tag, "tag"),
                                          resolve_timeout(timeout, self.timeout_ns))
 
@@ -865,6 +900,55 @@ cdef class Communicator:
         their own memory into new memory of the receivers.
         """
         return _objects.all_gather_object(self, obj, timeout)
+
+    def reduce_object(self, obj, op="sum", root=0, *, timeout=...):
+        """Combine the objects of all ranks, in rank order, on the root.
+
+        Parameters
+        ----------
+        obj : object
+            Anything that can be pickled.
+        op : str or callable
+            The name of an operation of `all_reduce`, which stands for Python's operator (``sum`` is ``a + b``, ``min``
+            is ``min(a, b)``, ``land`` is ``bool(a) and bool(b)``); or a function ``f(a, b)`` of two objects.
+        root : int
+        timeout : float, optional
+            As in `broadcast_object`.
+
+        Returns
+        -------
+        object
+            On the root ``f(f(x0, x1), x2)`` and so on; None on the others.
+
+        Raises
+        ------
+        Exception
+            What ``f`` raises, on the root alone; the communicator stays usable. Else as `broadcast_object`.
+
+        Notes
+        -----
+        Collective. It is `gather_object`, and then ``f`` on the root.
+        """
+        return _objects.reduce_object(self, obj, op, root, timeout)
+
+    def all_reduce_object(self, obj, op="sum", *, timeout=...):
+        """Combine the objects of all ranks, in rank order, on every rank.
+
+        Parameters
+        ----------
+        obj, op, timeout
+            As in `reduce_object`.
+
+        Returns
+        -------
+        object
+            ``f(f(x0, x1), x2)`` and so on, which each rank has computed for itself.
+
+        Notes
+        -----
+        Collective; raises as `reduce_object`. It is `all_gather_object`, and then ``f`` on every rank.
+        """
+        return _objects.all_reduce_object(self, obj, op, timeout)
 
     def scatter_object(self, objs=None, root=0, *, timeout=...):
         """Give rank i a copy of the root's ``objs[i]``.
@@ -998,7 +1082,8 @@ cdef class Communicator:
         Returns
         -------
         Shared
-            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again.
+            Keeps the arrays alive. `Shared.close`, or leaving the ``with`` block, makes the memory private again, and
+            so does `close` of this communicator.
 
         Raises
         ------
@@ -1016,7 +1101,8 @@ cdef class Communicator:
         Notes
         -----
         Collective. Takes some hundred microseconds, and the time to fault in and copy the arrays; several arrays in one
-        call cost little more than one. No thread may write the arrays meanwhile; reading is allowed. Arrays below
+        call cost little more than one. Waits for calls of other threads that may store into the arrays, as
+        `Shared.close`; no thread may write them in another way meanwhile; reading is allowed. Arrays below
         32 KiB stay private, and so do the ends of others, up to a page each: `Shared.nbytes` has the bytes that are
         shared. While shared, arrays must not be resized. ``docs/shared-arrays.md`` describes what else changes.
         """
@@ -1323,3 +1409,7 @@ cdef class Communicator:
         ...     comm.all_reduce(x)
         """
         return _tracing.trace(self, directory, calls)
+
+
+for name, hint in HINTS.items():
+    set_type_attribute(Communicator, name, hint)

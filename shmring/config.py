@@ -226,7 +226,12 @@ def configure(environ: dict[str, str] | os._Environ | None = None, **overrides) 
         if text is not None:
             settings[name] = _parse(name, text, type(default))
             origins[name] = f"SHMRING_{name.upper()}"
-    return Config().changed(**settings)._with_origins(origins).changed(**overrides)
+    try:
+        config = Config().changed(**settings)
+    except ValueError as error:  # begins with the name of the setting
+        name, _, rest = str(error).partition("=")
+        raise ValueError(f"SHMRING_{name.upper()}={rest}") from None
+    return config._with_origins(origins).changed(**overrides)
 
 
 def _parse(name: str, text: str, kind: type):

@@ -62,7 +62,7 @@ _FAMILIES = {
 
 def is_defined(op: str, dtype: str) -> bool:
     """Whether operation ``op`` exists on ``dtype`` (both canonical names); ``ValueError`` for an unknown one."""
-    op_code(op)
+    op = OPS[op_code(op)]
     if not isinstance(dtype, str) or dtype not in DTYPE_CODES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_CODES)}")
     return DTYPES[DTYPE_CODES[dtype]].family in _FAMILIES[op]
@@ -80,8 +80,8 @@ def widening(op: int, dtype: int) -> int:
 
 
 def op_code(op: str) -> int:
-    """The number of operation ``op``; ``ValueError`` naming the known ones if there is no such operation."""
+    """The number of operation ``op``, in small letters or capitals; ``ValueError`` if there is none of that name."""
     try:
-        return OP_CODES[op]
-    except (KeyError, TypeError):
+        return OP_CODES[op if op in OP_CODES else op.lower()]
+    except (KeyError, TypeError, AttributeError):
         raise ValueError(f"unknown op {op!r}; known: {', '.join(OPS)}") from None

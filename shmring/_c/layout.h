@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #define SHMRING_MAGIC 0x676e69726d6873ull /* "shmring\0" read as a little-endian word */
-#define SHMRING_LAYOUT_VERSION 9u
+#define SHMRING_LAYOUT_VERSION 10u
 #define SHMRING_LINE 64u
 #define SHMRING_FALSE_SHARING 128u
 #define SHMRING_APART _Alignas(SHMRING_FALSE_SHARING)
@@ -151,6 +151,8 @@ typedef struct {
     uint64_t is_putting; /* 1 while the holder of `sending` puts an item, and after its death in the middle of one */
     uint64_t began;      /* the slot at which that item begins */
     uint64_t sent;       /* messages put before it */
+    uint32_t is_signalled;   /* in a pipe: 1 while its receiver's descriptor is readable; stored under `sending` */
+    uint32_t is_polled;  /* in a pipe: 1 once a process has asked for that descriptor */
     SHMRING_APART pthread_mutex_t receiving;
     SHMRING_APART uint64_t done; /* calls of task_done (compare-and-swap) */
     uint64_t joining;            /* waiter word of callers of join(), and the semaphore on which they sleep */

@@ -6,6 +6,8 @@
 #
 # Every function raises before it changes anything. `fast_array` needs no owner but x.
 
+from libc.stdint cimport uint32_t
+
 from shmring.arrays.dlpack cimport DLTensor
 
 
@@ -26,6 +28,7 @@ cdef bint fast_array(object x, array_t *a, bint writable) noexcept
 cdef object source_array(object x, array_t *a, bint opaque=*)
 cdef object target_array(object x, array_t *a, bint opaque=*)
 cdef int copy_back(object owner) except -1
+cdef uint32_t ncopying    # threads that are in `copy_back`; NumPy copies without the GIL
 cdef bint is_copy(object owner) noexcept
 cdef int check_no_mask(object x) except -1
 

@@ -18,6 +18,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_INCREF, PyTypeObject
 from libc.stdint cimport uintptr_t
 
+from shmring._c.atomics cimport add_u32
 from shmring.arrays cimport numpy_api as cnp
 from shmring.arrays.dlpack cimport (
     SHMRING_DL_BFLOAT,
@@ -152,7 +153,11 @@ cdef int copy_back(object owner) except -1:
     if is_copy(owner):
         temporary = <Temporary>owner
         if temporary.home is not None:
-            cnp.PyArray_CopyInto(temporary.home, temporary.content)
+            add_u32(&ncopying, 1)
+            try:
+                cnp.PyArray_CopyInto(temporary.home, temporary.content)
+            finally:
+                add_u32(&ncopying, <uint32_t> -1)
     return 0
 
 

@@ -26,6 +26,7 @@ def not_an_array(x: Any) -> TypeError:
     """The error for an object with neither the buffer protocol nor DLPack."""
     return TypeError(
         f"{name_of(x)} is not an array: pass np.asarray(x, dtype=...), or an object with the buffer protocol or DLPack"
+        "; other objects are sent by the calls for objects: send_object, broadcast_object, ..."
     )
 
 

@@ -35,19 +35,20 @@ class Tracked(Protocol):
         """Leave without waiting for peers; they get an error if they still need this rank. Idempotent."""
 
 
-_tracked: dict[Stage, weakref.WeakSet[Tracked]] = {stage: weakref.WeakSet() for stage in Stage}
+# Plain sets of references: a copy of one is made in one step, while another thread may add to it.
+_tracked: dict[Stage, set[weakref.ref[Tracked]]] = {stage: set() for stage in Stage}
 _in_child: list[Callable[[], None]] = []
 _at_exit: list[Callable[[], None]] = []
 
 
 def track(thing: Tracked, stage: Stage) -> None:
     """Have ``thing`` disowned in forked children, and leave at exit, as long as it lives."""
-    _tracked[stage].add(thing)
+    _tracked[stage].add(weakref.ref(thing, _tracked[stage].discard))
 
 
 def tracked(stage: Stage) -> list[Any]:
     """The objects of a stage that are alive."""
-    return list(_tracked[stage])
+    return [thing for thing in [ref() for ref in list(_tracked[stage])] if thing is not None]
 
 
 def in_child(renew: Callable[[], None]) -> Callable[[], None]:
@@ -66,7 +67,7 @@ def leave(last: Stage) -> None:
     """Let all objects up to and including those of stage ``last`` leave."""
     for stage in Stage:
         if stage <= last:
-            for thing in list(_tracked[stage]):
+            for thing in tracked(stage):
                 try:
                     thing.leave_at_exit()
                 except BaseException as error:  # the others are to leave all the same
@@ -90,8 +91,8 @@ def _leave_all() -> None:
 def _disown_all() -> None:
     for renew in _in_child:
         renew()
-    for things in _tracked.values():
-        for thing in list(things):
+    for stage in Stage:
+        for thing in tracked(stage):
             thing.disown()
 
 

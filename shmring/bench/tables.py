@@ -59,12 +59,12 @@ class Table:
             what = "" if row.op == "barrier" else f", {row.dtype}"
             title = f"{row.op}{what}, {row.size} ranks: microseconds per call"
         names = [one.name for one in self.competitors]
-        heads = list(_LONG) if self.is_long else ["size", "trip", "copy", *names, "algbw", "busbw", " ratio"]
+        heads = list(_LONG) if self.is_long else ["size", "trip", "copy", *names, "algbw", "busbw", " speed"]
         return ["", f"{title}, median and half the interquartile range", line(heads, self.widths)]
 
     def _cells(self, row: Row) -> list[str]:
         verdict = Verdict.of(row, self.competitors)
-        ratio = "" if verdict.ratio is None else f" {verdict.ratio:.2f} of {verdict.peer}"
+        ratio = "" if verdict.ratio is None else f" {times_text(verdict.ratio)} {verdict.peer}"
         bandwidths = ("", "") if verdict.ours is None else _bandwidths(row, verdict.ours)
         return [*_machine_cells(row), *(_cell(row, one.name) for one in self.competitors), *bandwidths, ratio]
 
@@ -81,7 +81,7 @@ class Table:
                 lines.append(line(cells, self.widths))
         verdict = Verdict.of(row, self.competitors)
         if verdict.ratio is not None:
-            lines.append(f"{'':>8} {verdict.ours} takes {verdict.ratio:.2f} of the time of {verdict.peer}")
+            lines.append(f"{'':>8} {verdict.ours} is {times_text(verdict.ratio)} {verdict.peer}")
         return lines
 
     def _problems(self, row: Row) -> list[str]:
@@ -97,6 +97,12 @@ def _cell(row: Row, name: str) -> str:
         return "WRONG" if row.results[name].problem.startswith("WRONG") else "-"
     spread = metrics.summary(us)
     return f"{time_text(spread['median'])} ±{50 * (spread['q3'] - spread['q1']) / spread['median']:.0f}%"
+
+
+def times_text(ratio: float) -> str:
+    """A ratio of times in words: 0.0007 is ``1400 times as fast as``."""
+    speed = 1 / ratio
+    return f"{speed:.2g} times as fast as" if speed < 10 else f"{float(f'{speed:.2g}'):.0f} times as fast as"
 
 
 def _bandwidths(row: Row, name: str) -> tuple[str, str]:

@@ -68,7 +68,7 @@ def connect(
         engine.apply_tuning(calibrate(engine, config, rendezvous_timeout, seat))
         form_team(engine, rendezvous_timeout)
         if directory := os.environ.get("SHMRING_TRACE"):
-            engine.record_in(Trace(directory, engine.facts(), TRACED_CALLS))
+            engine.record_in(_trace_in(directory, engine))
     except BaseException as error:
         # An abort for errors of this rank only; all ranks find disagreements and deaths by themselves.
         if not isinstance(error, (BrokenError, RendezvousError)) and not engine.is_broken:
@@ -76,3 +76,11 @@ def connect(
         engine.close()
         raise
     return engine
+
+
+def _trace_in(directory: str, engine: Engine) -> Trace:
+    try:
+        return Trace(directory, engine.facts(), TRACED_CALLS)
+    except OSError as error:
+        text = f"SHMRING_TRACE={directory!r}: timelines cannot be recorded there: {error.strerror}"
+        raise type(error)(error.errno, text) from None

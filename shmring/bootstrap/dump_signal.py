@@ -19,6 +19,16 @@ from shmring.base.unraisable import report_unraisable
 
 _VARIABLE = "SHMRING_DUMP_SIGNAL"
 _installed: set[int] = set()
+# Those that no process can handle, and those of faults, after whose handler the faulting instruction runs again.
+_NOT_HANDLED = {
+    signal.SIGKILL,
+    signal.SIGSTOP,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+}
 
 
 def install() -> None:
@@ -48,7 +58,7 @@ def install() -> None:
 def _number(text: str) -> int:
     names = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = int(text) if text.isdecimal() else names.get(text.upper().removeprefix("SIG"), 0)
-    if number not in names.values() or number in (signal.SIGKILL, signal.SIGSTOP):
+    if number not in names.values() or number in _NOT_HANDLED:
         raise ValueError(f"{_VARIABLE}={text!r}: must be a signal that a process can handle, for example USR1")
     return number
 

@@ -19,8 +19,8 @@ _SEVERAL = (
     "(docs/several-machines.md)"
 )
 HOW_TO_SAY = (
-    "start the ranks with `shmring run -n N`, torchrun, mpirun or srun, "
-    "call shmring.spawn(fn, N), or give init(rank=, size=, session=)"
+    "start the ranks with `shmring run -n N program.py`, torchrun, mpirun or srun, call shmring.spawn(fn, N), or give "
+    "init(rank=, size=, session=); for one rank alone: `shmring run -n 1 program.py`, or init(rank=0, size=1)"
 )
 
 

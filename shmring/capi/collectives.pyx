@@ -22,6 +22,7 @@ from shmring.engine.engine cimport Engine
 from shmring.engine.kinds cimport (KIND_ALL_REDUCE, KIND_BARRIER, KIND_BROADCAST, KIND_EXSCAN, KIND_SCATTER, KIND,
                                    has_root, is_receiver, is_sender)
 from shmring.engine.signature cimport NO_ROOT
+from shmring.shared.zero_copy cimport Sharing
 from shmring.sync.group cimport READY
 
 from shmring.dtypes import DTYPES, OPS
@@ -173,8 +174,12 @@ cdef int perform(comm_t *h, call_t *c) noexcept nogil:
 
 
 cdef inline bint needs_agreement(comm_t *h, call_t *c, bint is_eager) noexcept nogil:
-    """Whether shared arrays matter, about which ranks agree in `shmring.shared.zero_copy`, with the GIL."""
-    return (<Engine> h.engine).sharing is not None and (not is_eager or c.kind == KIND_ALL_REDUCE)
+    """Whether shared arrays matter, about which ranks agree in `shmring.shared.zero_copy`, with the GIL: to large
+    calls; and to an all_reduce in place, which may be refused on a shared result."""
+    cdef PyObject *sharing = <PyObject *> (<Engine> h.engine).sharing
+    if (<Engine> h.engine).sharing is None:
+        return False
+    return not is_eager or (c.kind == KIND_ALL_REDUCE and c.x.data == c.out.data and (<Sharing> sharing).nresults > 0)
 
 
 cdef int perform_with_gil(comm_t *h, call_t *c) noexcept nogil:

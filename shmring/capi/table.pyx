@@ -78,7 +78,7 @@ cdef int comm_close(shmring_comm *comm) noexcept nogil:
 
 
 cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
-    cdef int code = check_handle(comm)
+    cdef int code = check_handle(comm) or check_made(made)
     if code:
         return code
     with gil:
@@ -90,13 +90,13 @@ cdef int comm_dup(shmring_comm *comm, shmring_comm **made) noexcept nogil:
 
 
 cdef int comm_split(shmring_comm *comm, int64_t color, int64_t key, shmring_comm **made) noexcept nogil:
-    cdef int code = check_handle(comm)
+    cdef int code = check_handle(comm) or check_made(made)
     if code:
         return code
     with gil:
         try:
             group = owner_of(comm).split(None if color == SHMRING_NO_COLOR else color, key)
-            if group is None and made != NULL:
+            if group is None:
                 made[0] = NULL
                 return 0
         except BaseException as error:
@@ -109,6 +109,14 @@ cdef int check_handle(shmring_comm *comm) noexcept nogil:
     if comm == NULL:
         return refuse_handle()
     return refuse_entry(<comm_t *> comm) if is_inherited(<comm_t *> comm) else 0
+
+
+cdef int check_made(shmring_comm **made) noexcept nogil:
+    """The same of the place for a handle, before the ranks make a communicator."""
+    if made != NULL:
+        return 0
+    with gil:
+        return refuse("NULL is no place for a handle")
 
 
 cdef object owner_of(shmring_comm *comm):

@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -63,6 +63,8 @@ class ChannelMemory:
         the channel must allow it, and this process by its own argument or setting.
     spin_ns, tick_ns : int
         How this process waits.
+    reducers : mapping or None
+        Functions by class that this process pickles objects with, beside those of `copyreg`.
     """
 
     ring_offset = HEADER_NBYTES
@@ -71,6 +73,7 @@ class ChannelMemory:
     nmembers = 1  # rings of a fan-in, or receivers of a broadcast
     is_broadcast = False
     common_waiter_offset = 0  # of the semaphore of a receiver that has several rings
+    reducers: Mapping[type, Callable] | None = None
     owned_by_lock = False  # whether its ends go from process to process: see channels/queue.pyx
 
     def __init__(self, memory: Segment, key: str | None = None, allow_pickle: bool | None = None) -> None:

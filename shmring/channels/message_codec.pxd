@@ -9,7 +9,6 @@ cdef enum:
     QUIET_MAX = 64                 # messages that one store announces, or releases, together
     LONG_COPY_NBYTES = 64 << 10    # from this size on the GIL is released while copying
     LONGEST_COPY_NS = 10000000     # pieces are put, or taken, for so long before a look at signals
-    BUFFER_ALIGNMENT = 16          # of out-of-band buffers within a message
 
 # An encoded message, with room for the parts of most. Part 0 is its length, which only streamed messages contain.
 ctypedef struct message_t:

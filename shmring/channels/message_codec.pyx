@@ -5,8 +5,8 @@ A message is described by the word of its frame (ring/framing.pxd) and by *metad
     bytes      none
     array      with OTHER_DTYPE: the length of the dtype's description; then, unless it is one-dimensional and its
                dtype has a code: the extents; then the description, padded to words
-    object     the length of the pickle stream; its content is the stream, followed by the out-of-band buffers, each on
-               a multiple of BUFFER_ALIGNMENT from the beginning of the content
+    object     the length of the pickle stream; its content is the stream, followed by the out-of-band buffers, as
+               one block (objects/codec.py)
 
 A message longer than one frame is streamed: its total length comes first, in a word of its own, and only the first
 frame has the word of the message; the others are pieces.
@@ -27,7 +27,7 @@ from shmring.ring.framing cimport (ARRAY, BYTES, OBJECT, OTHER_DTYPE, PIECE, WOR
                                    kind_of, ndim_of, word_of)
 
 from shmring.arrays import dtype_codec
-from shmring.objects.codec import buffer_sizes, dump, load
+from shmring.objects.codec import BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, dump, load, parts_of
 from shmring.dtypes import DTYPES
 from shmring.errors import ObjectError, SegmentError
 
@@ -35,7 +35,8 @@ cnp.import_array()
 
 UINT8 = np.dtype(np.uint8)
 
-cdef char[BUFFER_ALIGNMENT] ZEROS                      # as C initialises it
+cdef uint64_t alignment = BUFFER_ALIGNMENT
+cdef bytes padding = bytes(BUFFER_ALIGNMENT)
 cdef list dtypes_by_code = [None] * len(DTYPES)        # each filled in at its first use
 
 
@@ -97,8 +98,8 @@ cdef object encode_pickled(object pickled, message_t *m):
     add_part(m, m.words, WORD_NBYTES)
     m.meta_nbytes = m.load.nbytes
     for buffer in buffers:
-        gap = -at & (BUFFER_ALIGNMENT - 1)
-        add_part(m, ZEROS, gap)
+        gap = -at & (alignment - 1)
+        add_part(m, PyBytes_AS_STRING(padding), gap)
         add_part(m, cnp.PyArray_DATA(buffer), cnp.PyArray_NBYTES(buffer))
         at += gap + <uint64_t>cnp.PyArray_NBYTES(buffer)
     return buffers, room
@@ -222,17 +223,12 @@ cdef object pickle_object(object obj, object channel):
     """Stream and out-of-band buffers of an object, for `encode_pickled`; raises as `Sender.send_object`."""
     if not channel.allow_pickle:
         raise ValueError(f"allow_pickle is False for {channel.title}: send bytes or arrays instead of objects")
-    return dump(obj)
+    return dump(obj, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES, reducers=channel.reducers)
 
 
 cdef object unpickle_content(object content, uint64_t stream_nbytes, object channel):
     """The object whose stream and buffers are in ``content``, an array of bytes; raises `ObjectError`."""
     if not channel.allow_pickle:
         raise ObjectError(f"an object was received and dropped: allow_pickle is False here for {channel.title}")
-    cdef object at = stream_nbytes, nbytes    # Python's: the sizes that the sender wrote may be huge
-    stream, buffers = content[:stream_nbytes], []
-    for nbytes in buffer_sizes(stream):
-        at = (at + BUFFER_ALIGNMENT - 1) // BUFFER_ALIGNMENT * BUFFER_ALIGNMENT
-        buffers.append(content[at:at + nbytes])
-        at += nbytes
-    return load(stream, buffers)
+    header, buffers = parts_of(content, stream_nbytes)
+    return load(header, buffers)

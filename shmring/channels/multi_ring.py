@@ -116,13 +116,21 @@ def create_fan_in(
 
 
 def create_broadcast(
-    count: int, capacity_nbytes: int, dtype: np.dtype | None, when_slow: str, allow_pickle: bool
+    count: int,
+    capacity_nbytes: int,
+    dtype: np.dtype | None,
+    when_slow: str,
+    allow_pickle: bool,
+    name: str | None = None,
 ) -> list[MemberRing]:
-    """Fresh memory with a ring for so many receivers, as each of them uses it, and the sender as the first."""
+    """Fresh memory with a ring for so many receivers, as each of them uses it, and the sender as the first.
+
+    With a ``name`` other processes can attach the segment, until the caller unlinks it.
+    """
     _require_count("nreceivers", count)
     require_one_of("when_slow", when_slow, WHEN_SLOW)
     ring = checked_ring(capacity_nbytes, dtype, when_slow, allow_pickle)._replace(nheads=count)
-    memory = ring.reserve(None, ring.nbytes, (_BROADCAST | count << 8, _PAGE_NBYTES))
+    memory = ring.reserve(name, ring.nbytes, (_BROADCAST | count << 8, _PAGE_NBYTES))
     ring.format(memory)
     memory.announce()
     return [MemberRing(memory, i, allow_pickle) for i in range(count)]

@@ -7,6 +7,16 @@ from shmring.channels.sender cimport Sender
 from shmring.memory.mapping cimport Mapping
 
 
+cdef extern from "channels/robust.h" nogil:
+    const int LOCK_LATE
+    int lock_try(pthread_mutex_t *lock)
+    int lock_within(pthread_mutex_t *lock, int64_t ns)
+    void lock_release(pthread_mutex_t *lock)
+
+cdef enum:
+    GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
+
+
 cdef class Queue:
     cdef object __weakref__
     cdef object memory                     # channels/queue_memory.py
@@ -32,7 +42,11 @@ cdef class Queue:
     cdef bint retract(self) noexcept
     cdef void settle(self) noexcept nogil
     cdef bint is_given_up(self) except -1
-    cdef int put_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1
+    cdef int put_content(self, content, int64_t timeout_ns) except -1
+    cdef int raise_signal(self) except -1
+    cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1
+    cdef object get_content(self, int64_t timeout_ns)
+    cdef int clear_signal(self) except -1
     cdef int await_place(self, int64_t timeout_ns, int64_t deadline_ns) except -1
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns)
     cdef uint64_t count(self) except? 0

@@ -36,18 +36,11 @@ from shmring.objects.codec import Dumped
 
 cnp.import_array()
 
-cdef extern from "channels/robust.h" nogil:
-    const int LOCK_LATE
-    int lock_try(pthread_mutex_t *lock)
-    int lock_within(pthread_mutex_t *lock, int64_t ns)
-    void lock_release(pthread_mutex_t *lock)
-
 cdef extern from "Python.h" nogil:
     unsigned long PyThread_get_thread_ident()
 
 cdef enum:
     TICK_NS = 50000000         # between two looks at signals, and at the liveness of the other side
-    GLANCE_NS = 1000000        # for another process to complete an operation that does not wait
 
 cdef object queues = weakref.WeakSet()      # of this process
 
@@ -108,7 +101,7 @@ cdef class Queue:
 
     def __reduce__(self):
         self.require_made()
-        return _adopted, (type(self), self.memory)
+        return adopted, (type(self), self.memory)
 
     cdef int use(self, memory) except -1:
         self.memory = memory
@@ -242,10 +235,13 @@ cdef class Queue:
             The queue was closed here; a ``ValueError``.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
+        self.require_made()
+        self.put_content(content_of(obj, self.memory), timeout_ns)     # pickling may take long, or fail
+
+    cdef int put_content(self, content, int64_t timeout_ns) except -1:
+        """Put bytes, an array or a `Dumped`; raises as `put`."""
         cdef int64_t deadline_ns
         cdef bint is_begun = False
-        self.require_made()
-        content = content_of(obj, self.memory)     # pickling may take long, or fail
         if is_holder(&self.receiving_thread):
             timeout_ns = 0                         # a handler in the middle of get(): no consumer can make room
         deadline_ns = deadline_of(timeout_ns)
@@ -254,12 +250,13 @@ cdef class Queue:
         try:
             self.have_sender()
             self.await_place(timeout_ns, deadline_ns)
+            self.raise_signal()
             fault_point("putting")
             self.q.sent = load_relaxed_u64(&self.ring.sent.messages)
             self.q.began = load_relaxed_u64(&self.ring.tail)
             store_release_u64(&self.q.is_putting, 1)
             is_begun = True
-            self.put_content(content, timeout_ns, deadline_ns)
+            self.send_content(content, timeout_ns, deadline_ns)
             fault_point("put")
             store_release_u64(&self.q.is_putting, 0)
         except BaseException:
@@ -269,7 +266,11 @@ cdef class Queue:
         finally:
             self.unlock(&self.q.sending, &self.sending_thread)
 
-    cdef int put_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
+    cdef int raise_signal(self) except -1:
+        """What `HalfPipe` does before it puts an item, with `sending` held."""
+        return 0
+
+    cdef int send_content(self, content, int64_t timeout_ns, int64_t deadline_ns) except -1:
         cdef message_t m
         cdef int64_t left
         cdef uint64_t nbytes
@@ -342,8 +343,15 @@ cdef class Queue:
             The queue was closed here; a ``ValueError``.
         """
         cdef int64_t timeout_ns = timeout_to_ns(timeout) if block else 0
-        cdef int64_t deadline_ns
         self.require_made()
+        item = self.get_content(timeout_ns)
+        if isinstance(item, PickledContent):
+            return unpickle_content(item.content, item.stream_nbytes, self.memory)
+        return item
+
+    cdef object get_content(self, int64_t timeout_ns):
+        """Get bytes, an array or a `PickledContent`; raises as `get`."""
+        cdef int64_t deadline_ns
         if is_holder(&self.sending_thread):        # a handler in the middle of put(): no producer can go on
             timeout_ns = 0
             if self.count() == 0:
@@ -357,14 +365,17 @@ cdef class Queue:
             fault_point("getting")
             item = self.next_item(timeout_ns, deadline_ns)
             fault_point("got")
+            self.clear_signal()
         except queue.Empty:
             self.arm()
             raise
         finally:
             self.unlock(&self.q.receiving, &self.receiving_thread)
-        if isinstance(item, PickledContent):
-            return unpickle_content(item.content, item.stream_nbytes, self.memory)
         return item
+
+    cdef int clear_signal(self) except -1:
+        """What `HalfPipe` does after it has got an item, with `receiving` held."""
+        return 0
 
     cdef object next_item(self, int64_t timeout_ns, int64_t deadline_ns):
         cdef uint64_t head
@@ -542,12 +553,12 @@ cdef object content_of(object item, object memory):
     return pickle_object(item, memory)
 
 
-def _adopted(kind, memory):
+def adopted(kind, memory):
     """The queue of a memory that came from another process."""
-    cdef Queue adopted = kind.__new__(kind)
-    adopted.use(memory)
-    queues.add(adopted)
-    return adopted
+    cdef Queue found = kind.__new__(kind)
+    found.use(memory)
+    queues.add(found)
+    return found
 
 
 def _after_fork():

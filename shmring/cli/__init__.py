@@ -54,10 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = argv[0]
     try:
         check(name)
-    except ValueError as error:
-        print(f"shmring {name}: {error}", file=sys.stderr)
-        return 2
-    try:
         module = importlib.import_module(f".{name}", __name__)
         parser = argparse.ArgumentParser(
             prog=f"shmring {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

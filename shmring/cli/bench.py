@@ -32,7 +32,7 @@ from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import discover
 
 from . import progress
-from .arguments import checked, count, duration, output_file, plot_file, ranks, whole_number
+from .arguments import BadArgument, checked, count, duration, output_file, plot_file, ranks, whole_number
 from .trace import merge, place_text
 
 PYTHONS = "SHMRING_BENCH_PYTHONS"
@@ -107,18 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run it; 0, or 1 if shmring failed or gave a wrong result, or 2 if the arguments cannot be satisfied."""
-    try:
-        _prepare_trace(args.trace)
-        pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
-        layout = _layout(args.ranks, args.bind)
-        rows = _rows(args)
-        _check_plot(args, rows)
-        found, problems = find_channels(rows) if args.channels else find(pythons, args.deepspeed, _show_search)
-        progress.clear(sys.stderr)
-        chosen = _chosen(found, args)
-    except ValueError as error:
-        print(f"shmring bench: {error}", file=sys.stderr)
-        return 2
+    _prepare_trace(args.trace)
+    pythons = _pythons([*filter(None, os.environ.get(PYTHONS, "").split(":")), *args.python])
+    layout = _layout(args.ranks, args.bind)
+    rows = _rows(args)
+    _check_plot(args, rows)
+    found, problems = find_channels(rows) if args.channels else find(pythons, args.deepspeed, _show_search)
+    progress.clear(sys.stderr)
+    chosen = _chosen(found, args)
     is_quiet = args.json == "-"
     if not is_quiet:
         for one in found if args.list else chosen:
@@ -173,7 +169,7 @@ def _prepare_trace(directory: str | None) -> None:
     if directory is None:
         return
     if os.path.isdir(directory) and any(name.endswith(SUFFIX) for name in os.listdir(directory)):
-        raise ValueError(f"--trace {directory}: it has timelines already; name a directory without")
+        raise BadArgument(f"--trace {directory}: it has timelines already; name a directory without")
     os.environ["SHMRING_TRACE"] = directory  # of the processes that are started
 
 
@@ -184,10 +180,10 @@ def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
     ops = list(known) if ops == ["all"] else ops
     for name in ops:
         if name not in known:
-            raise ValueError(f"--op: no call {name!r} {'of channels' if args.channels else 'without --channels'}")
+            raise BadArgument(f"--op: no call {name!r} {'of channels' if args.channels else 'without --channels'}")
     if args.channels:
         if args.ranks != 2:
-            raise ValueError("--channels is between two processes")
+            raise BadArgument("--channels is between two processes")
         # Batches and round trips have one size.
         return [(op, n) for op in ops for n in (args.sizes if args.sizes and op in ("message", "array") else
                                                 metrics.CHANNEL_OPS[op][1])]  # fmt: skip
@@ -197,9 +193,9 @@ def _rows(args: argparse.Namespace) -> list[tuple[str, int]]:
 
 def _check_plot(args: argparse.Namespace, rows: list[tuple[str, int]]) -> None:
     if args.plot and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib; `pip install matplotlib` installs it")
+        raise BadArgument("--plot needs matplotlib; `pip install matplotlib` installs it")
     if args.plot and all(op in (*metrics.WITHOUT_SIZE, *metrics.ONCE) for op, _ in rows):
-        raise ValueError("--plot draws over sizes, and these calls have none")
+        raise BadArgument("--plot draws over sizes, and these calls have none")
 
 
 def _settings(args: argparse.Namespace, layout: RankLayout, rows: list[tuple[str, int]]) -> Settings:
@@ -221,7 +217,7 @@ def _chosen(found: list[Competitor], args: argparse.Namespace) -> list[Competito
     wanted = args.peers if args.peers is not None else [one.name for one in found if not one.is_ours]
     for name in wanted:
         if name not in [*names, *(each.partition("@")[0] for each in names)]:
-            raise ValueError(f"--peers: no {name!r} here; found: {', '.join(names)}")
+            raise BadArgument(f"--peers: no {name!r} here; found: {', '.join(names)}")
     ways = [way for way in OURS if way not in ("shared", "share", "plan") or getattr(args, way)]
     return [one for one in found if {one.name, one.name.partition("@")[0]} & {*wanted, *ways}]
 
@@ -234,9 +230,9 @@ def _layout(ranks: int, bind: str) -> RankLayout:
     try:
         chosen = allowed[:ranks] if bind == "auto" else [int(one) for one in bind.split(",")]
     except ValueError:
-        raise ValueError(f"--bind {bind}: auto, none, or a list of processors") from None
+        raise BadArgument(f"--bind {bind}: auto, none, or a list of processors") from None
     if len(chosen) != ranks or set(chosen) - set(allowed):
-        raise ValueError(f"--bind {bind}: must name {ranks} of the processors {allowed}, one per rank")
+        raise BadArgument(f"--bind {bind}: must name {ranks} of the processors {allowed}, one per rank")
     return RankLayout(ranks, tuple((one,) for one in chosen), len(set(chosen)))
 
 
@@ -248,9 +244,9 @@ def _pythons(texts: list[str]) -> dict[str, str]:
         path = os.path.abspath(os.path.expanduser(path if equals else label))
         label = label if equals else os.path.basename(os.path.dirname(os.path.dirname(path)))
         if not os.access(path, os.X_OK) or os.path.isdir(path):
-            raise ValueError(f"--python {text}: {path} is not a program")
+            raise BadArgument(f"--python {text}: {path} is not a program")
         if label in pythons:
-            raise ValueError(f"--python {text}: the label {label!r} is used twice")
+            raise BadArgument(f"--python {text}: the label {label!r} is used twice")
         pythons[label] = path
     return pythons
 

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 import shmring
+from shmring.launch.numerical_threads import ONE_THREAD
 from shmring.placement.cpus import usable_processors
 
 from . import _training
@@ -20,10 +21,6 @@ from .progress import show
 
 ENOUGH = 0.95
 MOST_BY_DEFAULT = 8  # a batch has 64 images, few for each of more ranks
-
-# One BLAS thread per rank: with a thread pool in each rank there would be more threads than processors. Every BLAS
-# library has its own variable and reads it when NumPy is first imported.
-_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 _SHADES = " .:-=+*#%@"
 
 
@@ -56,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.quiet:
         _print_opening(nranks)
     on_epoch = None if args.quiet else functools.partial(_show_epoch, args.epochs)
-    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=dict.fromkeys(_BLAS_THREADS, "1"))[0]
+    report = shmring.spawn(run_rank, nranks, args=(settings, on_epoch), env=ONE_THREAD)[0]
 
     checks = _checks(report, nranks)
     if not args.quiet:

@@ -11,6 +11,8 @@ import os
 
 from shmring.observe.account import account
 from shmring.watch.find import Group, Job, look_at_jobs
+from shmring.watch.page import origin_text
+from shmring.watch.report import origin
 
 from .arguments import BadArgument
 
@@ -55,7 +57,7 @@ def _account(job: Job) -> str:
         pids = sorted({m.process.pid for g in job.groups for m in g.members if m.process and m.node in across})
         verb = "wait for one another" if job.cycle and not job.keepers else "keep the others waiting"
         parts.append(f"over all communicators, processes {', '.join(map(str, pids))} {verb}")
-    return "\n".join([f"job {job.session}", *parts])
+    return "\n".join([f"job {job.session}{origin_text(origin(job))}", *parts])
 
 
 def _group(job: Job, group: Group) -> str:

@@ -4,6 +4,8 @@
   shmring run -n 4 -m package.module
   shmring run -n 4 --tag-output -- ./program
   shmring run -n 4 --jax train.py
+  shmring run -n 4 --nodes 2 train.py
+  shmring run -n 4 --nodes 2 --mpi program.py
 
 When a rank fails the others are ended, and its status (128 + N if signal N killed it) is the status of the run.
 """
@@ -12,9 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from typing import NoReturn
 
 from shmring.launch.run import run
+from shmring.nodes.discovery import FORCED_COUNT
 from shmring.placement.cpu_binding import UNITS
 
 from .arguments import BadArgument, limit, ranks
@@ -30,6 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jax",
         action="store_true",
         help="a script or module of JAX, the collectives of which run over shmring (docs/jax.md)",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=ranks,
+        metavar="K",
+        help="the ranks behave as if on K machines, for trying programs: torch.distributed over gloo, or with --mpi",
+    )
+    parser.add_argument(
+        "--mpi",
+        action="store_true",
+        help="start the ranks by mpiexec, for shmring.from_mpi(); --tag-output, --bind and --grace are ignored",
     )
     parser.add_argument(
         "--tag-output", "--prefix", action="store_true", help="prefix each output line with the [rank] that wrote it"
@@ -53,10 +69,26 @@ def main(args: argparse.Namespace) -> int:
         return 2
     try:
         command = _complete(command, args.module, args.jax)
+        if args.nodes is not None:
+            if args.nodes > args.size:
+                raise BadArgument(f"--nodes {args.nodes}: at most as many as there are ranks, {args.size}")
+            os.environ[FORCED_COUNT] = str(args.nodes)
+        if args.mpi:
+            _become_mpiexec(args.size, command)
         return run(command, args.size, tag_output=args.tag_output, bind=args.bind, grace=args.grace)
     except (FileNotFoundError, PermissionError) as error:
         print(f"shmring run: {error.filename or command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _become_mpiexec(size: int, command: list[str]) -> NoReturn:
+    """Replace this process by the mpiexec of this interpreter's environment, or the one found by PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    mpiexec = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise FileNotFoundError(2, "no mpiexec: install an MPI, for instance pip install mpich mpi4py", "mpiexec")
+    sys.stdout.flush()
+    os.execv(mpiexec, [mpiexec, "-n", str(size), *command])
 
 
 def _complete(command: list[str], is_module: bool, is_jax: bool) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from shmring.config import configure
 
+from .arguments import BadArgument
+
 # Command -> what it reads. `run` passes the others on, and `info` shows a bad setting of a communicator in its place.
 _READ = {
     "run": ("file prefix",),
@@ -21,16 +23,21 @@ _READ = {
 
 
 def check(command: str) -> None:
-    """Parse what ``command`` reads; a ``ValueError`` names the variable and its value."""
+    """Parse what ``command`` reads; a `BadArgument` names the variable and its value.
+
+    An error that names no variable is a defect, and keeps its type.
+    """
     for setting in _READ[command]:
-        _PARSERS[setting]()
+        try:
+            _PARSERS[setting]()
+        except (ValueError, ImportError) as error:
+            if not str(error).startswith("SHMRING_"):
+                raise
+            raise BadArgument(str(error)) from None
 
 
 def _kernel() -> None:
-    try:
-        importlib.import_module("shmring.kernel.reduce")  # which reads SHMRING_KERNEL
-    except ImportError as error:
-        raise ValueError(str(error)) from None
+    importlib.import_module("shmring.kernel.reduce")  # which reads SHMRING_KERNEL
 
 
 def _file_prefix() -> None:

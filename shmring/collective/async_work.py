@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from shmring.base.future import Future
+from shmring.base.program_line import on_behalf_of, submitting_line
 from shmring.base.unraisable import report_unraisable
 from shmring.collective.progress_thread import ProgressThread, lock_timeout, progress_of
 from shmring.engine.signature import explain
@@ -24,13 +25,14 @@ class Work(Future):
     A program may drop it. An error of the operation then shows in the next call on the communicator.
     """
 
-    __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_wakers")
+    __slots__ = ("_call", "_callbacks", "_done", "_error", "_label", "_progress", "_result", "_submitted_at", "_wakers")
 
     def __init__(self, progress: ProgressThread, call: Callable[[], Any]) -> None:
         if not isinstance(progress, ProgressThread):
             raise TypeError("Work is made by calls with async_op=True, not by its constructor")
         self._progress = progress
         self._call: Callable[[], Any] | None = call
+        self._submitted_at = submitting_line()
         self._label: int | str = getattr(call, "label", "a call")
         self._done = False
         self._result: Any = None
@@ -129,7 +131,8 @@ class Work(Future):
         """Make the call, wake the waiters, and run the callbacks next."""
         assert self._call is not None
         try:
-            self._result = self._call()
+            with on_behalf_of(self._submitted_at):
+                self._result = self._call()
         except BaseException as error:  # any: `wait` raises it
             self._error = error
         self._call = None  # and with it the arrays

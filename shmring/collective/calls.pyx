@@ -4,6 +4,9 @@ Nothing is sent before all arguments have passed, so a bad argument leaves the c
 the call is prepared, to be made later.
 """
 
+from cpython.complex cimport PyComplex_Check
+from cpython.float cimport PyFloat_Check
+from cpython.long cimport PyLong_Check
 from libc.stdint cimport int64_t
 
 from shmring.arrays.array_view cimport copy_back, source_array, target_array
@@ -16,6 +19,10 @@ from shmring.engine.call cimport (BAD_ROOT, Executor, call_t, check_call, elemen
 from shmring.engine.kinds cimport (KIND, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_BARRIER, KIND_BROADCAST, KIND_GATHER,
                                    KIND_REDUCE, KIND_REDUCE_SCATTER, KIND_SCATTER)
 from shmring.engine.signature cimport NO_OP, NO_ROOT
+
+from numpy import asarray
+from numpy import generic as number_type
+from numpy import ndarray
 
 from shmring.dtypes import op_code
 
@@ -60,6 +67,15 @@ cdef tuple block_shape(Executor e, x, Rows rows):
     return shape[1:]
 
 
+cdef inline object as_array(x):
+    """A number as a new array without dimensions; anything else as it is."""
+    if type(x) is ndarray:
+        return x
+    if PyFloat_Check(x) or PyLong_Check(x) or PyComplex_Check(x) or isinstance(x, number_type):
+        return asarray(x)
+    return x
+
+
 # ---- any collective --------------------------------------------------------------------------------------------------
 
 cdef object perform(Executor e, call_t *c, op, held, kept, result, async_op):
@@ -83,6 +99,7 @@ cdef object combine(Executor e, int kind, x, out, op, int64_t timeout_ns, async_
     cdef call_t c
     open_call(&c, kind, NO_ROOT, timeout_ns)
     held = None
+    x = as_array(x)
     if out is None:
         out = x
         kept = target_array(x, &c.x)
@@ -98,6 +115,7 @@ cdef object reduce(Executor e, x, out, int root, op, int64_t timeout_ns, async_o
     cdef bint receives = is_root(e, root)
     open_call(&c, KIND_REDUCE, root, timeout_ns)
     result = kept = None
+    x = as_array(x)
     held = source_array(x, &c.x)
     c.out = c.x
     if receives:

@@ -35,5 +35,5 @@ cdef class LocalCall(Prepared):
     cdef Engine engine
     cdef Program program         # None: the request is eager
     cdef Heap memory             # of the counts of the request; None: it has none
+    cdef call_t call             # without counts
     cdef request_t request
-    cdef int64_t timeout_ns

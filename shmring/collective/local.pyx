@@ -246,10 +246,12 @@ cdef class LocalExecutor(Executor):
         cdef Program program
         cdef Engine e = self.local
         e.enter()
+        e.under_way = call
         try:
             program = prepare_request(e, call, &request)
             run_request(e, program, &request, call.timeout_ns)
         finally:
+            e.under_way = NULL
             e.leave()
         return 0
 
@@ -257,11 +259,11 @@ cdef class LocalExecutor(Executor):
         cdef LocalCall made = LocalCall.__new__(LocalCall)
         cdef call_t own = call[0]
         made.engine = self.local
-        made.timeout_ns = call.timeout_ns
         made.signature = call.signature
         if call.counts != NULL:
             made.memory = Heap()
             own.counts = copy_counts(call, self.size, made.memory)
+        made.call = own
         made.program = prepare_request(self.local, &own, &made.request)
         return made
 
@@ -276,7 +278,11 @@ cdef class LocalCall(Prepared):
     """A call whose request is filled in."""
 
     cdef int run(self) except -1:
-        return run_request(self.engine, self.program, &self.request, self.timeout_ns)
+        self.engine.under_way = &self.call
+        try:
+            return run_request(self.engine, self.program, &self.request, self.call.timeout_ns)
+        finally:
+            self.engine.under_way = NULL
 
     def describe(self):
         """The schedule of this rank, in readable lines."""

@@ -12,7 +12,9 @@ arrived, so a failure there concerns only the receiving rank.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,21 @@ from shmring.collective.object_transfer import (
     size_of,
     write_header,
 )
+from shmring.dtypes import OPS, op_code
 from shmring.errors import ObjectError
 from shmring.objects.codec import Dumped, dump, empty_buffers, load, require_pickle
+
+_ON_OBJECTS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": operator.add,
+    "prod": operator.mul,
+    "min": min,
+    "max": max,
+    "band": operator.and_,
+    "bor": operator.or_,
+    "bxor": operator.xor,
+    "land": lambda a, b: bool(a) and bool(b),
+    "lor": lambda a, b: bool(a) or bool(b),
+}
 
 
 def broadcast_object(comm: Any, obj: Any, root: int, timeout) -> Any:
@@ -79,6 +94,29 @@ def gather_object(comm: Any, obj: Any, root: int, timeout) -> list | None:
 
     received = _transfer(comm, ObjectCall.GATHER, [obj], root, exchange_headers, follow)
     return _load_all(comm, received, obj) if is_root else None
+
+
+def _function_of(op: Any) -> Callable[[Any, Any], Any]:
+    """The operation on two objects; `ValueError` for an unknown name."""
+    if callable(op) and op is not sum:
+        return op
+    name = "sum" if op is sum else OPS[op_code(op)]
+    if name not in _ON_OBJECTS:
+        raise ValueError(f"op {op!r} is not defined on objects; known: {', '.join(_ON_OBJECTS)}, or a function f(a, b)")
+    return _ON_OBJECTS[name]
+
+
+def reduce_object(comm: Any, obj: Any, op: Any, root: int, timeout) -> Any:
+    """See `Communicator.reduce_object`."""
+    function = _function_of(op)
+    objs = gather_object(comm, obj, root, timeout)
+    return None if objs is None else reduce(function, objs)
+
+
+def all_reduce_object(comm: Any, obj: Any, op: Any, timeout) -> Any:
+    """See `Communicator.all_reduce_object`."""
+    function = _function_of(op)
+    return reduce(function, all_gather_object(comm, obj, timeout))
 
 
 def all_gather_object(comm: Any, obj: Any, timeout) -> list:

@@ -6,6 +6,7 @@ all communication of the call. So an exception that it raises concerns this rank
 all ranks remain in step.
 """
 
+import operator
 from hashlib import blake2b
 
 import numpy as np
@@ -41,8 +42,19 @@ _KERNELS = {
 }
 
 
+# Functions of Python that are names of operations: on arrays they would fail, or be no operation on elements.
+_NAMED = {sum: "sum", min: "min", max: "max", operator.add: "sum", operator.mul: "prod", operator.and_: "band",
+          operator.or_: "bor", operator.xor: "bxor"}
+
+
 cdef int number_of_callable(object op, int dtype) except -1:
     """The kernel with exactly the results of ``op`` on this dtype; NO_OP if there is none."""
+    try:
+        named = _NAMED.get(op)
+    except TypeError:      # not hashable
+        named = None
+    if named is not None:
+        return OP_CODES[named]
     found = _KERNELS.get(op) if isinstance(op, np.ufunc) else None
     if found is None:
         return NO_OP

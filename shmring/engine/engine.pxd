@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from shmring._c.atomics cimport add_u32, load_acquire_u32, load_acquire_u64
 from shmring._c.layout cimport shmring_abort
 from shmring.base.heap cimport Heap
+from shmring.engine.call cimport call_t
 from shmring.engine.compiled_plan cimport Program
 from shmring.engine.eager cimport eager_t
 from shmring.engine.executor cimport execution_t
@@ -12,6 +13,13 @@ from shmring.engine.rounds cimport engine_t
 from shmring.engine.thread_team cimport Team
 from shmring.sync.backoff cimport patience_t
 from shmring.sync.turn cimport FREE_THREADED, turn_t
+
+cdef enum:
+    BUSY = -1           # of `Engine.take_from_stores`
+
+ctypedef struct memory_t:
+    size_t start
+    size_t end
 
 
 cdef class Engine:
@@ -41,6 +49,7 @@ cdef class Engine:
     # Which thread may call.
     cdef turn_t turn                     # of the thread in a collective
     cdef object turn_queue
+    cdef call_t *under_way               # the call of that thread, if it is one on known arrays; else NULL
     cdef turn_t message_turn             # of the thread in a point-to-point call (p2p/progress.pyx)
     cdef object message_turn_queue
     # Threads that use the mapped memory without `turn`, which `close` waits for. They run no Python code meanwhile,
@@ -65,6 +74,10 @@ cdef class Engine:
 
     cdef int enter(self) except -1
     cdef void leave(self) noexcept
+    cdef int take_from_stores(self, const memory_t *ranges, int n) except -2
+    cdef void give_back(self, int taken) noexcept
+    cdef int busy(self, turn_t *turn) except -2
+    cdef bint is_elsewhere(self, const memory_t *ranges, int n) noexcept
     cdef bint take_turns(self) noexcept
     cdef void give_turns(self) noexcept
     # For threads without the GIL, once the turns are shared (`share_turns`).
@@ -82,6 +95,8 @@ cdef class Engine:
     cdef void begin_execution(self, Program program, execution_t *x, int64_t timeout_ns) noexcept nogil
     cdef void end_execution(self, Program program, execution_t *x) noexcept nogil
     cdef int handle_signals(self) except -1
+    cdef int note_wait(self, int64_t began_ns) except -1
+    cdef void note_wait_free(self, int64_t began_ns) noexcept nogil
     cdef object keep_program(self, tuple key, Program program)
 
     cdef object diagnose(self)

@@ -25,28 +25,30 @@ from shmring._c.faults cimport fault_point
 from shmring._c.layout cimport (SHMRING_ABORTED, SHMRING_EAGER_NBYTES, SHMRING_EXCHANGE, SHMRING_LATE,
                                 SHMRING_LATE_NBYTES, SHMRING_MISMATCH, SHMRING_NSTORES, SHMRING_NWAYS, shmring_abort,
                                 shmring_eager_line, shmring_header, shmring_liveness, shmring_outbox)
+from shmring.arrays.array_view cimport array_t
 from shmring.arrays.store_tuning cimport (ON_TRIAL, best_stores, next_call, note, publish_costs, stores_of, sum_costs,
                                           tries_for)
 from shmring.engine.eager cimport advance_eager, start_eager
 from shmring.engine.executor cimport execute
 from shmring.engine.outbox cimport control_area, control_nbytes, eager_slots, first_slot
-from shmring.engine.recording cimport is_profiled, range_of
-from shmring.engine.recording cimport caller, store_place
 from shmring.engine.recording cimport (Trace, begin_call, caller, end_call, is_profiled, range_of, record_t,
                                        store_place)
 from shmring.engine.rounds cimport count_call, find_disagreement, mix_history
-from shmring.engine.recording cimport Trace, begin_call, end_call, record_t
 from shmring.memory.mapping cimport Mapping
 from shmring.sync.abort cimport in_trouble, insist_on_report, report_trouble, wake_all
 from shmring.sync.backoff cimport BRIEF_LOOKS, be_patient, now_ns, patience_t
-from shmring.sync.group cimport CONSUMED, PUBLISHED, READY, TROUBLE, UNREADY, group_t
+from shmring.sync.group cimport CONSUMED, EVERYONE, PUBLISHED, READY, TROUBLE, UNREADY, group_t
 from shmring.sync.liveness cimport ALIVE, drop_liveness, liveness_state
-from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_taken, retake_gil,
-                                share_turn, take_shared_turn, take_turn, try_turn)
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
+from shmring.sync.wait_graph cimport awaited_rank, lacks
+from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, has_turn, is_shared, is_taken,
+                                retake_gil, share_turn, take_shared_turn, take_turn, try_turn)
 
 from shmring.base.lifecycle import Stage, exit_reason, track
+from shmring.base.text import spans
 from shmring.engine.abort_errors import Record, cause_of, error_of
 from shmring.engine.outbox import outbox_nbytes
+from shmring.engine.signature import explain
 from shmring.errors import ClosedError, PeerLostError
 from shmring.memory.sweep import sweep_after
 from shmring.placement.cpus import usable_processors
@@ -62,6 +64,10 @@ cdef enum:      # what a rank is found to be
     HAS_LEFT = 1
     HAS_DIED = 2
 
+cdef enum:      # the turns that `take_from_stores` has taken
+    TOOK_TURN = 1
+    TOOK_MESSAGE_TURN = 2
+
 cdef const char *EAGER = b"eager"      # in timelines, as the algorithm
 
 
@@ -73,6 +79,10 @@ cdef object record_of(shmring_abort *r, int pid):
     else:
         reason = r.reason[:sizeof(r.reason)].split(b"\0")[0].decode("utf-8", "replace")
     return Record(cause_of(r.cause), r.by, r.about, pid, r.round, r.mine, r.theirs, reason, late)
+
+
+cdef inline bint meets(const array_t *a, const memory_t *memory) noexcept:
+    return <size_t> a.data < memory.end and memory.start < <size_t> a.data + a.nbytes
 
 
 # Not cleared by the garbage collector, as __dealloc__ stores into the mapped memory. It could not clear `mappings`
@@ -196,25 +206,47 @@ cdef class Engine:
     cdef void leave(self) noexcept:
         give_turn(&self.turn, self.turn_queue)
 
-    def alone(self, function, bint waits=True):
-        """Call ``function`` while no other thread is in a collective call, after the work that was submitted before.
+    cdef int take_from_stores(self, const memory_t *ranges, int n) except -2:
+        """Take the turns for a thread that replaces the pages of n ranges of memory, and then calls `give_back` with
+        the result. BUSY, without any turn: a call of another thread may store into these ranges. Does not wait.
 
-        Inside a call of this thread, it is called at once. Without ``waits`` it is not called if it had to wait for
-        another thread. Returns whether it was called. Works on a broken or closed communicator, too.
+        A call of another thread on other arrays keeps its turn, and the caller keeps the GIL until the pages are
+        replaced, so that no other call can begin.
         """
-        if has_turn(&self.turn):
-            function()
-            return True
-        if waits:
-            if self.has_backlog:
-                self.progress.drain()
-            take_turn(&self.turn, self.turn_queue, self.name)
-        elif not try_turn(&self.turn):
+        cdef int taken = 0
+        if self.is_inherited:
+            return 0
+        if try_turn(&self.turn):
+            taken = TOOK_TURN
+        elif not self.is_elsewhere(ranges, n):
+            return self.busy(&self.turn)
+        if not try_turn(&self.message_turn):
+            self.give_back(taken)
+            return self.busy(&self.message_turn)
+        return taken | TOOK_MESSAGE_TURN
+
+    cdef void give_back(self, int taken) noexcept:
+        if taken & TOOK_MESSAGE_TURN:
+            give_turn(&self.message_turn, self.message_turn_queue)
+        if taken & TOOK_TURN:
+            give_turn(&self.turn, self.turn_queue)
+
+    cdef int busy(self, turn_t *turn) except -2:
+        if has_turn(turn):
+            raise RuntimeError(f"{self.name}: the memory cannot be shared or made private inside a call on it of the "
+                               "same thread, as in a signal handler")
+        return BUSY
+
+    cdef bint is_elsewhere(self, const memory_t *ranges, int n) noexcept:
+        """Whether the call under way has no array in these ranges; false if that is unknown, as of a thread without the
+        GIL."""
+        cdef call_t *call = self.under_way
+        cdef int i
+        if is_shared(&self.turn) or call == NULL:
             return False
-        try:
-            function()
-        finally:
-            self.leave()
+        for i in range(n):
+            if meets(&call.x, &ranges[i]) or meets(&call.out, &ranges[i]):
+                return False
         return True
 
     # Of threads without the GIL, once the turns are shared (`share_turns`).
@@ -300,6 +332,7 @@ cdef class Engine:
         cdef record_t *record
         cdef PyThreadState *state
         cdef patience_t patience
+        cdef notes_t notes = notes_t(0, 0)
         cdef int outcome
         if t != NULL:
             record = begin_call(timeline_of(self), &self.c, t.signature, t.nbytes, EAGER)
@@ -311,6 +344,8 @@ cdef class Engine:
             be_patient(&patience, timeout_ns)
             while outcome == UNREADY:
                 outcome = self.advance(t, program, x, &patience)
+                if outcome == UNREADY and is_note_due(&notes, patience.began_ns):
+                    self.note_wait_free(patience.began_ns)
             retake_gil(state)
         end_call(&self.c, record, outcome != READY)
         return outcome
@@ -318,6 +353,7 @@ cdef class Engine:
     cdef int complete(self, eager_t *t, Program program, execution_t *x, int64_t timeout_ns) except -1:
         """Wait for the end of what has been started; signals are handled meanwhile."""
         cdef patience_t patience
+        cdef notes_t notes = notes_t(0, 0)
         cdef int outcome
         be_patient(&patience, timeout_ns)
         while True:
@@ -329,6 +365,8 @@ cdef class Engine:
                 self.break_down()
             try:
                 self.handle_signals()
+                if is_note_due(&notes, patience.began_ns):
+                    self.note_wait(patience.began_ns)
             except BaseException:
                 # The helpers use the caller's arrays. They end as well: every wait checks the abort record.
                 if program is not None and program.last is not None:
@@ -403,6 +441,19 @@ cdef class Engine:
             self.abort(f"{type(exception).__name__} while waiting")
             raise
         return 0
+
+    cdef int note_wait(self, int64_t began_ns) except -1:
+        """Write a note of the wait of the call under way."""
+        cdef group_t *g = &self.c.group
+        cdef uint64_t word = load_relaxed_u64(&self.c.own.last_wait)
+        cdef int j, awaited = awaited_rank(word)
+        late = [j for j in range(g.size) if j != g.rank and awaited in (EVERYONE, j) and lacks(g, word, j)]
+        others = f"rank{'' if len(late) == 1 else 's'} {spans(late, ', ')}" if late else "its helper threads"
+        return write_note(f"rank {g.rank} of {self.name} waits for {others} in {explain(self.c.own.current)}", began_ns)
+
+    cdef void note_wait_free(self, int64_t began_ns) noexcept nogil:
+        with gil:
+            self.note_wait(began_ns)
 
     @cython.critical_section
     def record_in(self, Trace trace):

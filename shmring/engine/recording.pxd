@@ -79,8 +79,7 @@ cdef object range_of(uint64_t signature, uint64_t nbytes, uint64_t number, const
 
 # ---- the line of Python that made a call ----
 
-# ``file:line in function`` of the innermost frame outside this package; its end if that is too long. Makes Python
-# objects, so signal handlers may run, and raise.
+# As `program_line`, as long as there is room for.
 cdef bytes caller()
 
 # Store it for the call with this ``number``, unless it is there.

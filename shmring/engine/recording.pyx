@@ -26,6 +26,7 @@ from libc.string cimport memcpy, memset, strncpy
 
 from shmring._c.atomics cimport add_one_u64, store_relaxed_u64
 from shmring._c.layout cimport SHMRING_PLACE_NBYTES
+from shmring.base.program_line cimport program_line
 from shmring.engine.signature cimport pack_signature
 from shmring.sync.backoff cimport now_ns
 
@@ -41,10 +42,6 @@ TRACED_CALLS = 65536
 SUFFIX = ".shmring-trace"
 
 cdef tuple shown = ()      # what `show_calls` was called with
-
-cdef int MOST = <int> SHMRING_PLACE_NBYTES - 1      # with a zero behind them
-
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 # ---- timelines -------------------------------------------------------------------------------------------------------
@@ -161,16 +158,7 @@ cdef object range_of(uint64_t signature, uint64_t nbytes, uint64_t number, const
 # ---- lines of Python -------------------------------------------------------------------------------------------------
 
 cdef bytes caller():
-    try:
-        frame = sys._getframe()
-    except ValueError:     # a thread that was not started in Python, which called through the C table
-        return b"a call from C"
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame is None:      # a thread of this package, which does asynchronous work
-        return b"a thread of shmring"
-    text = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}".encode("utf-8", "replace")
-    return text[max(0, len(text) - MOST):]
+    return program_line(<int> SHMRING_PLACE_NBYTES - 1)      # with a zero behind it
 
 
 cdef void store_place(shmring_place *place, uint64_t number, bytes text) noexcept:

@@ -11,7 +11,7 @@ import sys
 from collections import ChainMap
 from functools import cache, partial
 from multiprocessing import reduction
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import IO, Any
 
 
@@ -25,20 +25,42 @@ def check_portable(fn: object) -> None:
     """Raise ImportError if a process that is started could not get this function."""
     while isinstance(fn, partial):
         fn = fn.func
-    if getattr(fn, "__module__", None) == "__main__" and is_interactive() and _cloudpickle() is None:
+    if is_interactive() and _cloudpickle() is not None:
+        return
+    if getattr(fn, "__module__", None) == "__main__" and is_interactive():
+        raise _not_portable(fn)
+    name = getattr(fn, "__qualname__", "")
+    if "<lambda>" in name or "<locals>" in name:
+        what = "a lambda" if name.endswith("<lambda>") else f"{fn.__name__!r}, defined inside another function,"  # type: ignore[attr-defined]
         raise ImportError(
-            f"{getattr(fn, '__name__', fn)!r} is defined in a notebook or in the interpreter, which other processes "
-            "cannot import: `pip install 'shmring[notebook]'` installs cloudpickle, which passes it by value; or move "
-            "it into a module; or use start_method='fork'"
+            f"{what} has no name that other processes could import: define a function at the top level of a module, "
+            "or use start_method='fork'"
         )
+
+
+def _not_portable(thing: Any) -> ImportError:
+    return ImportError(
+        f"{getattr(thing, '__name__', thing)!r} is defined in a notebook or in the interpreter, which other processes "
+        "cannot import: `pip install 'shmring[notebook]'` installs cloudpickle, which passes it by value; or move "
+        "it into a module; or use start_method='fork'"
+    )
+
+
+class _PortablePickler(reduction.ForkingPickler):
+    """That of multiprocessing; refuses what a process that is started could not import."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, (type, FunctionType)) and thing.__module__ == "__main__":
+            raise _not_portable(thing)
+        return NotImplemented
 
 
 def dump(thing: object, file: IO[bytes]) -> None:
     """Pickle for a process that is being started: also locks, connections and ends of channels."""
-    if is_interactive() and _cloudpickle() is not None:
-        _pickler()(file, pickle.HIGHEST_PROTOCOL).dump(thing)
-    else:
-        reduction.dump(thing, file, pickle.HIGHEST_PROTOCOL)
+    pickler: Any = reduction.ForkingPickler
+    if is_interactive():
+        pickler = _PortablePickler if _cloudpickle() is None else _pickler()
+    pickler(file, pickle.HIGHEST_PROTOCOL).dump(thing)
 
 
 def dumps(thing: object) -> bytes:

@@ -21,6 +21,7 @@ from typing import IO
 
 from shmring.bootstrap.environment import rank_variables
 from shmring.engine.signature import check_size
+from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import (
     adopted,
     adopting_orphans,
@@ -32,6 +33,7 @@ from shmring.launch.processes import (
 from shmring.launch.supervisor import Rank, Supervisor
 from shmring.memory.sweep import sweep
 from shmring.placement.cpu_binding import masks
+from shmring.placement.cpus import usable_processors
 from shmring.placement.topology import discover
 
 _FORWARDED = {
@@ -93,7 +95,8 @@ def run(
     -----
     Blocks; call it from the main thread. Sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` and
     ``SHMRING_SESSION``, and for `torch.distributed` to meet ``MASTER_ADDR`` and ``MASTER_PORT``, unless one of these
-    is set; everything else, ``OMP_NUM_THREADS`` too, is passed on as it is. Rank 0 has this process's standard input,
+    is set. Sets ``OMP_NUM_THREADS`` to the usable processors per rank, at least 1, and prints a line that shows it,
+    unless that or the variable of another numerical library is set. Rank 0 has this process's standard input,
     the others have none. When a rank fails the others are ended; what they leave running is ended with them,
     where the kernel lets this process adopt it (Linux does; emulators may not). Signals that would end this process go
     to the ranks instead, and a second one kills them.
@@ -102,10 +105,16 @@ def run(
     grace = seconds(grace, "grace")
     processors = masks(discover(), size, bind)
     session = secrets.token_hex(8)
-    variables = {**_rendezvous_place(), **(env or {})}
+    environ = {**os.environ, **(env or {})}
+    share = thread_share(size, min(usable_processors(), size * min(map(len, processors))), environ)
+    if share:
+        print(f"shmring run: {thread_share_text(share, size)}", file=sys.stderr, flush=True)
+    variables = {**_rendezvous_place(), **share, **(env or {})}
     if tag_output:
         variables.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
     older_children = children()
+    # Without another thread, which may start processes, all that this one adopts was left by the ranks.
+    is_alone = threading.active_count() == 1
     with adopting_orphans(), _blocked_signals() as (mask_before, waited):
         commands = _Commands(
             list(command),
@@ -120,7 +129,7 @@ def run(
         try:
             commands.supervise()
         finally:
-            _end_adopted(older_children, grace)
+            _end_adopted(older_children, grace, None if is_alone else session)
             commands.close()
             sweep(session)
     return commands.failed[0].status if commands.failed else 0
@@ -309,11 +318,15 @@ class _Rank(Rank):
         return status if status >= 0 else 128 - status
 
 
-def _end_adopted(older: set[int], grace: float) -> None:
-    """End the processes that the ranks left running, which have been adopted; so may the children of these be."""
+def _end_adopted(older: set[int], grace: float, session: str | None) -> None:
+    """End the processes that the ranks left running, which have been adopted; so may the children of these be.
+
+    A child of a thread that has ended passes to this one, too. So with a ``session``, only processes that have it in
+    their environment are ended.
+    """
     kill_at = time.monotonic() + grace
     asked: set[int] = set()
-    while orphans := adopted() - older:
+    while orphans := {pid for pid in adopted() - older if session is None or _is_of(pid, session)}:
         force = time.monotonic() > kill_at
         for pid in orphans:
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -321,6 +334,16 @@ def _end_adopted(older: set[int], grace: float) -> None:
                     os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
                     asked.add(pid)
         time.sleep(0.005)
+
+
+def _is_of(pid: int, session: str) -> bool:
+    """Whether a process was started in a session; True of a zombie, whose environment is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            variables = environ.read().split(b"\0")
+    except OSError:
+        return True
+    return variables == [b""] or f"SHMRING_SESSION={session}".encode() in variables
 
 
 def _copy_lines(source: IO[bytes], target: int, tag: bytes) -> None:

@@ -11,6 +11,7 @@ import multiprocessing
 import operator
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from shmring.engine.signature import check_size
 from shmring.errors import BrokenError, PeerLostError, RankFailedError
 from shmring.launch.by_value import check_portable
 from shmring.launch.init import init as init_communicator
+from shmring.launch.numerical_threads import thread_share, thread_share_text
 from shmring.launch.processes import LONGEST_WAIT_S, describe_signal, die_with_parent, seconds
 from shmring.launch.report import (
     Kind,
@@ -39,6 +41,7 @@ from shmring.launch.supervisor import Rank, Supervisor
 from shmring.launch.task import Task
 from shmring.launch.threads import check_free_threaded, run_in_threads
 from shmring.memory.sweep import sweep
+from shmring.placement.cpus import usable_processors
 
 
 def spawn(
@@ -74,7 +77,9 @@ def spawn(
         libraries and communicators have threads), and ``"forkserver"`` leaves a server running.
     env : mapping, optional
         Environment variables for the ranks, on top of this process's. They are set before the ranks import
-        anything, so ``OMP_NUM_THREADS`` works (except with ``"fork"`` and a running ``"forkserver"``).
+        anything, so ``OMP_NUM_THREADS`` works (except with ``"fork"`` and a running ``"forkserver"``). It is the usable
+        processors per rank, at least 1, unless it or the variable of another numerical library is set; the first call
+        of a program prints a line that shows it.
     init : mapping, optional
         Further arguments of `shmring.init`.
     grace : float
@@ -93,7 +98,8 @@ def spawn(
     Raises
     ------
     ImportError
-        ``fn`` is defined in a notebook or in the interpreter, and cloudpickle is not installed.
+        ``fn`` is a lambda or a function inside another one; or it, or a class that it gets, is defined in a notebook or
+        in the interpreter, and cloudpickle is not installed.
     ValueError
         ``size`` is not a possible number of ranks, ``timeout`` or ``grace`` is negative or NaN, the platform has
         no such ``start_method``, or that or ``env`` is given with ``threads``.
@@ -102,7 +108,8 @@ def spawn(
     PeerLostError
         A rank was killed by a signal, which the message names.
     RankFailedError
-        A rank left with a status, raised what cannot be pickled, or returned what cannot be unpickled here.
+        A rank left with a status, raised what cannot be pickled, or returned what cannot be unpickled here; or the
+        program has no ``if __name__ == "__main__":`` around the call.
     TimeoutError
         The run took longer than ``timeout``; the message names the ranks that were not done.
     Exception
@@ -122,6 +129,8 @@ def spawn(
     A thread cannot be killed: with ``threads``, the communicators of ranks that are to end are aborted, and after
     ``grace`` a RuntimeWarning names those that are still running. They end at their next call, or with the process.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(_NOT_GUARDED)
     check_size(operator.index(size))
     context = multiprocessing.get_context(start_method)
     if threads:
@@ -135,8 +144,9 @@ def spawn(
     task = fn, tuple(args), dict(kwargs or {}), dict(init or {})
     if threads:
         return run_in_threads(task, size, timeout, deadline, grace)
+    env = {**_thread_share(size, {**os.environ, **(env or {})}), **(env or {})}
     with HeldSignals() as signals:
-        processes = _Processes(context, size, task, env or {}, grace, signals)
+        processes = _Processes(context, size, task, env, grace, signals)
         try:
             processes.supervise(timeout, deadline)
         finally:
@@ -144,6 +154,20 @@ def spawn(
     if failed := processes.failed:
         raise failed[0].error()
     return [rank.result() for rank in processes.ranks]
+
+
+# The status of a process that calls spawn while it imports the program of the process that has started it. It ends at
+# once and without a traceback: the process that has started it has the message.
+_NOT_GUARDED = 176
+_shown: set[str] = set()
+
+
+def _thread_share(size: int, environ: Mapping[str, str]) -> dict[str, str]:
+    share = thread_share(size, usable_processors(), environ)
+    if share and (text := thread_share_text(share, size)) not in _shown:
+        _shown.add(text)
+        print(f"shmring.spawn: {text}", file=sys.stderr, flush=True)
+    return share
 
 
 class _Processes(Supervisor["_Rank"]):
@@ -240,11 +264,16 @@ class _Rank(Rank):
             return error_of(self._report, self.number)
         # Status 0 is for a rank that called os._exit(0): it has no result either.
         name, status = f"rank {self.number} (pid {self._pid})", self._status
+        if status == _NOT_GUARDED:
+            text = (
+                "each rank imports the program, which then calls spawn again: put that call, and all that only this "
+                "process has to do, under `if __name__ == '__main__':`"
+            )
+            return RankFailedError(text, self.number, status)
         if status < 0:
             return PeerLostError(f"{name} was killed by {describe_signal(-status)}", self.number, self._pid)
         return RankFailedError(
-            f"{name} exited with status {status} without a result; its messages are on standard error "
-            "(a function that is not importable by name needs start_method='fork')",
+            f"{name} exited with status {status} without a result; its messages are on standard error",
             self.number,
             status,
         )

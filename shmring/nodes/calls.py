@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from shmring.base.timeouts import timeout_ns
 from shmring.collective.async_work import Work, submit
 from shmring.nodes.flat import Flat
+from shmring.nodes.form import Form
 from shmring.nodes.lifecycle import NodesLifecycle
 from shmring.nodes.operand import Operand
 from shmring.nodes.repeats import Repeatable
@@ -16,14 +17,15 @@ from shmring.nodes.repeats import Repeatable
 class Arguments(NamedTuple):
     """Checked arguments: what a call needs to be made once.
 
-    ``build(layout, rank, *key)`` makes its plan. ``offset`` is how many bytes from the start of ``out`` ``x`` may start
-    although they overlap.
+    ``build(layout, rank, *key)`` makes its plan; ``form`` is for the wire's own collective, None if that will not do.
+    ``offset`` is how many bytes from the start of ``out`` ``x`` may start although they overlap.
     """
 
     what: str
     build: Callable
     key: tuple
     operand: Operand
+    form: Form | None
     x: Flat | None
     out: Flat | None
     result: Any
@@ -53,7 +55,7 @@ class NodesCall:
     def _make(self) -> Any:
         comm, call = self._comm, self._opened()
         x, out = None if call.x is None else call.x.data, None if call.out is None else call.out.data
-        program = comm._programs.find(call.what, call.build, call.key, call.operand)
+        program = comm._programs.find(call.what, call.build, call.key, call.operand, call.form)
         comm._execute(program, x, out, self._timeout)
         if self._repeat is not None:
             comm._repeats.add(Repeatable(*self._repeat, program, call.x, call.out, call.offset))

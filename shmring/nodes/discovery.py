@@ -15,15 +15,29 @@ from shmring.errors import RendezvousError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.segment import OUTBOX, Segment, create, segment_name, try_attach
 
-FORCED = "SHMRING_NODE"  # ranks with different values are on different nodes; for tests
+FORCED = "SHMRING_NODE"  # ranks with different values are on different nodes
+FORCED_COUNT = "SHMRING_NODES"  # the ranks of a job are on so many nodes, as if these were machines
 
 
-def discover_nodes(exchange: Callable[[str], list[str]], rank: int, size: int, session: str) -> list[list[int]]:
+def forced_node(rank: int, size: int) -> str:
+    """The node that the environment gives to this rank of the whole job of ``size`` ranks; empty: the machine's."""
+    text = os.environ.get(FORCED_COUNT, "")
+    if FORCED in os.environ or not text:
+        return os.environ.get(FORCED, "")
+    if not text.isdecimal() or not 1 <= int(text) <= size:
+        raise ValueError(f"{FORCED_COUNT}={text!r}: must be a number of nodes, from 1 to {size}, the number of ranks")
+    return str(rank * int(text) // size)
+
+
+def discover_nodes(
+    exchange: Callable[[str], list[str]], rank: int, size: int, session: str, forced: str = ""
+) -> list[list[int]]:
     """The ranks of each node in order, nodes in the order of their first ranks. All ranks call.
 
-    ``exchange(text)`` returns the texts of all ranks; ``session`` is unique to this group.
+    ``exchange(text)`` returns the texts of all ranks; ``session`` is unique to this group. Ranks with different texts
+    ``forced``, of `forced_node`, are on different nodes.
     """
-    names = f"{session}{os.environ.get(FORCED, '')}"
+    names = f"{session}{forced}"
 
     def announced() -> tuple[Segment, str]:
         segment = create(segment_name(names, f"n{rank}"), HEADER_NBYTES, kind=OUTBOX, rank=rank, size=size)

@@ -13,7 +13,7 @@ from shmring.communicator import Communicator
 from shmring.errors import BrokenError, ClosedError, PeerLostError, RendezvousError
 from shmring.launch.init import init
 from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.discovery import agree, discover_nodes
+from shmring.nodes.discovery import agree, discover_nodes, forced_node
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -87,6 +87,8 @@ class MpiCommunicator(NodesCommunicator):
             group = _connect(comm, self.reproducible, rendezvous_timeout, settings)
         except BrokenError as error:
             raise RendezvousError(f"{self.name}: no group of the ranks {list(members)}: {error}") from error
+        if isinstance(group, Communicator):  # all members are on one machine
+            return Communicator(group.engine, tuple(members))
         group.parent_ranks = tuple(members)
         return group
 
@@ -106,8 +108,8 @@ def from_mpi(
         By default ``MPI.COMM_WORLD``. It is duplicated; messages of the program on it do not interfere.
     reproducible : bool
         By default all sums run in rank order and have the bits of one machine. False: the ranks of each machine are
-        added first, which moves less between machines; then the bits depend on how ranks are distributed, but are the
-        same on all ranks and in every run.
+        added first, or MPI's own reduction is used, which moves less between machines; then the bits depend on how
+        ranks are distributed, and may change from call to call, but are the same on all ranks.
     rendezvous_timeout : float, optional
         Seconds to wait for the other ranks of this machine; None: no limit.
     **settings
@@ -150,6 +152,7 @@ def from_mpi(
         raise RuntimeError("MPI is not initialized in this process, or ended already")
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError(_THREADS.format(level=MPI.Query_thread()))
+    forced_node(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)  # raises on all ranks alike
     return _connect(comm.Dup(), reproducible, rendezvous_timeout, settings)
 
 
@@ -183,7 +186,8 @@ def _connect_ranks(comm: Any, reproducible: bool, rendezvous_timeout: float | No
         comm.Allgatherv(own, [texts, lengths])
         return [part.tobytes().decode() for part in np.split(texts, np.cumsum(lengths)[:-1])]
 
-    nodes = discover_nodes(exchange, rank, size, session)
+    forced = forced_node(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+    nodes = discover_nodes(exchange, rank, size, session, forced)
     node = next(i for i, ranks in enumerate(nodes) if rank in ranks)
 
     def connected() -> tuple[Communicator, str]:
@@ -204,7 +208,7 @@ def _connect_ranks(comm: Any, reproducible: bool, rendezvous_timeout: float | No
 
     def made() -> tuple[MpiCommunicator, str]:
         try:
-            wire = MpiWire(session, data, [r for i, ranks in enumerate(nodes) if i != node for r in ranks])
+            wire = MpiWire(session, data)
             return MpiCommunicator(local, nodes, wire, reproducible), ""
         except Exception:
             local.abort("this rank could not be connected to other nodes")

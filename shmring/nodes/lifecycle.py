@@ -26,6 +26,7 @@ from shmring.errors import (
     PeerLostError,
     ShmringError,
 )
+from shmring.nodes.deadline import UNLIMITED, Deadline
 from shmring.nodes.exchange import Exchange
 from shmring.nodes.messages import NodesMessages
 from shmring.nodes.plan.layout import Layout
@@ -33,7 +34,7 @@ from shmring.nodes.program import Program
 from shmring.nodes.programs import Programs
 from shmring.nodes.records import RECORD_NBYTES, pack_error, unpack_error
 from shmring.nodes.repeats import Repeats
-from shmring.nodes.wire import UNLIMITED, Deadline, Wire, WireError
+from shmring.nodes.wire import Wire, WireError
 from shmring.sync.turn import Turn
 
 LAST_MESSAGE_S = 1.0  # how long a leaving rank waits for the threads of the wire
@@ -68,6 +69,7 @@ class NodesLifecycle:
         self.nodes = [list(ranks) for ranks in nodes]
         self.local = local
         self.wire = wire
+        wire.look_at_node = self.check_node
         self.reproducible = reproducible
         self.node, self.local_rank = self.layout.places[self.rank]
         self._timeout_s = local.config.timeout
@@ -114,8 +116,8 @@ class NodesLifecycle:
         return self._ncalls
 
     def stats(self) -> dict[str, Any]:
-        """The calls so far, as ``rounds``, and the node's own figures as ``local``."""
-        return {"rounds": self._ncalls, "local": self.local.stats()}
+        """The calls so far as ``rounds``, those that the wire can make as ``wire_calls``, the node's as ``local``."""
+        return {"rounds": self._ncalls, "wire_calls": self._programs.stats(), "local": self.local.stats()}
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else " broken" if self.is_broken else ""

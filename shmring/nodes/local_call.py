@@ -8,9 +8,10 @@ import numpy as np
 
 from shmring.arrays.dtype_codec import dtype_with_code
 from shmring.communicator import Communicator
+from shmring.nodes.deadline import Deadline
 from shmring.nodes.operand import Operand
 from shmring.nodes.plan.steps import Local
-from shmring.nodes.wire import AFTER_S, Deadline
+from shmring.nodes.wire import AFTER_S
 
 
 class LocalCall:

@@ -12,7 +12,6 @@ envelopes to read, else when that has read some: each rank sends a *credit* for 
 
 import copy
 import os
-import struct
 import time
 from contextlib import suppress
 
@@ -32,8 +31,10 @@ from shmring.sync.turn cimport Turn
 
 from shmring.base.unraisable import report_unraisable
 from shmring.errors import AbortedError, MessageError, MessageTimeoutError, PeerLostError, ShmringError
-from shmring.nodes.wire import SHORT_NBYTES, Channel, Deadline, WireError
-from shmring.objects.codec import buffer_sizes, dump, load, require_pickle
+from shmring.nodes.deadline import Deadline
+from shmring.nodes.wire import SHORT_NBYTES, Channel, WireError
+from shmring.objects.codec import (BUFFER_ALIGNMENT, OUT_OF_BAND_OF_BLOCK_NBYTES, block_of, dump, load, parts_of,
+                                   require_pickle)
 
 cnp.import_array()
 
@@ -144,9 +145,8 @@ cdef class NodesMessages(Messages):
         require_pickle(self.group.config.allow_pickle)
         self.check_peer(dst, False)
         check_tag(tag, False)
-        header, buffers = dump(obj, self.group.rank)
-        parts = [struct.pack("<q", len(header)), header, *buffers]
-        content = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        dumped = dump(obj, self.group.rank, out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES)
+        content = np.concatenate([np.array([len(dumped.header), 0]).view(np.uint8), block_of(dumped)])
         self.enter()
         try:
             r = self.post_send(None, content, content, OBJECT_STREAM, dst, tag)
@@ -161,11 +161,7 @@ cdef class NodesMessages(Messages):
             raise MessageTimeoutError(f"{self.group.name}: no object arrived in time; nothing is lost")
         data = np.empty(found.message.nbytes, np.uint8)
         self.receive_content(found, data)
-        start = 8 + int(data[:8].view(np.int64)[0])
-        header, buffers = memoryview(data[8:start]), []
-        for nbytes in buffer_sizes(header, found.message.source):
-            buffers.append(data[start:start + nbytes])
-            start += nbytes
+        header, buffers = parts_of(data[BUFFER_ALIGNMENT:], int(data[:8].view(np.int64)[0]), found.message.source)
         return load(header, buffers, found.message.source)
 
     # ---- requests ----

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shmring.engine.kinds import COLLECTIVES
 from shmring.nodes import flat
 from shmring.nodes.calls import Arguments, FunctionCall, NodesCalls
+from shmring.nodes.form import Form
 from shmring.nodes.operand import Operand
 from shmring.nodes.plan import movement
 
@@ -31,7 +33,8 @@ class NodesMovement(NodesCalls):
             what = f"broadcast({whole.dtype} x {whole.count}, root {root})"
             out = None if self.rank == root else whole
             key = (whole.count, whole.itemsize, root)
-            return Arguments(what, movement.broadcast, key, _move(whole), whole, out, x)
+            form = _form("broadcast", whole, None, root)
+            return Arguments(what, movement.broadcast, key, _move(whole), form, whole, out, x)
 
         return self._collective(f"broadcast(root={root})", opened, timeout, async_op, ("broadcast", root))
 
@@ -64,7 +67,8 @@ class NodesMovement(NodesCalls):
             flat.check_overlap(source, target, offset)
             what = f"all_gather({source.dtype} x {sum(sizes)}{digest(rows)})"
             key = (sizes, source.itemsize)
-            return Arguments(what, movement.all_gather, key, _move(source), source, target, out, offset)
+            form = _form("all_gather", source, rows)
+            return Arguments(what, movement.all_gather, key, _move(source), form, source, target, out, offset)
 
         repeat = ("all_gather", 0) if rows is None else None
         return self._collective("all_gather", opened, timeout, async_op, repeat)
@@ -86,7 +90,8 @@ class NodesMovement(NodesCalls):
                 flat.check_overlap(source, target, sum(sizes[: self.rank]) * source.itemsize)
             what = f"gather({source.dtype} x {sum(sizes)}{digest(rows)}, root {root})"
             key = (sizes, source.itemsize, root)
-            return Arguments(what, movement.gather, key, _move(source), source, target, out)
+            form = _form("gather", source, rows, root)
+            return Arguments(what, movement.gather, key, _move(source), form, source, target, out)
 
         return self._collective(f"gather(root={root})", opened, timeout, async_op)
 
@@ -110,7 +115,8 @@ class NodesMovement(NodesCalls):
                 flat.check_overlap(target, source, sum(sizes[: self.rank]) * target.itemsize)
             what = f"scatter({target.dtype} x {sum(sizes)}{digest(rows)}, root {root})"
             key = (sizes, target.itemsize, root)
-            return Arguments(what, movement.scatter, key, _move(target), source, target, out)
+            form = _form("scatter", target, rows, root)
+            return Arguments(what, movement.scatter, key, _move(target), form, source, target, out)
 
         return self._collective(f"scatter(root={root})", opened, timeout, async_op)
 
@@ -141,7 +147,8 @@ class NodesMovement(NodesCalls):
             flat.check_overlap(source, target, 0)
             what = f"all_to_all({source.dtype}{'' if rows is not None else f' x {source.count}'})"
             key = (sizes, out_sizes, source.itemsize, in_place)
-            return Arguments(what, movement.all_to_all, key, _move(source), source, target, out)
+            form = _form("all_to_all", source, rows, parts=self.size)
+            return Arguments(what, movement.all_to_all, key, _move(source), form, source, target, out)
 
         return self._collective("all_to_all", opened, timeout, async_op)
 
@@ -177,8 +184,15 @@ def _move(opened: flat.Flat) -> Operand:
     return Operand("", opened.code, opened.itemsize, opened.itemsize)
 
 
+def _form(kind: str, block: flat.Flat, rows: tuple[int, ...] | None, root: int = -1, parts: int = 1) -> Form | None:
+    """The form of a call without counts, one of whose blocks is one of so many parts of that array."""
+    if rows is not None:
+        return None
+    return Form(COLLECTIVES[kind].code, root, "", block.code, block.count // parts, block.itemsize)
+
+
 _EMPTY = flat.source(np.empty(0, np.uint8))
-_BARRIER = Arguments("barrier()", movement.barrier, (), _BYTES, _EMPTY, None, None)
+_BARRIER = Arguments("barrier()", movement.barrier, (), _BYTES, None, _EMPTY, None, None)
 
 
 def row_counts(counts, size: int, name: str) -> tuple[int, ...] | None:

@@ -14,18 +14,14 @@ from shmring.nodes.transfers cimport Transfers, work_t
 from shmring.nodes.wire import GRACE_S
 
 cdef enum:
-    LARGEST_COUNT = 0x7fffffff
     STATUS_NBYTES = 256     # more than any MPI's
     FIRST_TESTS = 32        # of a wait, before others run, which may be what it waits for
     NYIELDS = 256           # before it looks for notices
-    NTESTS = 4              # between two of them
 
 ctypedef int (*int_begin)(
     const void *data, int count, int type, int peer, int tag, int comm, void *request) noexcept nogil
 ctypedef int (*pointer_begin)(
     const void *data, int count, void *type, int peer, int tag, void *comm, void *request) noexcept nogil
-ctypedef int (*test_function)(void *request, int *flag, void *status) noexcept nogil
-
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -41,12 +37,6 @@ cdef class MpiTransfers(Transfers):
     ntags : int
         Of each channel.
     """
-    cdef object comm, mpi       # the module mpi4py.MPI
-    cdef int ntags
-    cdef bint has_pointers
-    cdef uintptr_t isend, irecv, comm_handle, byte_handle
-    cdef test_function test_one
-
     def __init__(self, wire, comm, int ntags):
         Transfers.__init__(self, wire)
         from mpi4py import MPI
@@ -54,11 +44,15 @@ cdef class MpiTransfers(Transfers):
         size = MPI._sizeof(MPI.Comm)
         if size not in (sizeof(int), sizeof(void *)) or MPI._sizeof(MPI.Status) > STATUS_NBYTES:
             raise RuntimeError(f"this MPI has handles of {size} bytes, which shmring does not know")
-        library = ctypes.CDLL(MPI.__file__)
+        self.library = ctypes.CDLL(MPI.__file__)
         self.comm, self.mpi, self.ntags, self.has_pointers = comm, MPI, ntags, size == sizeof(void *)
-        self.isend, self.irecv = _address(library.MPI_Isend), _address(library.MPI_Irecv)
-        self.test_one = <test_function> <uintptr_t> _address(library.MPI_Test)
-        self.comm_handle, self.byte_handle = _handle(MPI, comm), _handle(MPI, MPI.BYTE)
+        self.isend, self.irecv = self.function("MPI_Isend"), self.function("MPI_Irecv")
+        self.test_one = <test_function> self.function("MPI_Test")
+        self.comm_handle, self.byte_handle = handle_of(MPI, comm), handle_of(MPI, MPI.BYTE)
+
+    cdef uintptr_t function(self, str name) except 0:
+        """The address of a function of MPI."""
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value
 
     cdef int send(self, const void *data, size_t nbytes, object owner, int peer, int channel, uint32_t number,
                   work_t *work) except -1:
@@ -138,11 +132,8 @@ cdef class Pending:
         return is_done
 
 
-cdef uintptr_t _address(function) except 0:
-    return ctypes.cast(function, ctypes.c_void_p).value
-
-
-cdef uintptr_t _handle(MPI, thing) except? 0:
+cdef uintptr_t handle_of(MPI, thing) except? 0:
+    """The handle of an object of mpi4py: an int, or a pointer."""
     cdef uintptr_t handle = 0
     cdef uintptr_t address = MPI._addressof(thing)
     memcpy(&handle, <void *> address, MPI._sizeof(thing))   # of an int: little-endian, as all that shmring supports

@@ -19,18 +19,20 @@ import numpy as np
 from mpi4py import MPI
 
 from shmring.base import lifecycle
-from shmring.errors import CollectiveTimeoutError, PeerLostError
-from shmring.nodes.mpi_transfers import MpiTransfers
+from shmring.errors import CollectiveTimeoutError, MismatchError, PeerLostError
+from shmring.nodes.history import number_of
+from shmring.nodes.mpi_collectives import MpiCollectives
 from shmring.nodes.wire import ENVELOPE_NBYTES, Channel, Wire, WireError
 
 SPIN_TESTS = 64  # before a wait looks for notices, and lets others run, between two tests,
 YIELD_S = 2e-3  # and for how long it does before it sleeps
 SLEEPS_S = (20e-6, 1e-3)  # first and longest sleep
 PROGRESS_S = 0.05  # between two calls of MPI at the latest
+ANNOUNCED_S = 0.1  # a collective of MPI that takes longer is announced to some other ranks
 LINGER_S = 0.05  # for the notices of others that leave at the same time
 NOTICE_NBYTES = 4096 + 8
 
-_FAILED, _LEFT = 1, 2
+_FAILED, _LEFT, _CALL = 1, 2, 3
 _NOTICE = len(Channel)
 
 
@@ -66,23 +68,23 @@ class MpiWire(Wire):
         For error messages.
     comm : mpi4py.MPI.Intracomm
         Used by this wire only, with ``MPI.ERRORS_RETURN``.
-    others : sequence of int
-        The ranks of other nodes.
     """
 
     is_passive = True
 
-    def __init__(self, name: str, comm: Any, others: list[int]) -> None:
+    def __init__(self, name: str, comm: Any) -> None:
         super().__init__()
         self.name, self.rank, self.size = name, comm.Get_rank(), comm.Get_size()
         self._comm = comm
-        self._others = others
         self._tags = (comm.Get_attr(MPI.TAG_UB) + 1) // (_NOTICE + 1)  # of each channel; MPI guarantees 32767 in all
-        self.transfers = MpiTransfers(self, comm, self._tags)
+        self.transfers = MpiCollectives(self, comm, self._tags)
         self._works: dict[int, tuple[Any, np.ndarray]] = {}  # pending, with the memory that MPI reads or writes
         self._looking = threading.Lock()  # for notices and envelopes: taken without waiting
         self._failure: bytes | None = None
-        self._left: set[int] = set()
+        self._left: dict[int, int] = {}  # ranks that have left, after so many calls
+        self._calls: dict[int, bytes] = {}  # announced by ranks that are ahead of this one, or in its call
+        self._came: dict[int, int] = {}  # the number of the latest announced call of each rank
+        self._mismatch: MismatchError | None = None
         self._ended: set[int] = set()  # of those, noted by the messages
         self._notices = _Inbox(comm, _NOTICE * self._tags, NOTICE_NBYTES)
         self._sent: list[tuple[Any, np.ndarray]] = []
@@ -93,6 +95,10 @@ class MpiWire(Wire):
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"shmring {self.name} messages", daemon=True)
         self._thread.start()
+
+    @property
+    def _peers(self) -> list[int]:
+        return [r for r in range(self.size) if r != self.rank]
 
     @property
     def _is_cut(self) -> bool:
@@ -135,8 +141,7 @@ class MpiWire(Wire):
             now = time.monotonic()
             since = since or now
             if left_s is not None and now - since > left_s:
-                late = f"{self.name}: rank {peer}, on another node, did not come in time"
-                raise WireError(CollectiveTimeoutError(late, (peer,)))
+                raise self._late_error(peer)
             if now - since < YIELD_S:
                 os.sched_yield()
             else:
@@ -147,6 +152,10 @@ class MpiWire(Wire):
             return function(*args)
         except MPI.Exception as error:
             raise self.died_error(peer, error) from error
+
+    def _late_error(self, *peers: int) -> WireError:
+        ranks = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {list(peers)}"
+        return WireError(CollectiveTimeoutError(f"{self.name}: {ranks} did not come in time", peers))
 
     def died_error(self, peer: int, error: Exception) -> WireError:
         """The error of a call with that rank that MPI refused."""
@@ -164,12 +173,17 @@ class MpiWire(Wire):
 
         What it sent before it left has arrived before its notice.
         """
+        self._look()
+        if self._mismatch is not None:
+            raise WireError(self._mismatch)
+        return self._failure is not None or self._is_cut or peer in self._left
+
+    def _look(self) -> None:
         if self._looking.acquire(blocking=False):
             try:
                 self._read_notices()
             finally:
                 self._looking.release()
-        return self._failure is not None or self._is_cut or peer in self._left
 
     def _read_notices(self) -> None:
         for notice, source in self._attempt(self.rank, self._notices.take):
@@ -177,9 +191,15 @@ class MpiWire(Wire):
             if kind == _FAILED and self._failure is None:
                 self._failure = notice[8 : 8 + length].tobytes()
             elif kind == _LEFT:
-                self._left.add(source)
+                self._left[source] = int.from_bytes(notice[8:16].tobytes(), "little")
+            elif kind == _CALL:
+                self._calls[source] = notice[8 : 8 + length].tobytes()
+                self._came[source] = number_of(self._calls[source])
+        self._compare_calls()
+        self.transfers.is_disturbed = bool(self._left) or self._failure is not None or self._mismatch is not None
 
     def _notify(self, kind: int, content: bytes, peers: Iterable[int]) -> None:
+        self._sent = [(work, data) for work, data in self._sent if not work.Test()]
         content = content[: NOTICE_NBYTES - 8]
         data = np.frombuffer(bytes([kind]) + len(content).to_bytes(7, "little") + content, np.uint8)
         for peer in peers:
@@ -193,14 +213,16 @@ class MpiWire(Wire):
 
     def publish_failure(self, record: bytes) -> bytes | None:
         """As `Wire.publish_failure`."""
-        if not (self._is_cut or self._is_lost(self.rank)):
-            self._notify(_FAILED, record, self._others)
+        self._look()
+        if not (self._is_cut or self._failure is not None):
+            self._notify(_FAILED, record, self._peers)
         return self._failure
 
     def announce_leave(self) -> None:
         """As `Wire.announce_leave`."""
         if not self._is_cut:
-            self._notify(_LEFT, b"", (r for r in range(self.size) if r != self.rank))
+            ncalls = self.transfers.history.number.to_bytes(8, "little")
+            self._notify(_LEFT, ncalls, self._peers)
 
     def has_left(self, peer: int) -> bool:
         """As `Wire.has_left`."""
@@ -225,13 +247,68 @@ class MpiWire(Wire):
             self._thread.join(timeout_s)
         try:
             while len(self._left) < self.size - 1 and self._failure is None and time.monotonic() < linger:
-                self._is_lost(self.rank)
+                self._look()
                 time.sleep(SLEEPS_S[0])
             while self._sent and time.monotonic() < until:
                 self._sent = [(work, data) for work, data in self._sent if not work.Test()]
                 os.sched_yield()
         except (MPI.Exception, WireError):  # a peer is dead
             _abandoned.extend(self._sent)
+
+    # ---- collectives of MPI ----
+
+    def announce_call(self, *peers: int) -> None:
+        """Have other ranks compare the calls of this one with theirs."""
+        self._notify(_CALL, self.transfers.history.announcement(), peers)
+
+    def _compare_calls(self) -> None:
+        for peer, call in list(self._calls.items()):
+            found = self.transfers.history.compare(call)
+            if found is not None:
+                del self._calls[peer]
+            if found:
+                here, there = found
+                text = f"{self.name}: the ranks disagree: rank {self.rank} is in {here}; rank {peer} in {there}"
+                self._mismatch = MismatchError(text, (self.rank, peer))
+
+    def raise_disturbance(self) -> None:
+        """Raise if the next collective cannot end: a rank has failed, disagrees, or has left before it."""
+        self._check_collective(self.transfers.history.number)
+
+    def _check_collective(self, number: int) -> None:
+        if self._is_lost(self.rank):
+            raise self.lost_error(self.rank)
+        for peer, ncalls in self._left.items():
+            if ncalls < number:
+                raise self.lost_error(peer)
+
+    def await_collective(self, test: Callable[[], bool], number: int, left_s: float | None) -> None:
+        """Wait until a collective, which belongs to call ``number``, is over on this rank."""
+        since = time.monotonic()
+        is_announced = False
+        # Whichever ranks disagree with the others, one of them is the neighbour of one of these.
+        neighbours = {(self.rank + 1) % self.size, (self.rank - 1) % self.size}
+        neighbours |= {r for k in range(self.size.bit_length()) if (r := self.rank ^ 1 << k) < self.size}
+        while not self._attempt(self.rank, test):
+            waited_s = time.monotonic() - since
+            try:
+                self._check_collective(number)
+            except WireError:
+                if self._attempt(self.rank, test):
+                    return
+                raise
+            if waited_s > ANNOUNCED_S:
+                self.look_at_node()
+                if not is_announced:
+                    is_announced = True
+                    self.announce_call(*neighbours)
+            if left_s is not None and waited_s > left_s:
+                late = [r for r in sorted(neighbours) if self._came.get(r, 0) < number]
+                raise self._late_error(*(late or neighbours))
+            if waited_s < YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(min(SLEEPS_S[1], max(SLEEPS_S[0], waited_s / 64)))
 
     # ---- envelopes ----
 
@@ -247,7 +324,7 @@ class MpiWire(Wire):
         try:
             while not self._is_cut:
                 if self._note_lost is None:
-                    self._attempt(self.rank, self._comm.Iprobe, MPI.ANY_SOURCE, _NOTICE * self._tags)
+                    self._is_lost(self.rank)
                     self._woken.wait(PROGRESS_S)
                     continue
                 narrived = len(self.inbox)
@@ -269,9 +346,11 @@ class MpiWire(Wire):
             self._read_notices()
         finally:
             self._looking.release()
+        if self._mismatch is not None:
+            raise WireError(self._mismatch)
         if self._failure is not None:
             raise self.lost_error(self.rank)
-        for peer in self._left - self._ended:
+        for peer in self._left.keys() - self._ended:
             self._ended.add(peer)
             self._note_lost(peer, self.lost_error(peer))
 

@@ -4,6 +4,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from shmring.nodes.exchange cimport Exchange, message_t
 from shmring.nodes.flat cimport operation_t
+from shmring.nodes.transfers cimport Collective
+from shmring.nodes.trials cimport Trials
 
 ctypedef struct place_t:
     int buffer              # 0: none, 1: X, 2: OUT, 3: the plan's own memory
@@ -24,6 +26,8 @@ cdef class Program:
     cdef readonly size_t nbytes
     cdef readonly bint is_retired
     cdef Exchange exchange
+    cdef Collective collective  # the wire's own for this call; None: it has none, or its bits would differ
+    cdef Trials trials
     cdef object memory
     cdef list texts, locals
     cdef operation_t operation
@@ -35,6 +39,7 @@ cdef class Program:
     cdef place_t *sources
     cdef const void **pointers
 
+    cdef int choose(self, uint64_t number, list owners, char **buffers, object deadline) except -1
     cdef int perform(self, uint64_t number, list owners, char **buffers, object deadline) except -1
     cdef int settle(self, int n, object deadline) except -1
     cdef int finish(self, object deadline) except -1

@@ -9,11 +9,14 @@ import zlib
 import numpy as np
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport int64_t
 from libc.string cimport memmove
 
 from shmring.arrays cimport numpy_api as cnp
 from shmring.nodes.flat cimport fold, set_operation
 from shmring.nodes.transfers cimport bytes_at
+from shmring.nodes.trials cimport WIRE, Trials
+from shmring.sync.backoff cimport now_ns
 
 from shmring.nodes.exchange import header_text
 from shmring.nodes.local_call import LocalCall
@@ -42,6 +45,10 @@ cdef class Program:
     exchange : Exchange
     local : Communicator
         The ranks of the node.
+    form : Form or None
+        For the wire's own collective; None if that will not do.
+    trials : Trials or None
+        Of that collective beside the plan.
 
     Attributes
     ----------
@@ -54,7 +61,10 @@ cdef class Program:
         Whether it has none any more.
     """
 
-    def __cinit__(self, plan, operand, str what not None, Exchange exchange not None, local):
+    def __cinit__(self, plan, operand, str what not None, Exchange exchange not None, local, form, Trials trials):
+        if form is not None:
+            self.collective = exchange.transfers.collective(form)
+        self.trials = trials
         self.what, self.exchange, self.is_passive = what, exchange, exchange.transfers.wire.is_passive
         self.digest = zlib.crc32(what.encode())
         self.texts, self.locals = [], []
@@ -89,8 +99,12 @@ cdef class Program:
             buffers[AT_OUT] = <char *> cnp.PyArray_DATA(out)
         buffers[OWN] = <char *> cnp.PyArray_DATA(<cnp.ndarray> self.memory)
         owners = [None, x, out, self]
+        self.exchange.transfers.history.note(number, self.what, self.digest)
         try:
-            self.perform(number, owners, buffers, deadline)
+            if self.collective is None:
+                self.perform(number, owners, buffers, deadline)
+            else:
+                self.choose(number, owners, buffers, deadline)
         except BaseException:
             self.exchange.transfers.wire.abandon(owners)
             raise
@@ -98,6 +112,19 @@ cdef class Program:
     def retire(self):
         """Give the memory up; the program cannot be executed again."""
         self.is_retired, self.memory = True, None
+
+    cdef int choose(self, uint64_t number, list owners, char **buffers, object deadline) except -1:
+        """Make the call by the plan or by the wire, as all ranks do."""
+        cdef Trials trials = self.trials
+        cdef int64_t ended_ns
+        if trials.begin() == WIRE:
+            self.collective.run(buffers[AT_X], buffers[AT_OUT], deadline)
+        else:
+            self.perform(number, owners, buffers, deadline)
+        ended_ns, trials.ended_ns = trials.ended_ns, now_ns()
+        if trials.note(trials.ended_ns - ended_ns):
+            trials.conclude(self.exchange.transfers.find_most(trials.least(), deadline))
+        return 0
 
     cdef int perform(self, uint64_t number, list owners, char **buffers, object deadline) except -1:
         cdef uint32_t tag = (self.digest + <uint32_t> number) % NSTREAMS * NSTREAMS

@@ -9,8 +9,10 @@ import numpy as np
 
 from shmring.arrays.dtype_codec import dtype_with_code
 from shmring.dtypes import DTYPES
+from shmring.engine.kinds import COLLECTIVES
 from shmring.nodes import flat
 from shmring.nodes.calls import Arguments, FunctionCall
+from shmring.nodes.form import Form, keeps_bits
 from shmring.nodes.movement import NodesMovement, check_out, digest, row_counts, width_of
 from shmring.nodes.operand import Operand
 from shmring.nodes.plan import reduction
@@ -25,7 +27,7 @@ class NodesReductions(NodesMovement):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._descriptions: dict[tuple, tuple[str, Callable, tuple, Operand]] = {}
+        self._descriptions: dict[tuple, tuple[str, Callable, tuple, Operand, Form | None]] = {}
 
     def all_reduce(self, x, out=None, op="sum", *, timeout=..., async_op=False):
         """As `shmring.Communicator.all_reduce`."""
@@ -66,10 +68,14 @@ class NodesReductions(NodesMovement):
             check_out("out", target, source, sizes[self.rank])
             place = sum(sizes[: self.rank]) * source.itemsize
             flat.check_overlap(target, source, place)
-            key = (sizes, source.itemsize, *self._algorithm("reduce_scatter", source, name))
+            algorithm, merged = self._algorithm("reduce_scatter", source, name)
+            key = (sizes, source.itemsize, algorithm, merged)
+            form = None
+            if rows is None:
+                form = _form("reduce_scatter", name, source, merged, parts=self.size)
             what = f"reduce_scatter({name}, {source.dtype} x {source.count}{digest(rows)})"
             operand = _operand(name, source)
-            return Arguments(what, reduction.reduce_scatter, key, operand, source, target, out, -place)
+            return Arguments(what, reduction.reduce_scatter, key, operand, form, source, target, out, -place)
 
         repeat = ("reduce_scatter", op) if rows is None else None
         return self._collective(f"reduce_scatter({op})", opened, timeout, async_op, repeat)
@@ -130,7 +136,9 @@ class NodesReductions(NodesMovement):
         repeat = (kind, op) if kind == "all_reduce" else None
         return self._collective(f"{kind}({op})", opened, timeout, async_op, repeat)
 
-    def _described(self, kind: str, op: str, source: flat.Flat, root: int) -> tuple[str, Callable, tuple, Operand]:
+    def _described(
+        self, kind: str, op: str, source: flat.Flat, root: int
+    ) -> tuple[str, Callable, tuple, Operand, Form | None]:
         """The first fields of `Arguments`, which depend on these only."""
         given = (kind, op, source.code, source.itemsize, source.count, root)
         found = self._descriptions.get(given)
@@ -141,12 +149,12 @@ class NodesReductions(NodesMovement):
         what = f"{kind}({name}, {source.dtype} x {source.count}{at})"
         key: tuple = (source.count, source.itemsize)
         if kind in ("scan", "exscan"):
-            found = what, reduction.scan, (*key, kind == "exscan"), _operand(name, source)
+            found = what, reduction.scan, (*key, kind == "exscan"), _operand(name, source), None
         else:
             algorithm, merged = self._algorithm(kind, source, name)
             build = reduction.reduce if kind == "reduce" else reduction.all_reduce
             key = (*key, algorithm, root, merged) if kind == "reduce" else (*key, algorithm, merged)
-            found = what, build, key, _operand(name, source)
+            found = what, build, key, _operand(name, source), _form(kind, name, source, merged, root)
         if len(self._descriptions) >= MOST_DESCRIPTIONS:
             self._descriptions.clear()
         self._descriptions[given] = found
@@ -215,3 +223,10 @@ class NodesReductions(NodesMovement):
 
 def _operand(op: str, source: flat.Flat) -> Operand:
     return Operand(op, source.code, source.itemsize, flat.partial_itemsize(op, source.code))
+
+
+def _form(kind: str, op: str, x: flat.Flat, merged: bool, root: int = -1, parts: int = 1) -> Form | None:
+    """The form of a reduction whose result has one of so many parts of ``x``, if another library's has its bits."""
+    if not keeps_bits(op, x.code, merged):
+        return None
+    return Form(COLLECTIVES[kind].code, root, op, x.code, x.count // parts, x.itemsize)

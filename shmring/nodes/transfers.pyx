@@ -4,6 +4,8 @@ import numpy as np
 
 from shmring.arrays cimport numpy_api as cnp
 
+from shmring.nodes.history cimport History
+
 from shmring.nodes.wire import GRACE_S
 
 cnp.import_array()
@@ -33,7 +35,7 @@ cdef class Transfers:
     """
 
     def __init__(self, wire):
-        self.wire, self.works = wire, {}
+        self.wire, self.works, self.history = wire, {}, History()
 
     cdef int send(self, const void *data, size_t nbytes, object owner, int peer, int channel, uint32_t number,
                   work_t *work) except -1:
@@ -53,3 +55,17 @@ cdef class Transfers:
             self.wire.wait(self.works.pop(<size_t> work), peer, deadline.left_s(GRACE_S))
             work.is_pending = False
         return 0
+
+    cdef Collective collective(self, object form):
+        return None
+
+    cdef list find_most(self, list numbers, object deadline):
+        raise NotImplementedError
+
+
+cdef class Collective:
+    """A collective of the wire, for calls of one form."""
+
+    cdef int run(self, const void *x, void *out, object deadline) except -1:
+        """Make it, with what `perform` of a plan has as X and OUT; NULL where the rank has none."""
+        raise NotImplementedError

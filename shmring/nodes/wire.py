@@ -5,7 +5,6 @@ Implementations: gloo through torch (`shmring.torch.gloo_wire`) and MPI (`shmrin
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -45,20 +44,6 @@ class WireError(Exception):
         self.error = error
 
 
-class Deadline:
-    """The time at which a call times out."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._at = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def left_s(self, grace_s: float = 0.0) -> float | None:
-        """Seconds until then; None: no limit."""
-        return None if self._at is None else max(0.0, self._at - time.monotonic() + grace_s)
-
-
-UNLIMITED = Deadline(None)
-
-
 class Wire(ABC):
     """Connections from this rank to the ranks of other nodes. Data are arrays of uint8.
 
@@ -75,6 +60,8 @@ class Wire(ABC):
         Longest content of a call that is sent with its header.
     transfers : Transfers
         Sends and receives for compiled code.
+    look_at_node : callable
+        Set by the communicator: raises if a rank of this node has died.
     """
 
     name: str
@@ -83,6 +70,7 @@ class Wire(ABC):
     is_passive = False
     short_nbytes = 16384
     transfers: Transfers
+    look_at_node: Callable[[], None]
 
     def __init__(self) -> None:
         self.inbox: deque[tuple[np.ndarray, int]] = deque()

@@ -3,23 +3,32 @@
 `dump` pickles an object; large buffers in it (usually the elements of arrays) stay *out of band*: they are sent from
 where they lie and received where the object keeps them. The *header* is the pickle stream followed by the sizes of the
 out-of-band buffers, so its receiver can allocate memory for them (`empty_buffers`) before they come. `load` makes the
-object of both.
+object of both. A transport that moves an object as one block puts the buffers after the header, each on a multiple of
+`BUFFER_ALIGNMENT`; `parts_of` finds them there.
+
+Tensors of torch are sent as arrays are (objects/tensors.pyx).
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shmring.errors import ObjectError
+from shmring.objects.tensors import dispatch_table
 
 # Smaller buffers are copied into the stream: moving one by itself costs a collective, tens of microseconds, in which
 # some 100 KiB can be copied twice.
 OUT_OF_BAND_NBYTES = 64 << 10
+
+# The same in a block: a buffer by itself costs a microsecond.
+OUT_OF_BAND_OF_BLOCK_NBYTES = 4 << 10
+
+BUFFER_ALIGNMENT = 16  # of the out-of-band buffers in a block, from its beginning on
 
 _SIZE = struct.Struct("<Q")
 
@@ -30,7 +39,12 @@ class Dumped(NamedTuple):
 
     header: memoryview
     buffers: list[memoryview]
-    """Out of band, each contiguous, with at least `OUT_OF_BAND_NBYTES` bytes."""
+    """Out of band, each contiguous."""
+
+    @property
+    def stream(self) -> bytes:
+        """The pickle stream alone, which ``pickle.loads`` takes if there are no buffers."""
+        return bytes(self.header[: -(len(self.buffers) + 1) * _SIZE.size])
 
     @property
     def nbytes(self) -> int:
@@ -51,11 +65,17 @@ def require_pickle(allowed: bool) -> None:
         raise ValueError("this communicator was made with allow_pickle=False: it neither sends nor receives objects")
 
 
-def dump(obj: object, rank: int = -1) -> Dumped:
-    """Pickle an object.
+def dump(
+    obj: object,
+    rank: int = -1,
+    *,
+    out_of_band_nbytes: int = OUT_OF_BAND_NBYTES,
+    reducers: Mapping[type, Callable] | None = None,
+) -> Dumped:
+    """Pickle an object; buffers of ``out_of_band_nbytes`` or more stay out of band.
 
-    `ObjectError` if that fails, with the error of pickling as its cause. It names ``rank``, the number of this rank, if
-    that is not negative.
+    ``reducers`` are functions by class that reduce objects of it, beside those of `copyreg`. `ObjectError` if pickling
+    fails, with its error as the cause. It names ``rank``, the number of this rank, if that is not negative.
     """
     buffers: list[memoryview] = []
 
@@ -64,14 +84,18 @@ def dump(obj: object, rank: int = -1) -> Dumped:
             memory = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if memory.nbytes < OUT_OF_BAND_NBYTES:
+        if memory.nbytes < out_of_band_nbytes:
             return True
         buffers.append(memory)
         return False
 
     stream = _Stream()
     try:
-        pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream).dump(obj)
+        pickler = pickle.Pickler(stream, protocol=5, buffer_callback=stays_in_stream)
+        table = dispatch_table(reducers)
+        if table is not None:
+            pickler.dispatch_table = table
+        pickler.dump(obj)
     except Exception as error:
         subject = "cannot pickle this object" if rank < 0 else f"rank {rank} cannot pickle its object"
         raise ObjectError(f"{subject}: {type(error).__name__}: {error}", rank) from error
@@ -95,6 +119,27 @@ def buffer_sizes(header, rank: int = -1) -> tuple[int, ...]:
 def empty_buffers(header, rank: int = -1) -> list[np.ndarray]:
     """Fresh memory for the out-of-band buffers of a header: one array of bytes each, so that each is freed alone."""
     return [np.empty(nbytes, np.uint8) for nbytes in buffer_sizes(header, rank)]
+
+
+def block_of(dumped: Dumped) -> np.ndarray:
+    """The header and the out-of-band buffers as one block of bytes, a copy."""
+    parts: list[bytes | memoryview] = []
+    nbytes = 0
+    for part in (dumped.header, *dumped.buffers):
+        gap = -nbytes % BUFFER_ALIGNMENT
+        parts += [bytes(gap), part]
+        nbytes += gap + part.nbytes
+    return np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+
+
+def parts_of(block: np.ndarray, header_nbytes: int, rank: int = -1) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The header and the out-of-band buffers of an object that came as one block of bytes, in which they lie."""
+    header, buffers, at = block[:header_nbytes], [], header_nbytes
+    for nbytes in buffer_sizes(header, rank):
+        at = -(-at // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        buffers.append(block[at : at + nbytes])
+        at += nbytes
+    return header, buffers
 
 
 def load(header, buffers: Sequence, rank: int = -1) -> object:

@@ -15,6 +15,7 @@ from shmring._c.layout cimport SHMRING_LEFT, SHMRING_LOST
 from shmring.engine.engine cimport Engine, count_visitor, is_troubled
 from shmring.engine.recording cimport caller, store_place
 from shmring.engine.kinds cimport KIND_PROBE, KIND_RECV, KIND_SEND
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
 from shmring.sync.turn cimport (PyThreadState, drop_gil, give_shared_turn, give_turn, retake_gil,
                                 take_shared_turn)
 from shmring.p2p.matching cimport Matching
@@ -57,6 +58,7 @@ cdef class Progress:
         cdef int outcome, rounds = 0
         cdef Request r
         cdef bytes place = None
+        cdef notes_t notes = notes_t(0, 0)
         while True:
             self.matching.match_and_finish()
             for r in requests:
@@ -83,6 +85,9 @@ cdef class Progress:
                 self.engine.break_down()
             try:
                 place = self.sleep_one_tick(wait, place)
+                if is_note_due(&notes, wait.began_ns):
+                    write_note(f"rank {self.engine.c.group.rank} of {self.engine.name} waits for "
+                               f"{description(requests)}", wait.began_ns)
             except BaseException as error:
                 if not self.engine.is_closed and not is_troubled(self.engine):
                     self.give_up(requests, type(error).__name__)

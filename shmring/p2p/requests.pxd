@@ -85,6 +85,7 @@ cdef class Unexpected:
 cdef Message message_of(int source, int tag, uint64_t nbytes, int code)
 cdef Unexpected unexpected_of(Message message)
 cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a, object x, object keeper)
+cdef Request done_request(Messages owner, int kind)      # one that has nothing to send or receive
 cdef object misfit(str name, array_t *a, Message message)
 cdef int check_tag(int tag, bint any_is_allowed) except -1
 cdef int check_apart(array_t *x, array_t *out) except -1

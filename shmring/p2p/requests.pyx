@@ -233,6 +233,12 @@ cdef Request request_of(Messages owner, int kind, int peer, int tag, array_t *a,
     return r
 
 
+cdef Request done_request(Messages owner, int kind):
+    cdef Request r = request_of(owner, kind, ANY, ANY, NULL, None, None)
+    r.is_over = True
+    return r
+
+
 # ---- whether a message fits ------------------------------------------------------------------------------------------
 
 cdef bint can_hold(array_t *a, uint64_t nbytes, int dtype) noexcept nogil:

@@ -23,6 +23,7 @@ ctypedef struct watch_t:
     int64_t spin_ns
     int yields
     int64_t tick_ns
+    int peer_socket                # a pipe or socket that hangs up when the other end is gone; -1: its role tells
     spin_t spin                    # what this end has learned from its waits
     const prospects_t *prospects   # which processes may take the other end while none has; NULL: any
     int64_t awaited_end            # its number among them
@@ -66,6 +67,9 @@ cdef bint is_vacant(watch_t *w) noexcept nogil
 
 # The same for some hundred nanoseconds, with the GIL: READY or UNREADY.
 cdef int await_briefly(awaited_t *awaited, int n) noexcept nogil
+
+# Whether a pipe or socket has no process at its other end.
+cdef bint hangs_up(int descriptor) noexcept nogil
 
 # The same for one counter, at once: READY, GONE or LATE.
 cdef int look_once(awaited_t *a) noexcept nogil

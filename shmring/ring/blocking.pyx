@@ -17,6 +17,14 @@ from shmring.ring.spsc cimport END_ABSENT, END_CLOSED, END_LOST, ROLE_DISCONNECT
 from shmring.sync.backoff cimport (BRIEF_LOOKS, CHECK, FRESH, LOOK, SLEEPS, TICK, back_off, be_patient, before_wake,
                                    end_wait, is_past_deadline, learn_spin, sem_post, take_sleeper)
 from shmring.sync.group cimport READY, UNREADY
+from shmring.sync.long_waits cimport is_note_due, notes_t, write_note
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *descriptors, unsigned long n, int timeout_ms)
 
 
 cdef inline bint has_come(awaited_t *a) noexcept nogil:
@@ -33,6 +41,11 @@ cdef bint any_has_come(awaited_t *awaited, int n) noexcept nogil:
     return False
 
 
+cdef bint hangs_up(int descriptor) noexcept nogil:
+    cdef pollfd at = pollfd(fd=descriptor, events=0, revents=0)
+    return poll(&at, 1, 0) > 0
+
+
 cdef bint is_vacant(watch_t *w) noexcept nogil:
     # The locks first, the state second: a process shows that it may take an end until it has taken it.
     return (ring_end_state(w.other) == END_ABSENT and not can_be_taken(w.prospects, w.awaited_end, w.is_alone)
@@ -40,6 +53,8 @@ cdef bint is_vacant(watch_t *w) noexcept nogil:
 
 
 cdef bint is_gone(watch_t *w) noexcept nogil:
+    if w.peer_socket >= 0:
+        return hangs_up(w.peer_socket)
     cdef int state = ring_end_state(w.other)
     if state == END_CLOSED or state == END_LOST or load_acquire_u32(&w.own.closed) == ROLE_DISCONNECTED:
         return True
@@ -144,6 +159,7 @@ cdef int await_step(object end, void *what, patience_t *patience) noexcept nogil
 
 cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is_busy) except? -9:
     cdef patience_t patience
+    cdef notes_t notes = notes_t(0, 0)
     cdef int outcome
     be_patient(&patience, timeout_ns)
     is_busy[0] = True
@@ -154,5 +170,7 @@ cdef int drive(step_t step, object end, void *what, int64_t timeout_ns, bint *is
             if outcome != UNREADY:
                 return outcome
             PyErr_CheckSignals()
+            if is_note_due(&notes, patience.began_ns):
+                write_note(f"{end!r} waits", patience.began_ns)
     finally:
         is_busy[0] = False

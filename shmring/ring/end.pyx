@@ -48,7 +48,7 @@ cdef class RingEnd:
         if nbytes < sizeof(shmring_ring):
             raise SegmentError(f"there is no ring, or only a part of one, in the memory of {self.title()}")
         self.ring, self.ring_nbytes = <shmring_ring *>base, nbytes
-        self.watch.yields = 4
+        self.watch.yields, self.watch.peer_socket = 4, -1
         self.watch_consumer(0)
         return 0
 

@@ -17,6 +17,7 @@ from shmring.channels.api import channel, fan_in
 from shmring.dtypes import OPS, is_defined
 from shmring.errors import PeerLostError
 from shmring.kernel.reduce import kernels, reduce_arrays
+from shmring.launch.numerical_threads import ONE_THREAD
 from shmring.launch.spawn import spawn
 from shmring.memory.sweep import leftovers
 from shmring.placement.topology_file import topology
@@ -25,8 +26,6 @@ from shmring.sync.turn import IS_FREE_THREADED
 from . import ranks
 from .ranks import WAIT_S, WrongResultError
 
-# One BLAS thread per rank, and no plugins that the ranks do not need.
-_RANK_ENV = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _CHANNEL_NBYTES = 1 << 20
 _LONGEST_NBYTES = 3 << 20  # longer than the channel
 
@@ -134,13 +133,13 @@ def _kernels(size: int, seed: int) -> str:
 
 
 def _ranks(size: int, seed: int) -> str:
-    compared, us = spawn(ranks.everything, size, args=(seed,), timeout=WAIT_S, env=_RANK_ENV)[0]
+    compared, us = spawn(ranks.everything, size, args=(seed,), timeout=WAIT_S, env=ONE_THREAD)[0]
     return f"{size} ranks: {compared} results compared with NumPy; all_reduce of 8 bytes takes {us:.2g} us"
 
 
 def _crowd(size: int, seed: int) -> str:
     crowd = 2 * max(1, int(topology().usable)) + 1
-    compared, us = spawn(ranks.everything, min(crowd, 9), args=(seed,), timeout=2 * WAIT_S, env=_RANK_ENV)[0]
+    compared, us = spawn(ranks.everything, min(crowd, 9), args=(seed,), timeout=2 * WAIT_S, env=ONE_THREAD)[0]
     return f"{min(crowd, 9)} ranks: {compared} results compared; all_reduce of 8 bytes takes {us:.2g} us"
 
 
@@ -175,7 +174,7 @@ def _death(size: int, seed: int) -> str:
     victim = size - 1
     reports, receiver = fan_in(size)
     try:
-        spawn(ranks.lose_a_rank, size, args=(victim, reports), timeout=WAIT_S, env=_RANK_ENV)
+        spawn(ranks.lose_a_rank, size, args=(victim, reports), timeout=WAIT_S, env=ONE_THREAD)
     except PeerLostError as error:
         if error.rank != victim:
             raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -114,7 +115,9 @@ def _extent(head: re.Match[str], flags: str) -> Extent:
 
 
 def _inside(extents: list[Extent], start: int, end: int) -> list[Extent]:
-    return [extent for extent in extents if extent.start < end and start < extent.end]
+    """Of extents in the order of their addresses, those that meet a range."""
+    first = bisect_right(extents, start, key=lambda extent: extent.end)
+    return extents[first : bisect_left(extents, end, lo=first, key=lambda extent: extent.start)]
 
 
 def _cover(extents: list[Extent], start: int, end: int) -> bool:

@@ -1,15 +1,15 @@
 """Private pages of this process that become pages of a segment at the same address, and private again.
 
 The kernel replaces what is mapped at an address in one step (``mremap`` with ``MREMAP_FIXED``), so a thread that reads
-the pages meanwhile finds their content before and after. What may fail is done before: the mapping that is moved there
-exists, is filled and is locked if the pages were.
+the pages meanwhile finds their content before and after. Everything that can fail is done first: the new mapping
+exists, has the content, and is locked if the old pages were.
 """
 
 import os
 
 from libc.errno cimport EAGAIN, ENOMEM, errno
 from libc.string cimport memcpy
-from posix.mman cimport MAP_FAILED, PROT_READ, PROT_WRITE, madvise, mlock, munmap
+from posix.mman cimport MAP_FAILED, MS_ASYNC, PROT_READ, PROT_WRITE, madvise, mlock, msync, munmap
 
 from shmring._c.faults cimport fault_point
 from shmring.memory.mapping cimport PAGE_NBYTES, Mapping, map_private_like, populate, touch_pages
@@ -22,6 +22,9 @@ cdef extern from "<sys/mman.h>" nogil:
     const int MREMAP_MAYMOVE
     const int MREMAP_FIXED
     void *mremap(void *address, size_t old_nbytes, size_t nbytes, int flags, ...)
+
+cdef extern from "Python.h" nogil:
+    void Py_FatalError(const char *message)
 
 cdef extern from "placement/numa_calls.h" nogil:
     const int SHMRING_MPOL_DEFAULT
@@ -95,7 +98,7 @@ cdef class MovedPages:
     def move(self):
         """Copy the content into the segment, and map that at the address. The segment keeps what others stored.
 
-        No thread may write the pages meanwhile.
+        Keeps the GIL, so no other thread of Python runs meanwhile; no thread may store into the pages.
 
         Raises
         ------
@@ -105,10 +108,9 @@ cdef class MovedPages:
         cdef void *found
         if self.ready == NULL:
             raise ClosedError("these pages have been moved before")
-        with nogil:
-            fault_point("move")
-            memcpy(self.ready, self.address, self.nbytes)
-            found = mremap(self.ready, self.nbytes, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address)
+        fault_point("move")
+        memcpy(self.ready, self.address, self.nbytes)
+        found = mremap(self.ready, self.nbytes, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address)
         if found == MAP_FAILED:
             raise self.refusal("move", errno)
         self.ready = NULL
@@ -117,6 +119,8 @@ cdef class MovedPages:
 
     def restore(self):
         """Map private memory with the present content at the address; no effect if the pages are private.
+
+        Keeps the GIL, as `move`.
 
         The caller has found that the pages of the segment are still mapped there (`mapped_files`).
 
@@ -137,15 +141,16 @@ cdef class MovedPages:
             set_policy(private, self.nbytes, self.policy, &self.nodes)
         for advice in self.advice:
             madvise(private, self.nbytes, advice)
-        with nogil:
-            fault_point("restore")
-            memcpy(private, self.mapped, self.nbytes)
-            if self.is_locked and mlock(private, self.nbytes):
-                error = errno
-            elif mremap(private, self.nbytes, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address) == MAP_FAILED:
-                error = errno
-                # Older kernels may have unmapped what was there.
-                mremap(self.mapped, 0, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address)
+        fault_point("restore")
+        memcpy(private, self.mapped, self.nbytes)
+        if self.is_locked and mlock(private, self.nbytes):
+            error = errno
+        elif mremap(private, self.nbytes, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address) == MAP_FAILED:
+            error = errno
+            # Older kernels may have unmapped what was there. No program could go on without its memory.
+            if (msync(self.address, self.nbytes, MS_ASYNC)
+                    and mremap(self.mapped, 0, self.nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, self.address) == MAP_FAILED):
+                Py_FatalError(b"shmring: the kernel has unmapped an array that was shared, and does not map it again")
         if error:
             munmap(private, self.nbytes)
             raise self.refusal("restore", error)

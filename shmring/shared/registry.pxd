@@ -62,7 +62,7 @@ cdef class MovedArray:
     cdef AllocationRegistry registry
     cdef readonly Allocation allocation
     cdef MovedPages pages
-    cdef object owner           # what keeps the memory of the array
+    cdef readonly object owner  # what keeps the memory of the array
     cdef readonly int rank
     cdef char *start            # of the array
     cdef char *end
@@ -70,9 +70,10 @@ cdef class MovedArray:
     cdef char *inner_end
     cdef char *image            # the whole array in the segment, as this process maps that
     cdef bint is_registered
-    cdef bint is_released       # by its handle: private again after the last call that uses it
-    cdef int nusers             # calls under way
 
+    cdef int share(self) except -1
+    cdef int unshare(self, bint is_mapped) except -1
+    cdef int release(self) except -1
     cdef void stage_ends(self, const char *address, size_t nbytes) noexcept
     cdef void fetch_ends(self, char *address, size_t nbytes) noexcept
 

@@ -12,9 +12,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
 
-from shmring.errors import SegmentError
 from shmring.memory.header import HEADER_NBYTES
-from shmring.shared.movable import mapped_files
 from shmring.memory.mapping cimport Mapping
 from shmring.shared.moved_pages cimport MovedPages
 
@@ -261,7 +259,7 @@ cdef class Allocation:
 
 @cython.no_gc_clear     # what keeps the memory of the array is not released before the pages are private
 cdef class MovedArray:
-    """A private array of this rank; its whole pages are those of its segment (`shmring.shared.share`).
+    """A private array of this rank; its whole pages are those of its segment, from `share` to `unshare`.
 
     Peers find the whole array in the segment, contiguous; the two *ends*, which share a page with other memory, stay
     where they are, and their bytes are copied into the segment before a call and back after it.
@@ -272,7 +270,7 @@ cdef class MovedArray:
     rank : int
         This rank.
     pages : MovedPages
-        Moved.
+        Not moved yet.
     address : int
         Of the array, which has ``allocation.nbytes`` bytes.
     inner : tuple of int
@@ -283,7 +281,6 @@ cdef class MovedArray:
 
     def __cinit__(self, Allocation allocation not None, int rank, MovedPages pages not None, size_t address,
                   tuple inner not None, owner):
-        cdef range_t new
         self.registry = allocation.registry
         self.allocation = allocation
         self.pages = pages
@@ -293,14 +290,7 @@ cdef class MovedArray:
         self.start = <char *> address
         self.end = self.start + allocation.nbytes
         self.inner_start, self.inner_end = <char *> <size_t> inner[0], <char *> <size_t> inner[1]
-        new.start, new.end = self.start, self.end
-        new.allocation, new.owner = allocation.number, rank
-        new.moved = <void *> self
         may_be_found(self)
-        with cython.critical_section(self.registry):
-            self.registry.reserve(1)
-            self.registry.insert(new)
-        self.is_registered = True
 
     def __dealloc__(self):
         if self.is_registered:
@@ -318,14 +308,32 @@ cdef class MovedArray:
         return ((<size_t> self.inner_start, <size_t> self.inner_end),
                 (<size_t> inner, <size_t> (inner + (self.inner_end - self.inner_start))))
 
-    def restore(self, bint is_mapped):
-        """Make the pages private, unless they are not those of the segment any more; release what keeps the memory."""
+    cdef int share(self) except -1:
+        """Map the pages of the segment at the address, with the present content."""
+        cdef range_t new
+        new.start, new.end = self.start, self.end
+        new.allocation, new.owner = self.allocation.number, self.rank
+        new.moved = <void *> self
+        with cython.critical_section(self.registry):
+            self.registry.reserve(1)
+            self.pages.move()
+            self.registry.insert(new)
+            self.is_registered = True
+        return 0
+
+    cdef int unshare(self, bint is_mapped) except -1:
+        """Map private pages with the present content at the address; if the pages of the segment are not mapped there
+        any more (not ``is_mapped``), leave what is there."""
         if is_mapped:
             self.pages.restore()
-        if self.is_registered:
-            self.is_registered = False
-            self.registry.remove_moved(self)
+        self.is_registered = False
+        self.registry.remove_moved(self)
+        return 0
+
+    cdef int release(self) except -1:
+        """Drop what keeps the memory. Any code may run here."""
         self.owner = self.allocation = None
+        return 0
 
     cdef void stage_ends(self, const char *address, size_t nbytes) noexcept:
         """Copy into the segment what a buffer in this array has in common with the ends."""
@@ -344,29 +352,6 @@ cdef class MovedArray:
         if end > self.inner_end:
             address = max(address, self.inner_end)
             memcpy(address, self.image + (address - self.start), end - address)
-
-
-def make_private(arrays):
-    """Make arrays private with their present content; those that a call is using, when the last such call has ended.
-
-    Not collective. Raises `SegmentError` for an array that its owner has freed meanwhile, after the others, and
-    `OutOfSharedMemoryError` if the kernel refuses the private memory: that array and those after it stay shared.
-    """
-    cdef MovedArray array
-    todo = []
-    for array in arrays:
-        array.is_released = True
-        if array.is_registered and not array.nusers:
-            todo.append(array)
-    files = iter(mapped_files([bounds for array in todo for bounds in array.bounds]))
-    lost = []
-    for array, here, there in zip(todo, files, files, strict=True):
-        if array.pages.is_moved and here != there:
-            lost.append(array.bounds[0])
-        array.restore(here == there)
-    if lost:
-        raise SegmentError("an array was resized or freed while it was shared: other memory is at "
-                           + ", ".join(f"{start:#x}-{end:#x}" for start, end in lost) + ", and was left as it is")
 
 
 @cython.no_gc

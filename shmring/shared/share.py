@@ -8,11 +8,12 @@ local. How collectives then use it is decided in `shmring.shared.zero_copy`.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
-from itertools import pairwise
 from mmap import PAGESIZE
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -20,17 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmring.arrays.array_view import memory_of
-from shmring.base.unraisable import report_unraisable
 from shmring.engine.engine import Engine
-from shmring.errors import ShmringError
+from shmring.errors import SegmentError, ShmringError
 from shmring.memory.header import HEADER_NBYTES
 from shmring.memory.mapping import Mapping
 from shmring.memory.segment import Segment
 from shmring.placement.numa import lay_like
 from shmring.placement.numa_policy import place_by
-from shmring.shared.movable import Properties, examine, whole_pages
+from shmring.shared.movable import Properties, examine, mapped_files, whole_pages
 from shmring.shared.moved_pages import MovedPages
-from shmring.shared.registry import MovedArray, make_private
+from shmring.shared.moves import claim, disclaim, make_private, make_private_in_child, make_shared, turn
+from shmring.shared.registry import MovedArray
 from shmring.shared.shared_arrays import check_outcomes, exchange_outcome, make_segments
 from shmring.shared.zero_copy import Sharing
 
@@ -56,39 +57,68 @@ class Part(NamedTuple):
         return self.address % PAGESIZE
 
 
+class Memory:
+    """The arrays of one call, until they are private again: the handle's, and kept here if that is dropped."""
+
+    def __init__(self, engine: Engine, arrays: tuple) -> None:
+        self.engine = weakref.ref(engine)
+        self.arrays = arrays
+        self.claims: list[tuple[int, int]] = []
+        self.moved: list[MovedArray] = []
+        self.closed = False
+        _open.add(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.moved)
+
+    def close(self) -> None:
+        """See `Shared.close`."""
+        todo = [array for array in self.moved if array.nbytes]
+        files = iter(mapped_files([bounds for array in todo for bounds in array.bounds]))
+        mapped = [here == there for here, there in zip(files, files, strict=True)]
+        lost = [array for array, is_mapped in zip(todo, mapped, strict=True) if not is_mapped or has_left(array.owner)]
+        where = ", ".join("{:#x}-{:#x}".format(*array.bounds[0]) for array in lost)
+        make_private(todo, mapped)
+        self.release()
+        if lost:
+            raise SegmentError(f"an array was resized or freed while it was shared: that at {where}; if other memory "
+                               "is there now, it was left as it is")  # fmt: skip
+
+    def release(self) -> None:
+        disclaim(self.claims)
+        self.moved, self.arrays, self.closed = [], (), True
+        _open.discard(self)
+
+
 class Shared:
     """Arrays in memory that is shared until `close`. Made by `shmring.Communicator.share`; a context manager.
 
-    Keeps the arrays alive. Without a reference to it they become private again, with a `ResourceWarning`. Not tied to
-    the life of the communicator.
+    The memory stays shared until `close`, or until its communicator is closed, or the process ends. A handle that is
+    dropped before warns (`ResourceWarning`).
     """
 
-    _closed = True  # until it is made
+    _memory: Memory
 
-    def __init__(self, engine: Engine, arrays: tuple, moved: list[MovedArray]) -> None:
-        if not (isinstance(engine, Engine) and isinstance(arrays, tuple) and isinstance(moved, list)
-                and all(isinstance(one, MovedArray) for one in moved)):  # fmt: skip
-            raise TypeError(f"Shared({engine!r}, ...): made by Communicator.share")
-        self._arrays = arrays
-        self._engine = weakref.ref(engine)
-        self._moved = moved
-        self._closed = False
-        _open.add(self)
+    def __init__(self, memory: Memory) -> None:
+        if not isinstance(memory, Memory):
+            raise TypeError(f"Shared({memory!r}): made by Communicator.share")
+        self._memory = memory
 
     @property
     def arrays(self) -> tuple:
         """The arrays as they were passed; empty after `close`."""
-        return self._arrays
+        return self._memory.arrays
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, here or, by a fork, for this child."""
-        return self._closed
+        """Whether the memory is private: by `close`, by the end of its communicator, or by a fork, in the child."""
+        return self._memory.closed
 
     @property
     def nbytes(self) -> int:
         """Bytes of this rank's arrays that are shared now: those of whole pages; 0 where all stay private."""
-        return sum(array.nbytes for array in self._moved)
+        return self._memory.nbytes
 
     def close(self) -> None:
         """Make the memory private again, with its present content, at the same address. Idempotent.
@@ -99,43 +129,21 @@ class Shared:
             The kernel refuses the private memory; what is shared stays so, and the call can be repeated.
         SegmentError
             An array was resized or freed meanwhile; nothing was written there, and the others are private.
+        RuntimeError
+            This thread is in a call on the memory, as in a signal handler; nothing has changed.
         OSError
             ``/proc/self/maps`` cannot be read; what is shared stays so, and the call can be repeated.
 
         Notes
         -----
-        Not collective; ranks may close in any order, before or after the communicator; any thread. Waits for calls of
-        other threads and for asynchronous work submitted before. Later calls on the arrays are staged on all ranks.
-        Takes the time of a copy. The shared memory is freed once all ranks have closed.
+        Not collective; ranks may close in any order; any thread. Waits for the calls of other threads that may store
+        into the memory, of all communicators of this process, messages included. It does not know what threads do in
+        other ways: those must not store into it meanwhile. Later calls on the arrays are staged on all ranks, also
+        asynchronous work that was submitted before and has not begun. Takes the time of a copy, in which no other
+        thread of Python runs. The shared memory is freed once all ranks have closed.
         """
-        engine = self._engine()
-        if self._closed:
-            return
-        if engine is None or not self._moved:
-            self._make_private()
-        else:
-            engine.alone(self._make_private)
-
-    def _make_private(self) -> None:
-        try:
-            make_private(self._moved)
-        except Exception:
-            if not self.nbytes:
-                self._release()
-            raise
-        self._release()
-
-    def _release(self) -> None:
-        self._moved = []
-        self._arrays = ()
-        self._closed = True
-        _open.discard(self)
-
-    def _undo(self) -> None:
-        """Make the memory private where it is certain that it was not freed: in `share`, and in a forked child."""
-        for array in self._moved:
-            array.restore(True)
-        self._release()
+        if not self.closed:
+            self._memory.close()
 
     def __enter__(self) -> Shared:
         return self
@@ -144,19 +152,9 @@ class Shared:
         self.close()
 
     def __del__(self) -> None:
-        if self._closed:
-            return
-        if self._moved:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
-        engine = self._engine()
-        try:
-            if engine is None or not self._moved:
-                self._make_private()
-            elif not engine.alone(self._make_private, waits=False):  # any thread may get here, at any time
-                engine.sharing.release_later(self._moved)
-        except Exception as error:
-            _never_freed.extend(self._moved)  # an allocator would use the shared memory for something else
-            report_unraisable(error, self)
+        if hasattr(self, "_memory") and self.nbytes and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was dropped without close(): it stays shared until its communicator is closed",
+                          ResourceWarning, stacklevel=2, source=self)  # fmt: skip
 
     def __reduce__(self) -> tuple:
         raise TypeError("memory is shared by this process, and cannot be pickled; pickle the arrays")
@@ -166,18 +164,42 @@ class Shared:
         return f"<shmring Shared, {state}>"
 
 
-_open: weakref.WeakSet[Shared] = weakref.WeakSet()
-_never_freed: list[MovedArray] = []
+_open: set[Memory] = set()
+
+
+def close_all(engine: Engine) -> None:
+    """Make private what was shared by a communicator, which is closed. Raises, after the others, as `Shared.close`."""
+    errors: list[Exception] = []
+    for memory in list(_open):
+        if memory.engine() is engine:
+            try:
+                memory.close()
+            except Exception as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def where_is(x: Any, storage: Any) -> int:
+    """The address of what can be resized: of the storage of a tensor, or of an ndarray; else 0."""
+    if storage is not None:
+        return int(storage.data_ptr())
+    return x.ctypes.data if isinstance(x, np.ndarray) else 0
+
+
+def has_left(owner: Any) -> bool:
+    """Whether an array has other memory than when it was shared."""
+    x, _, storage, address = owner
+    return where_is(x, storage) != address
 
 
 def share(comm: Any, arrays: tuple) -> Shared:
     """See `Communicator.share`."""
     engine = comm.engine
     engine.check_usable()
-    moved: list[MovedArray] = []
-    shared = Shared(engine, arrays, moved)
+    memory = Memory(engine, arrays)
     try:
-        parts, failure = _parts_of(arrays, comm.size)
+        parts, failure = _parts_of(arrays, comm.size, memory)
         what = _described(parts)
         outcomes = exchange_outcome(comm, failure, what)
         check_outcomes(outcomes, failure)
@@ -186,17 +208,18 @@ def share(comm: Any, arrays: tuple) -> Shared:
                 engine.disagree(r, 0, f"rank 0 shares {outcomes[0].what}; rank {r} shares {outcome.what}")
         moving = [part for part in parts if part.kept is not None]
         if moving:
-            _move(comm, moving, what, moved)
+            _move(comm, moving, what, memory)
     except BaseException as error:
-        shared._undo()
+        with suppress(Exception):  # it stays shared, until the communicator is closed
+            memory.close()
         if not isinstance(error, Exception):  # Ctrl-C between two collectives: the others wait for this rank
             comm.abort(f"{type(error).__name__} while sharing an array")
         raise
-    return shared
+    return Shared(memory)
 
 
-def _move(comm: Any, parts: list[Part], what: str, moved: list[MovedArray]) -> None:
-    """Move the arrays, which are as many on all ranks, into segments, and append them to ``moved``."""
+def _move(comm: Any, parts: list[Part], what: str, memory: Memory) -> None:
+    """Move the arrays, which are as many on all ranks, into segments."""
     engine = comm.engine
     extents = [-(-part.nbytes // PAGESIZE) * PAGESIZE + PAGESIZE for part in parts]
     places = [_FIRST_PAGE + sum(extents[:i]) for i in range(len(parts) + 1)]  # in a segment, as pages
@@ -226,24 +249,23 @@ def _move(comm: Any, parts: list[Part], what: str, moved: list[MovedArray]) -> N
     engine.sharing = sharing
     failure = None
     try:
-        for part, allocation, each in zip(parts, allocations, pages, strict=True):
-            moved.append(MovedArray(allocation, comm.rank, each, part.address, part.inner, part.owner))
-            each.move()
+        memory.moved = [
+            MovedArray(allocation, comm.rank, each, part.address, part.inner, part.owner)
+            for part, allocation, each in zip(parts, allocations, pages, strict=True)
+        ]
+        make_shared(memory.moved)
     except ShmringError as error:
         failure = error
     check_outcomes(exchange_outcome(comm, failure, what), failure)
 
 
-def _parts_of(arrays: Sequence, size: int) -> tuple[list[Part], Exception | None]:
-    """The arrays of a call, or the error about one of them."""
+def _parts_of(arrays: Sequence, size: int, memory: Memory) -> tuple[list[Part], Exception | None]:
+    """The arrays of a call, with what will move claimed for ``memory``; or the error about one of them."""
     try:
         parts = [_part(x) for x in arrays]
         large = [i for i, part in enumerate(parts) if size > 1 and part.nbytes >= LEAST_NBYTES]
-        bounds = sorted(parts[i].inner for i in large)
-        for (_, end), (start, _) in pairwise(bounds):
-            if start < end:
-                raise ValueError(f"two of the arrays overlap at {start:#x}")
-        for i, properties in zip(large, examine([parts[i].inner for i in large]), strict=True):
+        claim([parts[i].inner for i in large], memory.claims)
+        for i, properties in zip(large, examine(memory.claims), strict=True):
             parts[i] = parts[i]._replace(kept=properties)
         return parts, None
     except Exception as error:
@@ -255,7 +277,8 @@ def _part(x: object) -> Part:
     _check_kept(x)
     # A tensor can be given another storage, which would free this one.
     storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
-    return Part(address, nbytes, f"{count} {dtype}", (x, owner, storage), whole_pages(address, nbytes), None)
+    kept = x, owner, storage, where_is(x, storage)
+    return Part(address, nbytes, f"{count} {dtype}", kept, whole_pages(address, nbytes), None)
 
 
 def _check_kept(x: object) -> None:
@@ -280,14 +303,16 @@ _pipes: dict[int, tuple[int, int]] = {}  # by thread: of the fork under way; its
 
 
 def _before_fork() -> None:
-    if any(shared.nbytes for shared in list(_open)):
+    turn.take()
+    if any(memory.nbytes for memory in list(_open)):
         _pipes[get_ident()] = os.pipe()
 
 
 def _after_fork_in_child() -> None:
     try:
-        for shared in list(_open):
-            shared._undo()
+        for memory in list(_open):
+            make_private_in_child(memory.moved)
+            memory.release()
     finally:
         for ends in _pipes.values():  # those of other threads, too
             for fd in ends:
@@ -296,6 +321,7 @@ def _after_fork_in_child() -> None:
 
 
 def _after_fork_in_parent() -> None:
+    turn.give()
     reader, writer = _pipes.pop(get_ident(), (-1, -1))
     if reader >= 0:
         os.close(writer)

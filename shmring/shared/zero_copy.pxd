@@ -31,7 +31,6 @@ cdef class Sharing:
     cdef char **ins                     # by rank: the addresses of its buffers in this process, if the plan needs them
     cdef char **outs
     cdef list pins                      # the allocations that must stay mapped until it is over
-    cdef list moved                     # this rank's moved arrays that must stay shared until it is over
     cdef char *in_image                 # its buffers in the segments of such arrays; NULL where they are not in one
     cdef char *out_image
 

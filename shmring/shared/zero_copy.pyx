@@ -10,7 +10,6 @@ has not named all allocations that the plan needs, a second exchange asks each r
 threads of one process can access any array: the location of a private one is its address.
 """
 
-cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -24,7 +23,6 @@ from shmring._c.faults cimport fault_point
 from shmring.engine.kinds cimport KIND_ALL_TO_ALL
 from shmring.engine.eager cimport eager_t, open_eager
 
-from shmring.shared.registry import make_private
 from shmring.engine.kinds import COLLECTIVES
 from shmring.plan.choose import choose
 from shmring.plan.zero_copy import entered
@@ -58,7 +56,6 @@ cdef class Sharing:
         self.size = size
         self.trials = {}
         self.pins = []
-        self.moved = []
         self.table = <buffers_t *> calloc(size, sizeof(buffers_t))
         self.answers = <char *> calloc(size, 1)
         self.ins = <char **> calloc(size, sizeof(char *))
@@ -71,15 +68,6 @@ cdef class Sharing:
         free(self.answers)
         free(self.ins)
         free(self.outs)
-
-    @cython.critical_section
-    def release_later(self, arrays):
-        """Have moved arrays made private at the end of the next call that looks for shared arrays."""
-        cdef MovedArray array
-        for array in arrays:
-            array.is_released = True
-            array.nusers += 1
-            self.moved.append(array)
 
     def stats(self):
         """What was done without staging, and how large calls are made; see `Communicator.stats`."""
@@ -190,7 +178,7 @@ cdef bint all_name_all_needed(Sharing s, int kind, int path, int root) noexcept:
 # ---- addresses in this process ---------------------------------------------------------------------------------------
 
 cdef char *pin(Sharing s, place_t *place, size_t nbytes) except? NULL:
-    """The address of a place in this process, valid until `unpin_all`.
+    """The address of a place in this process, valid until ``pins`` is cleared.
 
     NULL if it is not mapped any more, or if ``nbytes`` from there on exceed the allocation: a peer wrote the place, so
     it is checked.
@@ -225,38 +213,17 @@ cdef int pin_all(Sharing s, int kind, int path, int root, size_t nbytes) except 
     return -1
 
 
-cdef inline int unpin_all(Sharing s) except -1:
-    s.pins.clear()
-    if s.moved:
-        close_own(s)
-    return 0
-
-
 # ---- private arrays with pages that were moved into a segment (`shmring.shared.share`) --------------------------
 
 cdef char *open_own(Sharing s, char *address, size_t nbytes) except? NULL:
-    """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array."""
+    """A buffer of this rank as it lies in the segment, its ends staged there; NULL if it is not in a moved array.
+
+    The array stays shared until the call has ended (`shmring.shared.moves`)."""
     cdef MovedArray array = s.registry.moved_at(address)
     if array is None or nbytes > <size_t> (array.end - address):
         return NULL
-    with cython.critical_section(s):
-        s.moved.append(array)
-        array.nusers += 1
     array.stage_ends(address, nbytes)
     return array.image + (address - array.start)
-
-
-cdef int close_own(Sharing s) except -1:
-    cdef MovedArray array
-    cdef list moved
-    with cython.critical_section(s):
-        moved, s.moved = s.moved, []
-        for array in moved:
-            array.nusers -= 1
-    for array in moved:
-        if array.is_released:
-            make_private([array])
-    return 0
 
 
 cdef void open_buffers(Sharing s, execution_t *j, int kind, bint is_root) except *:
@@ -394,4 +361,4 @@ cdef int execute_shared(Engine e, Program staged, execution_t *j, int64_t timeou
             await_accesses(e, error)
         raise
     finally:
-        unpin_all(s)
+        s.pins.clear()

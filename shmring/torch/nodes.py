@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 import shmring
 from shmring.base import lifecycle
 from shmring.nodes.communicator import NodesCommunicator
-from shmring.nodes.discovery import discover_nodes
+from shmring.nodes.discovery import discover_nodes, forced_node
 from shmring.torch.gloo_wire import GlooWire
 
 
@@ -20,7 +21,9 @@ def nodes(store, rank: int, size: int, session: str, patience: timedelta) -> lis
 
     ``store`` is the group's; ``session`` is unique to this group; ``patience`` is how long to wait for the other ranks.
     """
-    return discover_nodes(_exchange_by(store, rank, size, session, patience), rank, size, session)
+    job = [int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE")]
+    forced = forced_node(*(job if job[1] else (rank, size)))
+    return discover_nodes(_exchange_by(store, rank, size, session, patience), rank, size, session, forced)
 
 
 def _exchange_by(store, rank: int, size: int, prefix: str, patience: timedelta) -> Callable[[str], list[str]]:

@@ -18,7 +18,6 @@ from shmring.launch.named import set_communicator
 from shmring.torch import ops
 from shmring.torch.tensor_calls import all_reduce_
 from shmring.torch.tensor_list import movable
-from shmring.vllm.tensor_dict import pack, unpack
 
 
 class ShmringCommunicator(CpuCommunicator):
@@ -138,11 +137,11 @@ class ShmringCommunicator(CpuCommunicator):
 
     def send_tensor_dict(self, tensor_dict: dict[str, Any], dst: int) -> None:
         """Send tensors, and other objects, by name. Blocks until the receiver has taken what its queue cannot hold."""
-        self._direct("send_tensor_dict").send_object(pack(tensor_dict), dst)
+        self._direct("send_tensor_dict").send_object(tensor_dict, dst)
 
     def recv_tensor_dict(self, src: int) -> dict[str, Any]:
         """Receive what `send_tensor_dict` sent. Blocks."""
-        return unpack(self._direct("recv_tensor_dict").recv_object(src))
+        return self._direct("recv_tensor_dict").recv_object(src)
 
 
 def _concatenation(parts: torch.Tensor, dim: int) -> torch.Tensor:

@@ -46,7 +46,7 @@ def _coloured(part: str, style: str) -> str:
 
 
 def _job(job: dict[str, Any]) -> list[Line]:
-    lines: list[Line] = [[(f"job {job['session']}", "title")]]
+    lines: list[Line] = [[(f"job {job['session']}", "title"), (origin_text(job), "")]]
     for group in job["communicators"]:
         name = f"communicator {group['name']}, " if group["name"] else ""
         state = "" if group["complete"] else ": ranks are still looking for one another"
@@ -58,6 +58,15 @@ def _job(job: dict[str, Any]) -> list[Line]:
         lines += _graph(group["ranks"])
         lines += _learned(group["ranks"])
     return lines
+
+
+def origin_text(origin: dict[str, Any]) -> str:
+    """``: train.py of ada, started 09:41``; with the day if that is not today."""
+    if not origin.get("program"):
+        return ""
+    started = time.localtime(origin["started"])
+    form = "%H:%M" if started[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
+    return f": {origin['program']} of {origin['user']}, started {time.strftime(form, started)}"
 
 
 def _nearness(group: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -80,3 +82,55 @@ def _command(pid: int) -> str:
     text = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 3] + "..."
+
+
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs: of its script or module, if it is an interpreter of Python.
+
+    A process that multiprocessing has started runs the program of its parent.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        words = _words(pid)
+        for _ in range(4):  # a fork server is between them
+            if not any("from multiprocessing" in word for word in words):
+                break
+            pid = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+            words = _words(pid)
+        return "".join(c if c.isprintable() else "?" for c in _program(words))
+    return ""
+
+
+def _words(pid: int) -> list[str]:
+    return _read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
+
+
+def _program(words: list[str]) -> str:
+    if not os.path.basename(words[0]).startswith("python"):
+        return os.path.basename(words[0])
+    for i, word in enumerate(words[1:], 1):
+        if word == "-m":
+            if words[i + 1] == "shmring.jax":  # the launcher of JAX programs, with a script or -m MODULE
+                return _program([words[0], *words[i + 2 :]])
+            return words[i + 1]
+        if word == "-c":
+            return "python -c"
+        if not word.startswith("-"):
+            return os.path.basename(word)
+    return "python"
+
+
+def user_of(pid: int) -> str:
+    """The name of the user that runs a process, or its number."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+    except OSError:
+        return ""
+
+
+def started_at(start_time: int) -> float:
+    """Seconds since the epoch at the start of a process, from `Process.start_time`."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted + start_time / os.sysconf("SC_CLK_TCK")

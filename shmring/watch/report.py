@@ -13,6 +13,7 @@ from shmring.memory.open_files import open_files
 from shmring.observe.account import ranks_text
 from shmring.placement.topology import discover
 from shmring.watch.find import Group, Job, Machine, Member, look_at_jobs
+from shmring.watch.processes import program_of, started_at, user_of
 
 NANO = 1e-9
 
@@ -56,6 +57,7 @@ class Watcher:
     def _job(self, job: Job, machine: Machine, elapsed_ns: int) -> dict[str, Any]:
         return {
             "session": job.session,
+            **origin(job),
             "communicators": [
                 {
                     "name": group.name,
@@ -125,6 +127,16 @@ class Watcher:
             "waiting_share": min(1.0, max(0.0, waited / elapsed_ns)),
             "cpu_share": cpu,
         }
+
+
+def origin(job: Job) -> dict[str, Any]:
+    """What people know a job by: its program, user and start, of its first process that can be seen."""
+    seen = [member.process for group in job.groups for member in group.members if member.process]
+    if not seen:
+        return {"program": "", "user": "", "started": None}
+    first = min(seen, key=lambda process: process.start_time)
+    started = started_at(first.start_time)
+    return {"program": program_of(first.pid), "user": user_of(first.pid), "started": started}
 
 
 def _key(job: Job, group: Group, member: Member) -> tuple:

@@ -27,7 +27,7 @@ TOP = {
     "__init__": "face",
     "__main__": "guests",
 }
-GUESTS = {"bench", "capi", "cli", "jax", "selftest", "torch", "vllm", "watch"}
+GUESTS = {"bench", "capi", "cli", "jax", "multiprocessing", "selftest", "torch", "vllm", "watch"}
 # `channels` is the message product: it shares the rooms up to `ring` with the collectives, and nothing more.
 FORBIDDEN = {"channels": {"plan", "engine"}}
 MOST_TOP_FILES = 12

@@ -6,7 +6,8 @@ import pytest
 from support.installed import ROOT
 
 PACKAGE, PAGE = ROOT / "shmring", ROOT / "docs" / "maintainers" / "design.md"
-GUESTS = {"cli", "watch", "selftest", "bench", "torch", "jax", "vllm", "capi"}  # one row without files
+# One row without files.
+GUESTS = {"cli", "watch", "selftest", "bench", "torch", "jax", "vllm", "capi", "multiprocessing"}
 SUFFIXES = (".py", ".pyx", ".pxd", ".h", ".c")
 
 

@@ -224,14 +224,127 @@ def merged(comm):
         for count in (5, 1000, 300_000):
             rows = numbers(comm, count, np.float64)
             nodes = [sum(rows[r] for r in ranks) for ranks in comm.nodes]
-            found = loose.all_reduce(rows[comm.rank].copy())
             wanted = nodes[0]
             for one in nodes[1:]:
                 wanted = wanted + one
-            assert np.array_equal(found, wanted)
-            assert np.array_equal(found, loose.all_reduce(rows[comm.rank].copy()))
+            assert np.array_equal(loose.all_reduce(rows[comm.rank].copy()), wanted)
+            for _ in range(46):  # by MPI's own collective, too
+                found = loose.all_reduce(rows[comm.rank].copy())
+                assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
+                assert all(np.array_equal(found, theirs) for theirs in loose.all_gather(found))
             mean = loose.all_reduce(rows[comm.rank].copy(), op="avg")
             assert np.array_equal(mean, wanted / comm.size)
+
+
+def calls_of_the_wire(comm, dtype):
+    """Every call that MPI's own collectives can make, with its right answer, made of integers: by name."""
+    n, me = comm.size, comm.rank
+    rows = [np.arange(n * 4).reshape(n, 4) % 7 + r for r in range(n)]
+    x, total = rows[me].astype(dtype), sum(rows)
+    last = n - 1
+    return {
+        "all_reduce": (lambda: comm.all_reduce(x.copy()), total),
+        "all_reduce out": (lambda: comm.all_reduce(x, np.empty_like(x)), total),
+        "all_reduce in place on some": (lambda: comm.all_reduce(x.copy(), np.empty_like(x) if me % 2 else None), total),
+        "reduce": (lambda: comm.reduce(x.copy(), root=last), total if me == last else None),
+        "reduce out": (lambda: comm.reduce(x, np.empty_like(x), root=0), total if me == 0 else None),
+        "reduce_scatter": (lambda: comm.reduce_scatter(x), total[me]),
+        "reduce_scatter in place": (lambda: comm.reduce_scatter(y := x.copy(), y[me]), total[me]),
+        "broadcast": (lambda: comm.broadcast(x.copy(), root=last), rows[last]),
+        "all_gather": (lambda: comm.all_gather(x), rows),
+        "gather": (lambda: comm.gather(x, root=last), rows if me == last else None),
+        "scatter": (lambda: comm.scatter(x if me == last else None, np.empty(4, dtype), root=last), rows[last][me]),
+        "all_to_all": (lambda: comm.all_to_all(x), [row[me] for row in rows]),
+        "all_to_all in place": (lambda: comm.all_to_all(y := x.copy(), y), [row[me] for row in rows]),
+    }
+
+
+def wire(comm):
+    """The calls that MPI's own collectives can make, in both ways, and what all ranks choose."""
+    with shmring.from_mpi(reproducible=False) as loose:
+        for dtype in (np.float32, np.int64, np.complex128, np.uint8):
+            for name, (call, wanted) in calls_of_the_wire(loose, dtype).items():
+                for _ in range(46):  # a look is over after 44
+                    found = call()
+                    assert (found is None) == (wanted is None), name
+                    assert found is None or np.array_equal(found, wanted), (name, dtype, found, wanted)
+        assert loose.all_reduce(np.full(3, loose.rank % 2 == 0), op="lor").all()
+        whole = np.zeros((loose.size, 2))
+        for _ in range(20):
+            whole[loose.rank] = loose.rank
+            loose.all_gather(whole[loose.rank], whole)
+            assert np.array_equal(whole.T[0], range(loose.size))
+        calls = loose.stats()["wire_calls"]
+        assert len(calls) > 20
+        assert sum(call["us"]["wire"] is not None for call in calls) > 20
+        ways = [(call["call"], call["way"]) for call in calls]
+        assert all(theirs == ways for theirs in loose.all_gather_object(ways))
+    names = [call["call"].partition("(")[0] for call in comm.stats()["wire_calls"]]
+    assert "all_reduce" not in names  # of floats, in rank order
+    comm.broadcast(np.ones(3))
+    assert any(call["call"].startswith("broadcast(float64 x 3") for call in comm.stats()["wire_calls"])
+
+
+def by_wire(comm, calls):
+    """Have these calls made by MPI's own collectives from now on."""
+    for call in calls:
+        call()
+    for trials in comm._programs._trials.values():
+        trials.pin("wire")
+    return comm
+
+
+def wire_failures(comm):
+    """What breaks a group ends the collectives of MPI, too."""
+    n, me = comm.size, comm.rank
+    x = np.ones(1000)
+
+    def move(group):
+        return group.broadcast(x, root=0)
+
+    def other_move(group):
+        return group.all_gather(x)
+
+    def made(**settings):
+        group = comm.dup(**settings)
+        by_wire(group, [lambda: move(group), lambda: other_move(group)])
+        comm.barrier()
+        return group
+
+    group = made(timeout=2.0)
+    if me != 0:
+        error = raises(shmring.CollectiveTimeoutError, lambda: move(group))
+        assert 0 in error.late, error
+    comm.barrier()
+    group.close()
+    group = made()
+    if me == n - 1:
+        group.abort("enough")
+    else:
+        raises(shmring.AbortedError, lambda: other_move(group), "enough")
+    comm.barrier()
+    group.close()
+    group = made()
+    if me == n - 1:
+        group.close()
+    else:
+        error = raises(shmring.PeerLostError, lambda: other_move(group))
+        assert error.rank == n - 1, error
+    comm.barrier()
+    group.close()
+    for odd in (0, n - 1):
+        group = made()
+
+        def disagree(group=group, odd=odd):
+            (other_move if me == odd else move)(group)
+            for _ in range(200):  # found at the latest when the ranks announce where they are
+                other_move(group)
+                time.sleep(0.01)
+
+        raises(shmring.MismatchError, disagree, "disagree")
+        raises(shmring.MismatchError, group.barrier)
+        comm.barrier()
+        group.close()
 
 
 def rails(comm):
@@ -418,7 +531,7 @@ def failures(comm):
         raise shmring.OutOfSharedMemoryError("no room in this test")
 
     odd = comm.size - 1
-    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiTransfers")]
+    places = [(discovery, "create"), (discovery, "try_attach"), (from_mpi, "init"), (mpi_wire, "MpiCollectives")]
     for module, name in places:
         original = getattr(module, name)
         if comm.rank == odd:

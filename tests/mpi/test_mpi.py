@@ -1,5 +1,6 @@
 """`shmring.from_mpi` under mpiexec, on nodes that are forced apart, with every MPI at hand."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ DEATHS = Path(__file__).with_name("mpi_deaths.py")
 LAYOUTS = ["ab", "aab", "abab"]
 ONCE = (
     "functions", "objects", "background", "groups", "merged", "rails", "refusals", "repeats", "disagreement", "abort",
-    "late", "leaves", "failures", "threads", "closed",
+    "late", "leaves", "failures", "threads", "closed", "wire",
+    "wire_failures",
 )  # fmt: skip
 
 
@@ -95,6 +97,30 @@ def test_init_says_what_to_do_where_ranks_are_on_other_machines(python):
     code = f"import os, shmring; os.environ.update({dict(zip(names, '01', strict=True))}); shmring.init()"
     run = mpi.run(python, 2, "-c", code)
     assert "shmring.from_mpi()" in run.stderr
+
+
+PROGRAM = """
+import shmring
+comm = shmring.from_mpi()
+assert comm.nodes == [[0, 1], [2, 3]], comm
+pair = comm.split(comm.rank // 2)
+assert pair.nodes is None
+assert pair.parent_ranks == (comm.rank // 2 * 2, comm.rank // 2 * 2 + 1)
+assert pair.all_gather_object(comm.rank) == list(pair.parent_ranks)
+print(int(comm.all_gather_object(comm.rank)[-1]))
+"""
+
+
+def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(python, tmp_path):
+    """And a short program, which closes nothing, prints nothing else."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [python, "-m", "shmring", "run", "-n", "4", "--nodes", "2", "--mpi", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=mpi.environment())
+    assert done.returncode == 0, done.stderr
+    assert "".join(done.stdout.split()) == "3333"
+    if mpi.flavour(python) == "mpich":  # others have warnings of their own
+        assert done.stderr == ""
 
 
 def test_a_lower_thread_level_is_refused(python):

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -311,3 +312,22 @@ def test_a_forked_child_leaves_the_group_to_its_parent(rank):
     dist.send(torch.ones(1), 1 - rank)
     dist.recv(torch.ones(1), 1 - rank)
     dist.barrier()
+
+
+PRETENDING = """
+import torch, torch.distributed as dist, shmring.torch
+dist.init_process_group("shmring")
+x = torch.ones(3)
+dist.all_reduce(x)
+print(dist.group.WORLD.comm.nodes, x[0].item())
+dist.destroy_process_group()
+"""
+
+
+def test_shmring_run_makes_the_ranks_behave_as_if_on_two_machines(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PRETENDING)
+    command = [sys.executable, "-m", "shmring", "run", "-n", "4", "--nodes", "2", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("[[0, 1], [2, 3]]") == done.stdout.count("4.0") == 4

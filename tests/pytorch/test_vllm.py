@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 WATCHDOG_S = 500
 
 
-def run(program, *arguments, on=True):
+def run(program, *arguments, on=True, **settings):
     """Run a program of this folder with the platform asked for or not; its output."""
-    settings = {"SHMRING_VLLM": "1" if on else "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    settings |= {"SHMRING_VLLM": "1" if on else "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(HERE / program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env={**os.environ, **settings})
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
@@ -51,8 +51,8 @@ def models(tmp_path_factory):
     return place
 
 
-def answers(*arguments, on=True):
-    return json.loads(run("vllm_model.py", *arguments, on=on).rpartition("answers: ")[2].partition("\n")[0])
+def answers(*arguments, **settings):
+    return json.loads(run("vllm_model.py", *arguments, **settings).rpartition("answers: ")[2].partition("\n")[0])
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,53 @@ def test_tokens_are_those_of_one_rank_and_logits_the_same_on_all(models, model, 
     assert alone["backends"] == ["gloo"]
     assert several["backends"] == ["shmring", "shmring"]
     assert several["tokens"] == alone["tokens"]
+    assert several["queues"] == ["ShmringQueue"] * 2
     assert min(several["calls"]) > 0
     assert several["logits"][0] == several["logits"][1]
+
+
+# ---- queues between processes ----------------------------------------------------------------------------------------
+
+QUEUE = {"on": False, "SHMRING_VLLM_QUEUE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("case", "processes", "survivors"),
+    [
+        ("many_arrays", 4, 4),
+        ("objects", 4, 4),
+        ("single_reader", 3, 3),
+        ("timeouts", 4, 4),
+        ("stateless", 4, 4),
+        ("dead_writer", 4, 3),
+        ("dead_reader", 4, 3),
+        ("remote", 1, 1),
+    ],
+)
+def test_queues_carry_what_is_put_and_name_processes_that_die(case, processes, survivors):
+    assert run("vllm_queues.py", case, processes, **QUEUE).count("all as wanted") == survivors
+
+
+def test_a_queue_that_is_not_known_stays_with_a_warning():
+    program = (
+        "from vllm.distributed.device_communicators.shm_broadcast import MessageQueue as Q;"
+        "own = Q.enqueue; Q.enqueue = lambda self, obj, priority: None;"
+        "from vllm.plugins import load_general_plugins; load_general_plugins();"
+        "print(type(Q(1, 1)).__name__)"
+    )
+    settings = {"SHMRING_VLLM_QUEUE": "1", "SHMRING_VLLM": "0"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_S, env={**os.environ, **settings})
+    assert done.stdout.splitlines()[-1] == "MessageQueue", done.stdout + done.stderr
+    assert "does not know: MessageQueue.enqueue(self, obj, priority)" in done.stdout + done.stderr
+
+
+def test_the_queue_alone_gives_the_same_tokens(models):
+    shape = json.dumps({"tensor": 2})
+    without = answers("tokens", models / "llama", shape, on=False)
+    found = answers("tokens", models / "llama", shape, **QUEUE)
+    assert found["tokens"] == without["tokens"]
+    assert (without["queues"], found["queues"]) == (["MessageQueue"] * 2, ["ShmringQueue"] * 2)
 
 
 def test_a_killed_worker_ends_the_engine_with_an_error(models):

@@ -75,6 +75,13 @@ def calls(worker):
     return 0 if comm is None else comm.stats()["calls"]
 
 
+def queue_class(worker):
+    """In a worker: the class of the queues between processes."""
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    return type(MessageQueue(1, 1)).__name__
+
+
 def digest(worker):
     """In a worker: of all its logits."""
     return worker.digest.hexdigest()
@@ -84,7 +91,8 @@ def tokens(model, shape):
     llm = engine(model, shape)
     llm.collective_rpc(watch_logits)
     found = generate(llm)
-    every = {name: llm.collective_rpc(fn) for name, fn in (("backends", backend), ("calls", calls), ("logits", digest))}
+    asked = {"backends": backend, "calls": calls, "logits": digest, "queues": queue_class}
+    every = {name: llm.collective_rpc(fn) for name, fn in asked.items()}
     return {"tokens": found, **every}
 
 

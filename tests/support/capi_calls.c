@@ -94,8 +94,8 @@ static int once(job *j) {
     case TEST: return api->test(&j->request, &j->is_over, &j->message);
     case WAIT: return api->wait(&j->request, j->timeout_ns, &j->message);
     case OPEN: return api->comm_open(j->object, &j->made);
-    case DUP: return api->comm_dup(j->comm, &j->made);
-    case SPLIT: return api->comm_split(j->comm, j->color, j->key, &j->made);
+    case DUP: return api->comm_dup(j->comm, j->times > 1 ? NULL : &j->made);
+    case SPLIT: return api->comm_split(j->comm, j->color, j->key, j->times > 1 ? NULL : &j->made);
     case CLOSE: return api->comm_close(j->comm);
     case ABORT: return api->comm_abort(j->comm, (const char *)j->object);
     case RELEASE: return api->comm_release(j->comm);

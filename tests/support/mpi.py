@@ -37,16 +37,21 @@ def run(python: str, n: int, *command: str, options=(), env=None) -> subprocess.
     """Run ``python *command`` in ``n`` ranks."""
     beside = Path(python).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") or "mpiexec"
+    return subprocess.run(
+        [mpiexec, *options, "-n", str(n), python, *command],
+        capture_output=True, text=True, timeout=300, env={**environment(), **(env or {})},
+    )  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """That of this process, with what lets ranks share processors under any MPI."""
     more = {
         "I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "I_MPI_THREAD_YIELD": "2",
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    return subprocess.run(
-        [mpiexec, *options, "-n", str(n), python, *command],
-        capture_output=True, text=True, timeout=300, env={**os.environ, **more, **(env or {})},
-    )  # fmt: skip
+    return {**os.environ, **more}
 
 
 def start_on(machines: tuple[Room, Room], folder: Path, python: str, n: int, *command: str) -> subprocess.Popen:

@@ -11,7 +11,7 @@ from support.command import status_of_command
 from support.harness import PATIENCE
 
 import shmring
-from shmring.cli import COMMANDS, main
+from shmring.cli import COMMANDS, main, settings
 from shmring.memory import sweep
 from shmring.placement.cpu_binding import UNITS, masks
 from shmring.placement.topology import discover
@@ -133,6 +133,8 @@ BAD_ARGUMENTS = [
     ("run -n 2 -m", "no command given"),
     ("run -n 2 --grace nan true", "--grace: 'nan' must be 0 or more seconds; inf: no limit"),
     ("run -n 2 --grace=-1 true", "--grace: '-1' must be 0 or more seconds"),
+    ("run -n 2 --nodes 3 true", "--nodes 3: at most as many as there are ranks, 2"),
+    ("run -n 2 --nodes 0 true", "--nodes: 0 must be at least 1"),
     ("run -n 2 --bind socket true", "--bind: invalid choice: 'socket'"),
     ("info --channels --interval nan", "--interval: 'nan' must be above 0"),
     ("info --channels --interval=-1", "--interval: '-1' must be above 0"),
@@ -312,6 +314,16 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
         monkeypatch.setattr(info, "main", fail)
         with pytest.raises(type(error), match="internal"):
             main(["info"])
+
+
+@pytest.mark.parametrize("error", [ValueError("a wrong number"), ImportError("no module named inner")])
+def test_an_error_that_names_no_variable_is_a_defect_and_no_setting(error, monkeypatch):
+    def parse():
+        raise error
+
+    monkeypatch.setitem(settings._PARSERS, "kernel", parse)
+    with pytest.raises(type(error), match=str(error)):
+        main(["selftest"])
 
 
 def test_a_setting_that_a_command_does_not_read_does_not_stop_it():

@@ -56,8 +56,12 @@ def properties_at(address):
 
 def is_shared(x):
     """Whether the page in the middle of an array is mapped from a file in shared memory."""
-    head, _ = properties_at(x.ctypes.data + x.nbytes // 2)
-    return head.split()[1][3] == "s"
+    return is_shared_at(x.ctypes.data + x.nbytes // 2)
+
+
+def is_shared_at(address):
+    head, _ = properties_at(address)
+    return "s" in head.split()[1] if head else False
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------
@@ -407,23 +411,30 @@ def test_a_rank_that_may_have_no_more_mappings_leaves_all_arrays_private():
 
 
 def dropped(comm):
-    x = filled(comm)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        comm.share(x)  # no reference is kept
-        gc.collect()
-    assert [warning.category for warning in caught] == [ResourceWarning]
-    assert not is_shared(x)
-    assert same_bits(x, filled(comm))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        cycle = [comm.share(x)]
-        cycle.append(cycle)
+    """It warns, and the memory stays shared, and kept, until the communicator is closed."""
+    x, y = filled(comm), filled(comm)
+    with comm.dup() as other:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            other.share(x)  # no reference is kept
+            cycle = [other.share(y)]
+            cycle.append(cycle)
+            del cycle
+            gc.collect()
+        assert [warning.category for warning in caught] == [ResourceWarning] * 2
         assert is_shared(x)
-        del cycle
-        gc.collect()
-    assert [warning.category for warning in caught] == [ResourceWarning]
+        assert is_shared(y)
+        address = y.ctypes.data
+        del y
+        other.all_reduce(x)
+        assert nzero_copy(other) == 1
+        assert is_shared_at(address + LARGE * 2)
+        with pytest.raises(ValueError, match="shared already"):
+            comm.share(x)
     assert not is_shared(x)
+    assert not is_shared_at(address + LARGE * 2)
+    assert same_bits(x, summed(comm))
+    x[:] = filled(comm)
     # The handle keeps the array.
     address = x.ctypes.data
     shared = comm.share(x)
@@ -445,7 +456,7 @@ def dropped(comm):
     assert same_bits(x, summed(comm))
 
 
-def test_an_array_is_private_again_when_its_handle_is_dropped():
+def test_a_dropped_handle_warns_and_the_array_stays_shared_until_its_communicator_is_closed():
     run_ranks(2, dropped)
 
 
@@ -454,18 +465,15 @@ def communicator_first(comm):
         x = filled(comm)
         shared = other.share(x)
         other.all_reduce(x)
-    assert same_bits(x, summed(comm))
-    assert is_shared(x)
-    shared.close()
-    assert same_bits(x, summed(comm))
+        assert is_shared(x)
+    assert shared.closed
     assert not is_shared(x)
+    assert same_bits(x, summed(comm))
+    shared.close()
     comm.barrier()
-    if comm.rank == 0:
-        comm.abort("on purpose")
-    shared = None
 
 
-def test_the_communicator_may_be_closed_first():
+def test_the_end_of_the_communicator_closes_its_shares():
     run_ranks(2, communicator_first)
 
 
@@ -568,38 +576,6 @@ def in_background(comm):
 
 def test_a_handle_may_be_closed_while_calls_are_under_way():
     run_ranks(2, in_background)
-
-
-def dropped_in_a_call(comm):
-    """The last reference goes while another thread is in a call: the finalizer does not wait for that."""
-    x, y = filled(comm), filled(comm)
-    shared, other = comm.share(x), comm.share(y)
-    if comm.rank == 0:
-        thread = threading.Thread(target=comm.all_reduce, args=(x,))
-        thread.start()
-        while comm.engine.alone(lambda: None, waits=False):
-            pass
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            del shared, other
-        assert is_shared(x)
-        comm.send(np.ones(1), 1)
-        thread.join()
-    else:
-        comm.recv(np.ones(1), 0)
-        comm.all_reduce(x)
-        shared.close()
-    comm.all_reduce(y)
-    assert same_bits(x, summed(comm))
-    assert same_bits(y, summed(comm))
-    assert not is_shared(x)
-    assert is_shared(y) == (comm.rank == 1)
-    if comm.rank:
-        other.close()
-
-
-def test_a_finalizer_does_not_wait_for_a_call_of_another_thread():
-    run_ranks(2, dropped_in_a_call)
 
 
 def dropped_inside(comm):
@@ -773,4 +749,4 @@ def test_the_memory_policy_of_an_array_is_kept():
 
 def test_a_handle_is_made_by_share_only():
     with pytest.raises(TypeError, match=r"made by Communicator\.share"):
-        Shared(object(), (np.ones(3),), [])
+        Shared(object())

@@ -218,6 +218,7 @@ def bad_calls(comm, x):
     for what in (*COLLECTIVES, PLAN):
         yield what, good | {"count": -1}, "count=-1"
         yield what, good | {"count": 2**60}, f"count={2**60}"
+        yield what, good | {"count": 2**36 + 1}, "elements in one call: at most"
         yield what, good | {"dtype": 15}, "dtype=15"
         yield what, good | {"dtype": -2}, "dtype=-2"
         yield what, good | {"timeout_ns": -3}, "timeout_ns=-3"
@@ -249,6 +250,8 @@ def bad_calls(comm, x):
     yield SENDRECV, good | {"out": x}, "overlap"
     yield SENDRECV, good | {"source": -2}, "rank -2"
     yield WAIT, {"timeout_ns": -3}, "timeout_ns=-3"
+    for what in (DUP, SPLIT):  # refused before the ranks make a communicator: with more times than one, without a place
+        yield what, {"times": 2}, "NULL is no place for a handle"
 
 
 def refuse_bad_arguments(comm, path):

@@ -137,3 +137,21 @@ def test_the_readme_names_the_two_commands():
     text = (ROOT / "README.md").read_text()
     assert "\npip install . && shmring demo\n" in text
     assert "\npip install '.[test]' && pytest\n" in text
+
+
+def test_pool_over_arrays_runs_with_both_libraries():
+    output = run_python(EXAMPLES / "pool_over_arrays.py", "3")
+    assert re.search(r"shmring\.multiprocessing: [\d.]+ s, multiprocessing: [\d.]+ s \(sum \d+", output)
+
+
+@pytest.mark.torch
+def test_torch_data_loader_gives_the_same_with_our_context():
+    pytest.importorskip("torch")
+    total = sum(100 * i + 4950 for i in range(64))
+    assert f"the same sum both ways: {total} {total}" in run_python(EXAMPLES / "torch_data_loader.py")
+
+
+def test_vector_env_steps_as_many_as_it_should():
+    pytest.importorskip("gymnasium")
+    output = run_python(EXAMPLES / "vector_env.py", "CartPole-v1", "4", "2")
+    assert re.search(r"RingVectorEnv: \d+ steps a second\nAsyncVectorEnv: \d+", output)

@@ -868,3 +868,35 @@ def test_names_of_ranks_killed_while_they_meet_are_swept(tmp_path):
 
 def test_errors_of_spawn_are_errors_of_the_family():
     assert issubclass(RankFailedError, ShmringError)
+
+
+EMBEDDING = r"""
+import subprocess, sys, threading
+from pathlib import Path
+from shmring.launch.run import run
+
+started = Path(sys.argv[1])
+
+def start():
+    global child
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+def start_and_end():
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()                 # its child is adopted by the main thread, which waits in `run`
+    started.touch()
+
+UNTIL_STARTED = "import sys, time, pathlib\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)"
+keeper = threading.Thread(target=start_and_end)
+keeper.start()
+assert run([sys.executable, "-c", UNTIL_STARTED, sys.argv[1]], 2) == 0
+keeper.join()
+assert child.poll() is None, child.returncode
+child.communicate(b"\n", timeout=60)
+assert child.returncode == 0
+"""
+
+
+def test_a_run_ends_no_child_of_an_embedding_program(tmp_path):
+    subprocess.run([sys.executable, "-c", EMBEDDING, tmp_path / "started"], check=True, timeout=60 * PATIENCE)

@@ -120,7 +120,7 @@ def test_a_signal_has_a_rank_write_the_account_and_its_stacks(target, tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("text", ["KILL", "STOP", "nothing", "0", "9999", "-1"])
+@pytest.mark.parametrize("text", ["KILL", "STOP", "SEGV", "SIGBUS", "ABRT", "nothing", "0", "9999", "-1"])
 def test_what_is_no_signal_is_refused(text, monkeypatch):
     monkeypatch.setenv("SHMRING_DUMP_SIGNAL", text)
     with pytest.raises(ValueError, match=f"SHMRING_DUMP_SIGNAL='{text}'"):

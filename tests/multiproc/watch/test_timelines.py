@@ -295,3 +295,9 @@ def test_a_directory_without_timelines_is_an_error(tmp_path, capsys):
     assert "has no timeline" in capsys.readouterr().err
     assert status_of_command("trace", str(tmp_path / "none")) == 2
     assert "is no directory" in capsys.readouterr().err
+
+
+def test_a_folder_of_timelines_that_cannot_be_written_is_named_with_its_variable(monkeypatch):
+    monkeypatch.setenv("SHMRING_TRACE", "/proc/none/here")
+    with pytest.raises(OSError, match="SHMRING_TRACE='/proc/none/here': timelines cannot be recorded there: No such"):
+        shmring.init(rank=0, size=1)

@@ -9,8 +9,9 @@ from shmring.bench import metrics
 from shmring.bench.competitors import OURS, Competitor, RankLayout
 from shmring.bench.report import Verdict, as_json
 from shmring.bench.runner import Result, Row, Settings
-from shmring.bench.tables import Table, as_markdown
+from shmring.bench.tables import Table, as_markdown, times_text
 from shmring.bench.worker.probe import title_of_mpi
+from shmring.cli.arguments import BadArgument
 from shmring.cli.bench import _layout, _pythons
 from shmring.placement.cpus import allowed_processors
 from shmring.placement.topology import Cache, discover
@@ -115,7 +116,7 @@ def test_ranks_get_a_processor_each_where_there_are_enough():
 
 @pytest.mark.parametrize("bind", ["here", "0,x", "4095", ""])
 def test_processors_that_are_not_there_are_refused(bind):
-    with pytest.raises(ValueError, match="--bind"):
+    with pytest.raises(BadArgument, match="--bind"):
         _layout(1, bind)
 
 
@@ -125,9 +126,9 @@ def test_interpreters_have_labels(tmp_path):
     program.write_text("")
     program.chmod(0o755)
     assert list(_pythons([f"a={program}", str(program)])) == ["", "a", "env"]
-    with pytest.raises(ValueError, match="used twice"):
+    with pytest.raises(BadArgument, match="used twice"):
         _pythons([f"a={program}", f"a={program}"])
-    with pytest.raises(ValueError, match="not a program"):
+    with pytest.raises(BadArgument, match="not a program"):
         _pythons([f"a={tmp_path}"])
 
 
@@ -166,9 +167,9 @@ def test_a_line_has_everybodys_median_the_ceiling_and_the_ratio():
     table = Table(FIELD)
     lines = table.lines(a_row())
     assert [line.split() for line in lines[2:4]] == [
-        ["size", "trip", "copy", "shmring", "slow", "quick", "wrong", "without", "algbw", "busbw", "ratio"],
+        ["size", "trip", "copy", "shmring", "slow", "quick", "wrong", "without", "algbw", "busbw", "speed"],
         ["1", "MiB", "0.112", "18.5", "21.0", "±2%", "100", "±0%", "42.0", "±2%", "WRONG", "-", "49.9", "49.9",
-         "0.50", "of", "quick"],
+         *["2", "times", "as", "fast", "as", "quick"]],
     ]  # fmt: skip
     assert [line.strip() for line in lines[4:]] == ["without: has no all_reduce", "wrong: WRONG answer on rank 1"]
     assert len(table.lines(a_row())) == 1  # heads and reasons once
@@ -178,7 +179,7 @@ def test_a_block_has_all_figures_of_each():
     lines = Table(FIELD, is_long=True).lines(a_row())
     assert lines[2].split() == ["size", "median", "q1", "q3", "min", "algbw", "busbw", "cycles", "rewriting"]
     assert "1 MiB quick 42.0 41.0 43.0 40.0 25 25 3" in [" ".join(line.split()) for line in lines]
-    assert any("takes 0.50 of the time of quick" in line for line in lines)
+    assert any("is 2 times as fast as quick" in line for line in lines)
 
 
 def test_a_row_whose_processors_were_moved_is_split_on_request():
@@ -189,8 +190,8 @@ def test_a_row_whose_processors_were_moved_is_split_on_request():
     field = [competitor(name) for name in row.results]
     assert len(Table(field).lines(row)) == 4
     near, far = (line.split() for line in Table(field, is_split=True).lines(row)[3:])
-    assert (near[2], near[4], near[-3]) == ("0.100", "20.0", "0.50")
-    assert (far[2], far[4], far[-3]) == ("0.400", "50.0", "1.25")
+    assert (near[2], near[4], near[-6]) == ("0.100", "20.0", "2")
+    assert (far[2], far[4], far[-6]) == ("0.400", "50.0", "0.8")
     assert len(Table(field, is_long=True, is_split=True).lines(row)) == 2 * len(Table(field, True).lines(row)) - 3
 
 
@@ -280,3 +281,10 @@ def test_ours_are_known_by_name_whatever_the_interpreter():
     assert competitor("shmring@old").is_ours
     assert not competitor("mpich@shmring").is_ours
     assert all(competitor(name).is_ours for name in OURS)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0.0007, "1400"), (0.5, "2"), (0.9, "1.1"), (1.25, "0.8"), (0.05, "20"), (0.11, "9.1")]
+)
+def test_a_ratio_of_times_is_a_number_of_times_as_fast(ratio, text):
+    assert times_text(ratio) == f"{text} times as fast as"

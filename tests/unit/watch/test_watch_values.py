@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import types
 
 import numpy as np
@@ -12,7 +13,7 @@ from shmring.engine.recording import COUNT_OFFSET, FORMAT, HEADER_NBYTES, SUFFIX
 from shmring.observe.account import Standing
 from shmring.watch import find, perfetto, processes, prometheus, report, skew
 from shmring.watch.find import Group, Job, Machine, Member
-from shmring.watch.page import _number, page, text
+from shmring.watch.page import _job, _number, origin_text, page, text
 from shmring.watch.processes import Process
 from shmring.watch.timeline import RECORD, Timeline, kind_of, name_of, read
 
@@ -373,3 +374,30 @@ def test_a_job_has_the_pids_of_all_its_communicators():
     groups = [Group("", True, members[:2], ""), Group("b", True, members[1:], "")]
     assert find.Job("job", groups, set(), set()).pids == {5, 7}
     assert [one.node for one in members] == [("unseen", 0), ("unseen", 1), ("unseen", 2)]
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["/usr/bin/python3.11", "-u", "/home/ada/train.py", "--epochs", "3"], "train.py"),
+        (["python", "-m", "package.train", "x"], "package.train"),
+        (["python", "-m", "shmring.jax", "train.py"], "train.py"),
+        (["python", "-m", "shmring.jax", "-m", "train"], "train"),
+        (["python3", "-c", "print()"], "python -c"),
+        (["python3"], "python"),
+        (["/opt/solver", "--fast"], "solver"),
+    ],
+)
+def test_a_program_has_the_name_of_its_script_or_module(words, program):
+    assert processes._program(words) == program
+
+
+def test_a_job_is_shown_with_its_program_user_and_start():
+    started = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
+    job = {"session": "s", "communicators": [], "program": "train.py", "user": "ada", "started": started}
+    title = "".join(part for part, _ in _job(job)[0])
+    assert title == "job s: train.py of ada, started 2026-01-02 03:04"
+    now = time.time()
+    today = origin_text({**job, "started": now})
+    assert today == f": train.py of ada, started {time.strftime('%H:%M', time.localtime(now))}"
+    assert origin_text({**job, "program": ""}) == ""

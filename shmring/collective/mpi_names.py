@@ -1,0 +1,68 @@
+"""Names of mpi4py that a communicator does not have: looking one up is an AttributeError that names the call to use."""
+
+from __future__ import annotations
+
+_OURS = {
+    "rank": ("Get_rank",),
+    "size": ("Get_size",),
+    "all_reduce(x), of numbers, too; all_reduce_object(obj)": ("Allreduce", "allreduce"),
+    "reduce(x), of numbers, too; reduce_object(obj)": ("Reduce",),
+    "broadcast(x)": ("Bcast",),
+    "broadcast_object(obj)": ("bcast",),
+    "all_gather(x)": ("Allgather",),
+    "all_gather_object(obj)": ("allgather",),
+    "all_gather(x, counts=...)": ("Allgatherv",),
+    "gather(x); gather_object(obj)": ("Gather",),
+    "gather(x, counts=...)": ("Gatherv",),
+    "scatter(x); scatter_object(objs)": ("Scatter",),
+    "scatter(x, counts=...)": ("Scatterv",),
+    "all_to_all(x)": ("Alltoall",),
+    "all_to_all_object(objs)": ("alltoall",),
+    "all_to_all(x, counts=...)": ("Alltoallv", "Alltoallw"),
+    "reduce_scatter(x)": ("Reduce_scatter_block",),
+    "reduce_scatter(x, counts=...)": ("Reduce_scatter",),
+    "scan(x)": ("Scan",),
+    "exscan(x)": ("Exscan",),
+    "barrier()": ("Barrier",),
+    "all_reduce(x, async_op=True)": ("Iallreduce",),
+    "broadcast(x, async_op=True)": ("Ibcast",),
+    "barrier(async_op=True)": ("Ibarrier",),
+    'plan("all_reduce", x)': ("Allreduce_init",),
+    'plan("broadcast", x)': ("Bcast_init",),
+    "send(x, dst); send_object(obj, dst)": ("Send", "Ssend", "Bsend", "Rsend", "ssend", "bsend"),
+    "recv(x, src); recv_object(src)": ("Recv", "Mrecv"),
+    "isend(x, dst)": ("Isend", "Issend", "Ibsend", "issend", "ibsend"),
+    "irecv(x, src)": ("Irecv",),
+    "sendrecv(x, dst, out, src)": ("Sendrecv", "Sendrecv_replace"),
+    "probe(src)": ("Probe", "Mprobe", "mprobe"),
+    "iprobe(src)": ("Iprobe", "Improbe", "improbe"),
+    "split(color, key)": ("Split",),
+    "subgroup(ranks)": ("Create", "Create_group"),
+    "dup()": ("Dup", "Clone"),
+    "close()": ("Free", "Disconnect"),
+    "abort(reason)": ("Abort",),
+    "shrink()": ("Shrink",),
+    "shmring.grid(dims)": ("Create_cart", "Get_topo"),
+    "name": ("Get_name",),
+}
+
+
+class Hint:
+    """What a class has under a name of mpi4py: no attribute, but an error that helps."""
+
+    __slots__ = ("_name", "_ours")
+    __doc__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str, ours: str) -> None:
+        self._name, self._ours = name, ours
+
+    def __get__(self, thing: object, owner: type) -> object:
+        raise AttributeError(
+            f"{owner.__name__!r} has no attribute {self._name!r}, a name of mpi4py; here it is "
+            f"{self._ours if self._ours.startswith('shmring.') else 'comm.' + self._ours} (docs/coming-from.md)",
+            name=self._name,
+            obj=thing,
+        )
+
+
+HINTS = {name: Hint(name, ours) for ours, names in _OURS.items() for name in names}

@@ -1,0 +1,200 @@
+"""Connections: the standard library's, with a ring in place of the pipe for what is sent."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import queue
+import socket
+from multiprocessing import reduction
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
+
+from shmring.channels.half_pipe import create_half, open_half
+from shmring.errors import ObjectError
+from shmring.objects.codec import OUT_OF_BAND_OF_BLOCK_NBYTES, Dumped, dump, load
+
+__all__ = ["Client", "Connection", "Listener", "Pipe", "RingConnection", "wait"]
+
+CAPACITY_NBYTES = 1 << 18  # of a direction of a pipe: one reserves it at once, and a program may have hundreds
+_FAST_NBYTES = 1 << 16  # bytes that are copied into one object, which is quicker to send than a buffer
+
+_PLAIN = {type(None), bool, int, float, str, bytes}  # for which no reducer is looked up
+
+
+class RingConnection(Connection):
+    """One end of a pipe.
+
+    Parameters
+    ----------
+    handle : int
+        Its descriptor, an end of the pair of sockets that belongs to the pipe. The connection owns it.
+    incoming, outgoing : optional
+        Memory of the directions in which it receives and sends (channels/half_pipe.pyx).
+    """
+
+    def __init__(self, handle: int, incoming: Any = None, outgoing: Any = None) -> None:
+        super().__init__(handle, incoming is not None, outgoing is not None)
+        self._incoming = incoming and open_half(incoming, handle)
+        self._outgoing = outgoing and open_half(outgoing, handle)
+
+    def send(self, obj: object) -> None:
+        """Send an object.
+
+        Parameters
+        ----------
+        obj : object
+            Anything that pickles. It may be changed after the call.
+
+        Raises
+        ------
+        BrokenPipeError
+            No process is left at the other end.
+        OSError
+            The connection is closed, or only receives.
+        Exception
+            Whatever pickling raises. Nothing was sent.
+        """
+        self._check_closed()
+        self._check_writable()
+        self._outgoing.send(dumps(obj))
+
+    def recv(self) -> Any:
+        """Wait for the next object.
+
+        Returns
+        -------
+        object
+            As it was sent; arrays in it own their memory.
+
+        Raises
+        ------
+        EOFError
+            All was received, and no process is left at the other end.
+        OSError
+            The connection is closed, or only sends.
+        Exception
+            Whatever unpickling raises. The object was received.
+        """
+        self._check_closed()
+        self._check_readable()
+        return loads(self._incoming.recv())
+
+    def fileno(self) -> int:
+        """The descriptor for `wait`, ``select`` and event loops: readable while there is something to receive.
+
+        Returns
+        -------
+        int
+        """
+        self._check_closed()
+        if self._incoming is not None:
+            self._incoming.watch()
+        return self._handle
+
+    def _send_bytes(self, buf: memoryview) -> None:
+        self._outgoing.send(bytes(buf) if len(buf) <= _FAST_NBYTES else buf.cast("B"))
+
+    def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO | None:
+        content = self._incoming.recv()
+        if not isinstance(content, bytes):  # of send(): as the stream that it would have been without buffers beside it
+            content = reduction.ForkingPickler.dumps(loads(content))
+        if maxsize is not None and len(content) > maxsize:
+            return None
+        result = io.BytesIO(content)
+        result.seek(0, os.SEEK_END)
+        return result
+
+    def _poll(self, timeout: float | None) -> bool:
+        return self._incoming.poll(None if timeout is None else max(timeout, 0))
+
+    def _close(self, _close: Any = os.close) -> None:
+        _close(self._handle)
+        for half in (self._incoming, self._outgoing):
+            if half is not None:
+                half.close()
+
+    # ---- for the queues of this package ----
+
+    def take(self, timeout: float | None) -> bytes | Dumped:
+        """What was sent, not yet unpickled; ``queue.Empty`` if nothing comes within the time, else as `recv`."""
+        self._check_closed()
+        return self._incoming.recv(timeout)
+
+    def offer(self, content: bytes | Dumped) -> bool:
+        """Send what `dumps` has made if there is room for it now; raises as `send`."""
+        self._check_closed()
+        try:
+            self._outgoing.send(content, 0)
+        except (queue.Full, ValueError):  # ValueError: longer than can go without waiting
+            return False
+        return True
+
+    def give(self, content: bytes | Dumped) -> None:
+        """Send what `dumps` has made; raises as `send`."""
+        self._check_closed()
+        self._outgoing.send(content)
+
+
+def Pipe(duplex: bool = True, capacity_nbytes: int = CAPACITY_NBYTES) -> tuple[RingConnection, RingConnection]:
+    """Two connections of a pipe, as `multiprocessing.Pipe`.
+
+    Parameters
+    ----------
+    duplex : bool, default True
+        Whether both send and receive; else the first only receives and the second only sends.
+    capacity_nbytes : int, default 256 KiB
+        Of the ring in each direction, reserved at once. An object may be longer: it streams through.
+
+    Returns
+    -------
+    RingConnection, RingConnection
+
+    Raises
+    ------
+    OutOfSharedMemoryError
+        No room in /dev/shm. Nothing was created.
+    """
+    there = create_half(capacity_nbytes)
+    back = create_half(capacity_nbytes) if duplex else None
+    first, second = socket.socketpair()
+    return RingConnection(first.detach(), there, back), RingConnection(second.detach(), back, there)
+
+
+def dumps(obj: object) -> bytes | Dumped:
+    """Pickle with the reducers of `multiprocessing`; large buffers stay beside the stream."""
+    if type(obj) in _PLAIN:
+        return pickle.dumps(obj, 5)
+    try:
+        dumped = dump(
+            obj,
+            out_of_band_nbytes=OUT_OF_BAND_OF_BLOCK_NBYTES,
+            reducers=reduction.ForkingPickler._extra_reducers,
+        )
+    except ObjectError as error:
+        raise error.__cause__ from None
+    return dumped if dumped.buffers else dumped.stream
+
+
+def loads(content: bytes | Dumped) -> Any:
+    """The object of what `dumps` has made."""
+    if isinstance(content, bytes):
+        return pickle.loads(content)
+    try:
+        return load(*content)
+    except ObjectError as error:
+        raise error.__cause__ from None
+
+
+def _reduce(end: RingConnection) -> tuple:
+    end._check_closed()
+    halves = [half and half.channel for half in (end._incoming, end._outgoing)]
+    return _rebuild, (reduction.DupFd(end._handle), *halves)
+
+
+def _rebuild(descriptor: Any, incoming: Any, outgoing: Any) -> RingConnection:
+    return RingConnection(descriptor.detach(), incoming, outgoing)
+
+
+reduction.register(RingConnection, _reduce)

@@ -1,0 +1,122 @@
+"""Contexts: those of the standard library, but for what they send through."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing import context
+from typing import Any
+
+from shmring.multiprocessing import connection, queues
+
+
+class _Rings(context.BaseContext):
+    """What goes through rings, in every context."""
+
+    def Pipe(self, duplex: bool = True) -> tuple[connection.RingConnection, connection.RingConnection]:
+        """Two connections of a pipe, as `multiprocessing.Pipe`.
+
+        Parameters
+        ----------
+        duplex : bool, default True
+            Whether both send and receive; else the first only receives and the second only sends.
+
+        Returns
+        -------
+        RingConnection, RingConnection
+
+        Raises
+        ------
+        OutOfSharedMemoryError
+            No room in /dev/shm. Nothing was created.
+        """
+        return connection.Pipe(duplex)
+
+    def Queue(self, maxsize: int = 0) -> queues.Queue:
+        """A queue, as `multiprocessing.Queue`. Raises as `Pipe`.
+
+        Parameters
+        ----------
+        maxsize : int, default 0
+            How many items may be in it; 0 or less: any number, and `put` never blocks.
+
+        Returns
+        -------
+        Queue
+        """
+        return queues.Queue(maxsize, ctx=self.get_context())
+
+    def JoinableQueue(self, maxsize: int = 0) -> queues.JoinableQueue:
+        """A queue with items that are reported done, as `multiprocessing.JoinableQueue`. Raises as `Pipe`.
+
+        Parameters
+        ----------
+        maxsize : int, default 0
+            As in `Queue`.
+
+        Returns
+        -------
+        JoinableQueue
+        """
+        return queues.JoinableQueue(maxsize, ctx=self.get_context())
+
+    def SimpleQueue(self) -> queues.SimpleQueue:
+        """A queue without a buffer in the process, as `multiprocessing.SimpleQueue`. Raises as `Pipe`.
+
+        Returns
+        -------
+        SimpleQueue
+        """
+        return queues.SimpleQueue(ctx=self.get_context())
+
+    def get_context(self, method: str | None = None) -> context.BaseContext:
+        """A context.
+
+        Parameters
+        ----------
+        method : {"fork", "spawn", "forkserver"}, optional
+            How it starts processes; None: as this one.
+
+        Returns
+        -------
+        multiprocessing.context.BaseContext
+            Its queues, pipes and pools go through rings.
+
+        Raises
+        ------
+        ValueError
+            There is no such method here.
+        """
+        if method is None:
+            return self
+        if method not in _contexts:
+            raise ValueError(f"cannot find context for {method!r}")
+        return _contexts[method]
+
+
+class ForkContext(_Rings, context.ForkContext):
+    """The context that forks."""
+
+
+class SpawnContext(_Rings, context.SpawnContext):
+    """The context that starts fresh interpreters."""
+
+
+class ForkServerContext(_Rings, context.ForkServerContext):
+    """The context that has a server fork."""
+
+
+class DefaultContext(_Rings):
+    """The context behind the names of the module; its start method is that of `multiprocessing`."""
+
+    Process = multiprocessing.Process
+    set_start_method = staticmethod(multiprocessing.set_start_method)
+    get_start_method = staticmethod(multiprocessing.get_start_method)
+    get_all_start_methods = staticmethod(multiprocessing.get_all_start_methods)
+
+    def get_context(self, method: str | None = None) -> Any:
+        """As `_Rings.get_context`; None: the context of the start method in use."""
+        return super().get_context(method or multiprocessing.get_start_method())
+
+
+_contexts = {"fork": ForkContext(), "spawn": SpawnContext(), "forkserver": ForkServerContext()}
+default_context = DefaultContext()

@@ -1,0 +1,218 @@
+"""vLLM's `MessageQueue`, from its engine to the workers and back, on a broadcast channel.
+
+A queue whose readers are all on this machine becomes a `ShmringQueue`; vLLM's own class makes the others. `install` is
+called by vLLM in each of its processes (``docs/inference.md``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import queue
+import secrets
+import time
+import weakref
+from typing import Any
+
+from vllm import __version__ as vllm_version
+from vllm.distributed.device_communicators import shm_broadcast
+from vllm.distributed.device_communicators.shm_broadcast import Handle, MessageQueue
+from vllm.logger import init_logger
+
+from shmring.channels.multi_ring import MemberRing, create_broadcast
+from shmring.channels.receiver import Receiver
+from shmring.channels.sender import Sender
+from shmring.errors import PeerLostError
+from shmring.memory.segment import CHANNEL, Segment, attach, segment_name
+
+# An item of so many bytes is put without waiting for readers; a longer one streams through the ring.
+CAPACITY_NBYTES = 16 << 20
+
+_MARK = "channel-vllm"  # in the names of segments: whose handle it is
+_TICK_S = 0.1  # a waiting reader looks so often whether `shutdown` was called by another thread
+_POLL_S = 0.001  # while the processes of a queue come together
+
+# What vLLM's class must look like for this module to replace it: the parameters of each method that it calls.
+_KNOWN = {
+    "__init__": ("self", "n_reader", "n_local_reader", "local_reader_ranks"),
+    "create_from_handle": ("handle", "rank"),
+    "wait_until_ready": ("self",),
+    "shutdown": ("self",),
+    "enqueue": ("self", "obj", "timeout"),
+    "dequeue": ("self", "timeout", "indefinite"),
+}
+
+logger = init_logger(f"vllm.{__name__}")
+_own_create_from_handle = MessageQueue.create_from_handle
+
+
+class ShmringQueue(MessageQueue):
+    """A queue from one process to others of this machine, each of which gets every item.
+
+    Items may have any size. A writer or a reader that has died is a `shmring.PeerLostError` that names it.
+    """
+
+    _sender: Any = None
+    _receiver: Any = None
+
+    def __init__(
+        self,
+        n_reader: int,
+        n_local_reader: int,
+        local_reader_ranks: list[int] | None = None,
+        *_sizes: Any,
+        **_settings: Any,
+    ) -> None:
+        ranks = list(range(n_local_reader)) if local_reader_ranks is None else list(local_reader_ranks)
+        if len(ranks) != n_local_reader:
+            raise ValueError(f"local_reader_ranks={ranks}: must be {n_local_reader} ranks")
+        name = segment_name(f"{_MARK}/{secrets.token_hex(8)}", _MARK)
+        members = create_broadcast(n_local_reader, CAPACITY_NBYTES, None, "wait", True, name)
+        self._become(Handle(local_reader_ranks=ranks, buffer_handle=(n_local_reader, CAPACITY_NBYTES, 1, name)))
+        self.n_local_reader, self.n_remote_reader = n_local_reader, 0
+        self._memory: Segment = members[0].memory
+        self._sender = Sender(members[0], "sender").take()
+        self._is_writer = True
+        weakref.finalize(self, _unlink, self._memory, os.getpid())
+
+    def _become(self, handle: Handle) -> None:
+        """The attributes of vLLM's class."""
+        self.handle = handle
+        self.shutting_down = self._is_writer = self._is_local_reader = self._is_remote_reader = False
+        self.local_reader_rank = self.current_idx = -1
+        self.buffer = self.local_socket = self.remote_socket = self.tensor_arena = None
+        self._spin_condition = None
+
+    @classmethod
+    def of_reader(cls, handle: Handle, rank: int) -> ShmringQueue:
+        """The end of a reader of the queue with this handle."""
+        self = cls.__new__(cls)
+        self._become(handle)
+        self.local_reader_rank = handle.local_reader_ranks.index(rank)
+        self._memory = attach(handle.buffer_handle[3], kind=CHANNEL)
+        self._receiver = Receiver(MemberRing(self._memory, self.local_reader_rank, True), "receiver").take()
+        self._is_local_reader = True
+        return self
+
+    def wait_until_ready(self) -> None:
+        """Wait until all readers have come. To be called by the writer and all readers."""
+        if self._is_writer:
+            while any(reader.state == "absent" for reader in self._sender.receivers):
+                time.sleep(_POLL_S)
+            self._require_readers(self._sender.receivers)
+            self._memory.attached = 1
+            self._memory.unlink()
+            return
+        while not self._memory.attached:
+            if not self._memory.is_live() and not self._memory.attached:
+                raise PeerLostError(f"the writer of this queue, process {self._memory.header.pid}, died before all "
+                                    "readers had come", -1, self._memory.header.pid)  # fmt: skip
+            time.sleep(_POLL_S)
+
+    def shutdown(self) -> None:
+        """Have a reader that waits, or will wait, raise ``RuntimeError("cancelled")``. Any thread may call."""
+        self.shutting_down = True
+
+    def enqueue(self, obj: Any, timeout: float | None = None) -> None:
+        """Send an object to all readers. `TimeoutError` if there is no room in so many seconds (None: no limit)."""
+        if not self._is_writer:
+            raise RuntimeError("Only writers can enqueue")
+        wait = _Wait(timeout, warns=True)
+        while True:
+            try:
+                reached = self._sender.send_object(obj, wait.next_s(wait.interval_s))
+                break
+            except queue.Full:
+                wait.expired()
+            except PeerLostError:  # of all readers
+                self._require_readers(self._sender.receivers)
+                raise
+        if reached < self.n_local_reader:
+            self._require_readers(self._sender.receivers)
+
+    def _require_readers(self, readers: list) -> None:
+        for rank, reader in zip(self.handle.local_reader_ranks, readers, strict=True):
+            if reader.state in ("closed", "lost"):
+                how = "has closed its end" if reader.state == "closed" else "is dead"
+                raise PeerLostError(f"reader {rank} of this queue, process {reader.pid}, {how}", rank, reader.pid)
+
+    def dequeue(self, timeout: float | None = None, indefinite: bool = False) -> Any:
+        """Receive the next object. `TimeoutError` if none comes in so many seconds (None: no limit).
+
+        A wait that takes long is logged unless it is ``indefinite``.
+        """
+        if not self._is_local_reader:
+            raise RuntimeError("Only readers can dequeue")
+        wait = _Wait(timeout, warns=not indefinite)
+        while True:
+            try:
+                return self._receiver.recv(wait.next_s(_TICK_S))
+            except queue.Empty:
+                if self.shutting_down:
+                    raise RuntimeError("cancelled") from None
+                wait.expired()
+
+
+class _Wait:
+    """A wait in steps, between which the log gets a line at times."""
+
+    def __init__(self, timeout: float | None, warns: bool) -> None:
+        self.interval_s = shm_broadcast.VLLM_RINGBUFFER_WARNING_INTERVAL
+        now = time.monotonic()
+        self._deadline = None if timeout is None else now + timeout
+        self._next_line = now + self.interval_s if warns else float("inf")
+
+    def next_s(self, most: float) -> float:
+        """Seconds that the next step may take."""
+        return most if self._deadline is None else max(0.0, min(most, self._deadline - time.monotonic()))
+
+    def expired(self) -> None:
+        """A step has brought nothing: `TimeoutError` after the last one."""
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            raise TimeoutError
+        if now >= self._next_line:
+            self._next_line += self.interval_s
+            logger.info(shm_broadcast.LONG_WAIT_TIME_LOG_MSG, self.interval_s)
+
+
+def _unlink(memory: Segment, pid: int) -> None:
+    """A queue has gone; the name is there only if not all readers had come."""
+    if os.getpid() == pid:
+        memory.unlink()
+
+
+def _new(cls: type, n_reader: int = 0, n_local_reader: int = 0, *_args: Any, **_kwargs: Any) -> MessageQueue:
+    """In place of ``MessageQueue.__new__``: without arguments it is one of vLLM's own readers."""
+    all_local = n_reader == n_local_reader > 0
+    return object.__new__(ShmringQueue if cls is MessageQueue and all_local else cls)
+
+
+def _create_from_handle(handle: Handle, rank: int) -> MessageQueue:
+    """In place of ``MessageQueue.create_from_handle``."""
+    if rank in handle.local_reader_ranks and handle.buffer_handle and _MARK in handle.buffer_handle[3]:
+        return ShmringQueue.of_reader(handle, rank)
+    return _own_create_from_handle(handle, rank)
+
+
+def misfit() -> str | None:
+    """Why vLLM's class cannot be replaced; None if it is as this module knows it."""
+    for name, wanted in _KNOWN.items():
+        found = tuple(inspect.signature(getattr(MessageQueue, name)).parameters)
+        if found[: len(wanted)] != wanted:
+            return f"MessageQueue.{name}({', '.join(found)}) instead of ({', '.join(wanted)}, ...)"
+    fields = inspect.signature(Handle).parameters
+    return None if {"local_reader_ranks", "buffer_handle"} <= set(fields) else f"Handle({', '.join(fields)})"
+
+
+def install() -> None:
+    """Replace the queue of this process; if vLLM's is not as expected leave it, with a warning."""
+    if MessageQueue.__new__ is _new:
+        return
+    reason = misfit()
+    if reason is not None:
+        logger.warning("vLLM %s has a message queue that shmring does not know: %s. It stays.", vllm_version, reason)
+        return
+    MessageQueue.__new__ = _new
+    MessageQueue.create_from_handle = staticmethod(_create_from_handle)
+    logger.info("Message queues between processes of this machine are broadcast channels of shmring")

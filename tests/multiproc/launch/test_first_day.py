@@ -1,0 +1,259 @@
+"""What stops new users: too many threads, programs that cannot be started so, waits that show nothing."""
+
+import os
+import re
+import sys
+
+import pytest
+from support.programs import run_program
+
+from shmring.launch.numerical_threads import THREAD_VARIABLES, thread_share
+
+REPORT = """
+import os, shmring
+with shmring.init() as comm:
+    print("threads", os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """None of the variables of numerical libraries is set, as in a new user's shell."""
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def expected_share(size):
+    return str(max(1, len(os.sched_getaffinity(0)) // size))
+
+
+# ---- threads -----------------------------------------------------------------------------------------------------
+
+
+def test_the_processors_are_shared_by_the_ranks():
+    assert thread_share(4, 16.0, {}) == {"OMP_NUM_THREADS": "4"}
+    assert thread_share(4, 2.5, {}) == {"OMP_NUM_THREADS": "1"}
+    assert thread_share(1, 16.0, {}) == {}
+    for name in THREAD_VARIABLES:
+        assert thread_share(4, 16.0, {name: "3"}) == {}
+
+
+def test_run_sets_the_threads_of_each_rank_and_shows_it(unset, tmp_path):
+    (tmp_path / "report.py").write_text(REPORT)
+    found = run_program(sys.executable, "-m", "shmring", "run", "-n", "2", "--tag-output", tmp_path / "report.py")
+    share = expected_share(2)
+    assert found.stdout.count(f"threads {share}") == 2
+    assert found.stderr.splitlines() == [
+        f"shmring run: OMP_NUM_THREADS={share} in each of 2 ranks; set it to have another number of threads"
+    ]
+
+
+@pytest.mark.parametrize("name", THREAD_VARIABLES)
+def test_run_leaves_the_threads_that_are_set(unset, tmp_path, name):
+    (tmp_path / "report.py").write_text(REPORT)
+    unset.setenv(name, "7")
+    found = run_program(sys.executable, "-m", "shmring", "run", "-n", "2", "--tag-output", tmp_path / "report.py")
+    assert found.stdout.count("threads 7" if name == "OMP_NUM_THREADS" else "threads None") == 2
+    assert found.stderr == ""
+
+
+SPAWNING = """
+import os, shmring
+
+def threads(comm):
+    return os.environ.get("OMP_NUM_THREADS")
+
+if __name__ == "__main__":
+    for _ in range(2):
+        print(shmring.spawn(threads, 2))
+    print(shmring.spawn(threads, 2, env={"OMP_NUM_THREADS": "5"}), os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+def test_spawn_sets_the_threads_of_each_rank_and_shows_it_once(unset, tmp_path):
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    found = run_program(sys.executable, tmp_path / "spawning.py")
+    share = [expected_share(2)] * 2
+    assert found.stdout.splitlines() == [str(share), str(share), "['5', '5'] None"]
+    assert re.findall("OMP_NUM_THREADS", found.stderr) == ["OMP_NUM_THREADS"]
+
+
+# ---- wrong starts ------------------------------------------------------------------------------------------------
+
+NOT_GUARDED = """
+import shmring
+
+def work(comm):
+    return comm.rank
+
+print(shmring.spawn(work, 2))
+"""
+
+
+def test_a_program_without_a_guard_ends_with_one_message_that_has_the_remedy(tmp_path):
+    (tmp_path / "nomain.py").write_text(NOT_GUARDED)
+    found = run_program(sys.executable, tmp_path / "nomain.py", status=1)
+    assert found.stderr.count("Traceback") == 1
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("shmring.errors.RankFailedError: each rank imports the program")
+    assert "under `if __name__ == '__main__':`" in last
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("shmring.spawn(lambda comm: 1, 2)", "a lambda has no name that other processes could import"),
+        ("shmring.spawn(functools.partial(lambda comm, x: 1, x=2), 2)", "a lambda has no name"),
+        ("outer()", "'inner', defined inside another function, has no name"),
+    ],
+)
+def test_a_function_without_a_name_is_refused_with_the_remedy(tmp_path, call, text):
+    program = f"""
+import functools, shmring
+
+def outer():
+    def inner(comm):
+        return 1
+    return shmring.spawn(inner, 2)
+
+if __name__ == "__main__":
+    {call}
+"""
+    (tmp_path / "unnamed.py").write_text(program)
+    found = run_program(sys.executable, tmp_path / "unnamed.py", status=1)
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {text}")
+    assert "use start_method='fork'" in last
+    assert found.stderr.count("Traceback") == 1
+
+
+CLASS_OF_A_SESSION = """
+import operator, sys, shmring
+sys.modules["cloudpickle"] = None
+
+class Point:
+    pass
+
+shmring.spawn(operator.is_, 2, (Point(),))
+"""
+
+
+def test_an_object_of_a_class_of_a_session_is_refused_with_the_remedy():
+    found = run_program(sys.executable, "-c", CLASS_OF_A_SESSION, status=1)
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: 'Point' is defined in a notebook or in the interpreter")
+    assert "pip install 'shmring[notebook]'" in last
+
+
+def test_init_without_a_launcher_shows_how_to_start_one_rank_and_many():
+    found = run_program(sys.executable, "-c", "import shmring; shmring.init()", status=1)
+    last = found.stderr.splitlines()[-1]
+    assert "shmring run -n N program.py" in last
+    assert "for one rank alone: `shmring run -n 1 program.py`, or init(rank=0, size=1)" in last
+
+
+# ---- long waits --------------------------------------------------------------------------------------------------
+
+# Rank 1, or a thread, is late until the other side has written its note.
+LATE = """
+import os, sys, threading, time
+from pathlib import Path
+import numpy as np
+import shmring
+
+LOG = sys.argv[1]
+
+def until_noted(count):
+    while Path(LOG).read_text().count("has waited") < count:
+        time.sleep(0.01)
+
+def train(comm):
+    x = np.ones(1000, np.float32)
+    for count, step in enumerate((collective, message, asynchronous), 1):
+        if comm.rank == 1:
+            until_noted(count)
+        step(comm, x)
+
+def collective(comm, x):
+    comm.all_reduce(x)                                              # A
+
+def message(comm, x):
+    comm.sendrecv(x, 1 - comm.rank, x.copy(), 1 - comm.rank)        # B
+
+def asynchronous(comm, x):
+    work = comm.all_reduce(x, async_op=True)                        # C
+    time.sleep(0)
+    work.wait()
+
+def late_sender(sender):
+    until_noted(4)
+    sender.send(b"x")
+
+if __name__ == "__main__":
+    os.dup2(os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    shmring.spawn(train, 2)
+    sender, receiver = shmring.channel()
+    threading.Thread(target=late_sender, args=(sender,)).start()
+    receiver.recv()                                                 # D
+"""
+
+
+def line_of(program, mark):
+    """The number of the line of a program that ends with this mark."""
+    return next(number for number, line in enumerate(program.splitlines(), 1) if line.endswith(f"# {mark}"))
+
+
+def test_long_waits_write_what_they_wait_for_and_from_which_line(tmp_path):
+    program, log = tmp_path / "late.py", tmp_path / "log"
+    program.write_text(LATE)
+    environ = {**os.environ, "SHMRING_WAIT_NOTES": "0.1"}
+    run_program(sys.executable, program, log, env=environ)
+    notes = [line for line in log.read_text().splitlines() if "has waited" in line]
+    reduction = r"rank 0 of \w+ waits for rank 1 in all_reduce\(sum, float32 x 1000\)"
+    for what, line in [
+        (reduction, line_of(LATE, "A")),
+        (r"rank 0 of \w+ waits for a message from rank 1", line_of(LATE, "B")),
+        (reduction, line_of(LATE, "C")),
+        ("<shmring.Receiver of this channel> waits", line_of(LATE, "D")),
+    ]:
+        found = [one for one in notes if re.search(f"{what}; called at {re.escape(str(program))}:{line} in ", one)]
+        assert len(found) in (1, 2), (what, notes)  # the second one after ten times as long
+        assert re.search(r"process (\d+) has waited [\d.]+ s: .* `shmring dump \1` shows", found[0])
+
+
+def test_the_setting_turns_notes_off(tmp_path):
+    program = "import shmring; shmring.channel()[1].poll(0.3)"
+    assert run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0"}).stderr == ""
+    short = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "0.05"}).stderr
+    assert "has waited" in short
+    wrong = run_program(sys.executable, "-c", program, env={**os.environ, "SHMRING_WAIT_NOTES": "soon"}).stderr
+    assert "SHMRING_WAIT_NOTES='soon': must be a number of seconds" in wrong
+
+
+# ---- the line of the program -------------------------------------------------------------------------------------
+
+PASSED_ON = """
+import functools, threading, types
+import shmring
+
+library = types.ModuleType("torch.nn.modules")
+exec(compile("def forward(f): return f()", "modules.py", "exec"), library.__dict__)
+receiver = shmring.channel()[1]
+
+def step():
+    library.forward(functools.partial(receiver.poll, 0.3))              # A
+
+step()
+thread = threading.Thread(target=receiver.poll, args=(0.3,))
+thread.start()
+thread.join()                                                           # B
+"""
+
+
+def test_frames_of_libraries_are_passed_over_and_a_thread_without_a_line_has_that_of_the_main_one(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PASSED_ON)
+    found = run_program(sys.executable, program, env={**os.environ, "SHMRING_WAIT_NOTES": "0.05"}).stderr
+    assert f"called at {program}:{line_of(PASSED_ON, 'A')} in step." in found
+    assert f"called at {program}:{line_of(PASSED_ON, 'B')} in <module>, in the main thread." in found

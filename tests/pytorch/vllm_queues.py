@@ -1,0 +1,206 @@
+"""A program: processes that vLLM's queue connects, with ours in its place; each prints `all as wanted`."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from vllm.distributed.device_communicators import shm_broadcast
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+from vllm.distributed.utils import StatelessProcessGroup
+from vllm.platforms.interface import set_assigned_physical_gpu_ids
+from vllm.plugins import load_general_plugins
+
+import shmring
+
+load_general_plugins()
+CONTEXT = multiprocessing.get_context("fork")
+WRITER = 2
+
+
+def is_ours(queue):
+    return type(queue).__name__ == "ShmringQueue"
+
+
+def names():
+    return sorted(path.name for path in Path("/dev/shm").iterdir())
+
+
+def queue_of(group, writer=WRITER):
+    return MessageQueue.create_from_process_group(group, 40 << 10, 2, writer)
+
+
+def many_arrays(rank, group):
+    """10,000 arrays from one process to three, with a pause after which all sleep."""
+    queue = queue_of(group)
+    assert is_ours(queue)
+    random = np.random.default_rng(7)
+    for number in range(10_000):
+        array = random.integers(0, 100, random.integers(1, 10_000), dtype=np.int32)
+        if rank == WRITER and number == 50:
+            time.sleep(1)
+        found = queue.broadcast_object(array if rank == WRITER else None)
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array), number
+    with pytest.raises(RuntimeError, match="Only"):
+        queue.dequeue() if rank == WRITER else queue.enqueue(1)
+
+
+def objects(rank, group):
+    """Tensors, long items, and objects with both."""
+    queue = queue_of(group)
+    generator = torch.Generator().manual_seed(1)
+    for count in (1, 1000, 300_000, 20_000_000):
+        item = {
+            "tensors": [torch.randn(count, generator=generator).bfloat16(), torch.arange(6).view(2, 3).t()],
+            "array": np.arange(count),
+            "text": "x" * count,
+            "bytes": b"READY",
+        }
+        found = queue.broadcast_object(item if rank == WRITER else None)
+        assert torch.equal(found["tensors"][0], item["tensors"][0])
+        assert found["tensors"][1].stride() == (1, 3)
+        assert np.array_equal(found["array"], item["array"])
+        assert found["text"] == item["text"]
+        if rank != WRITER:
+            found["tensors"][0].zero_()  # its own memory, which can be written
+            found["array"][:] = 0
+    assert queue.broadcast_object(b"READY") == b"READY"
+    queue.broadcast_object(None)
+
+
+def single_reader(rank, group):
+    """Each process has a queue to rank 0, which has their handles."""
+    set_assigned_physical_gpu_ids(
+        list(range(dist.get_world_size(group)))
+    )  # by which vLLM counts processes of a machine
+    queue, handles = MessageQueue.create_from_process_group_single_reader(group, 1 << 20, 2, 0)
+    assert is_ours(queue)
+    readers = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
+    ready = threading.Thread(target=queue.wait_until_ready)
+    ready.start()
+    for reader in readers:
+        reader.wait_until_ready()
+    ready.join()
+    queue.enqueue(("from", rank))
+    for other, reader in enumerate(readers):
+        assert reader.dequeue(timeout=60) == ("from", other)
+    dist.barrier(group)
+
+
+def timeouts(rank, group):
+    """An empty queue, a full one, and one that is shut down."""
+    lines = []
+    shm_broadcast.logger.info = lambda text, *values: lines.append(text % values)
+    shm_broadcast.VLLM_RINGBUFFER_WARNING_INTERVAL = 0.2
+    sys.modules["shmring.vllm.queue"].logger.info = shm_broadcast.logger.info
+    queue = queue_of(group)
+    if rank != WRITER:
+        with pytest.raises(TimeoutError):
+            queue.dequeue(timeout=0)
+        with pytest.raises(TimeoutError):
+            queue.dequeue(timeout=0.1, indefinite=True)
+        assert lines == []
+        with pytest.raises(TimeoutError):
+            queue.dequeue(timeout=0.5)
+        assert "No available shared memory broadcast block found in 0 seconds" in lines[0]
+    dist.barrier(group)
+    if rank == WRITER:
+        with pytest.raises(TimeoutError):
+            for _ in range(1000):
+                queue.enqueue(bytes(1 << 20), timeout=0.1)
+        dist.barrier(group)
+        dist.barrier(group)
+        return
+    dist.barrier(group)  # full
+    with pytest.raises(TimeoutError):
+        while True:
+            assert queue.dequeue(timeout=0.1) == bytes(1 << 20)
+    waiting = threading.Timer(0.3, queue.shutdown)
+    waiting.start()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        queue.dequeue(indefinite=True)
+    waiting.join()
+    dist.barrier(group)
+
+
+def dead_writer(rank, group):
+    queue = queue_of(group)
+    pids = [None] * dist.get_world_size(group)
+    dist.all_gather_object(pids, os.getpid(), group)
+    if rank == WRITER:
+        queue.enqueue("last")
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert queue.dequeue() == "last"
+    with pytest.raises(shmring.PeerLostError, match=str(pids[WRITER])):
+        queue.dequeue(indefinite=True)
+
+
+def dead_reader(rank, group):
+    queue = queue_of(group)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == WRITER:
+        with pytest.raises(shmring.PeerLostError, match="reader 0 of this queue, process") as caught:
+            while True:
+                queue.enqueue(bytes(1000))
+        assert caught.value.rank == 0
+    else:
+        with pytest.raises((shmring.PeerLostError, shmring.EndOfStreamError)):
+            while True:
+                queue.dequeue()
+
+
+def in_process(rank, n, case, place):
+    if case == "stateless":
+        group = StatelessProcessGroup.create("127.0.0.1", int(place), rank, n)
+        queue = queue_of(group)
+        assert is_ours(queue)
+        assert queue.broadcast_object("x" if rank == WRITER else None) == "x"
+        group.barrier()
+        print("all as wanted", flush=True)
+        return
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=n)
+    globals()[case](rank, dist.group.WORLD)
+    print("all as wanted", flush=True)
+    if not case.startswith("dead"):
+        dist.barrier()
+    os._exit(0) if case.startswith("dead") else dist.destroy_process_group()
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main(case, n):
+    if case == "remote":
+        assert is_ours(MessageQueue(1, 1))
+        assert not is_ours(MessageQueue(2, 1))
+        print("all as wanted")
+        return 0
+    before = names()
+    place = str(free_port()) if case == "stateless" else f"{tempfile.mkdtemp(prefix='shmring-vllm-')}/store"
+    processes = [CONTEXT.Process(target=in_process, args=(rank, n, case, place)) for rank in range(n)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [name for name in names() if name not in before] == []
+    killed = {"dead_writer": WRITER, "dead_reader": 0}.get(case)
+    return [process.exitcode for process in processes] != [-9 if rank == killed else 0 for rank in range(n)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
