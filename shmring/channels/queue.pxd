@@ -27,7 +27,7 @@ cdef class Queue:
     cdef Receiver receiver
     cdef bint is_closed
     cdef uint64_t maxsize
-    cdef object descriptor                 # channels/waiting.py; None until `fileno` is called
+    cdef object readiness                  # channels/queue_descriptor.py; None until `fileno` is called
     cdef uint64_t sending_thread      # of this process, that holds the lock; 0: none
     cdef uint64_t receiving_thread
 

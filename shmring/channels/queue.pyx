@@ -490,14 +490,14 @@ cdef class Queue:
         From the first such call on, a thread of this process waits in the queue until there is an item.
         """
         self.require_made()
-        if self.descriptor is None:
-            from shmring.channels.waiting import QueueDescriptor
-            self.descriptor = QueueDescriptor(self)
-        return self.descriptor.fd
+        if self.readiness is None:
+            from shmring.channels.queue_descriptor import QueueDescriptor
+            self.readiness = QueueDescriptor(self)
+        return self.readiness.fd
 
     cdef int arm(self) except -1:
-        if self.descriptor is not None and not self.is_closed:
-            self.descriptor.arm()
+        if self.readiness is not None and not self.is_closed:
+            self.readiness.arm()
         return 0
 
     # ---- state ----
@@ -565,7 +565,7 @@ def _after_fork():
     cdef Queue inherited
     for inherited in list(queues):
         inherited.make_ends()
-        inherited.descriptor = None        # its thread is not here
+        inherited.readiness = None        # its thread is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,10 +1,8 @@
-"""`shmring.wait` at ends of all kinds, and queues that are awaited without being got from."""
+"""Queues that are awaited without being got from, receivers in event loops, and what a full queue reports."""
 
 import asyncio
-import multiprocessing
-import os
+import multiprocessing.connection
 import queue
-import socket
 import threading
 
 import numpy as np
@@ -34,92 +32,9 @@ def channel():
     return sender.send, receiver
 
 
-def records():
-    sender, receiver = shmring.channel(dtype="f8")
-    return lambda x: sender.send(float(x[0])), receiver
-
-
 def shared_queue():
     one = shmring.Queue()
     return one.put, one
-
-
-def connection():
-    reader, writer = multiprocessing.Pipe(False)
-    return writer.send_bytes, reader
-
-
-def sockets():
-    ours, theirs = socket.socketpair()
-    return theirs.send, ours
-
-
-MAKERS = [channel, fan_in, broadcast, records, shared_queue, connection, sockets]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_the_end_that_has_something_is_returned_and_the_others_are_not(make):
-    send, end = make()
-    _others = [maker() for maker in MAKERS]
-    ends = [other for _, other in _others] + [end]
-    assert shmring.wait(ends, 0) == []
-    assert shmring.wait(ends, 0.01) == []
-    send(b"x")
-    assert shmring.wait(ends) == [end]
-    assert shmring.wait(ends) == [end]  # nothing was taken
-    assert shmring.wait([end], 5) == [end]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_wait_is_ended_by_what_another_process_sends(make):
-    send, end = make()
-    _others = [maker() for maker in MAKERS]
-    go, gone = os.pipe()
-
-    def child():
-        os.read(go, 1)
-        send(b"x")
-        if hasattr(send, "__self__") and hasattr(send.__self__, "close"):
-            send.__self__.close()
-
-    pid = in_child(child)
-    timer = threading.Timer(0.05, os.write, (gone, b"x"))
-    timer.start()
-    ends = [other for _, other in _others] + [end]
-    assert shmring.wait(ends) == [end]
-    timer.join()
-    assert status_of(pid) == 0
-    os.close(go)
-    os.close(gone)
-
-
-def test_several_are_returned_in_their_order_and_one_given_twice_is_returned_twice():
-    made = [maker() for maker in MAKERS]
-    for send, _ in made:
-        send(b"x")
-    ends = [end for _, end in made]
-    assert shmring.wait(ends) == ends
-    assert shmring.wait([ends[0], ends[0], ends[-1], ends[-1]]) == [ends[0], ends[0], ends[-1], ends[-1]]
-
-
-def test_the_end_of_a_stream_is_ready():
-    sender, receiver = shmring.channel()
-    _other = shmring.channel()
-    sender.take().close()
-    assert shmring.wait([_other[1], receiver]) == [receiver]
-    assert shmring.wait([]) == []
-
-
-def test_what_cannot_be_waited_for_is_refused():
-    sender, receiver = shmring.channel()
-    for wrong in (sender, object(), None):
-        with pytest.raises(TypeError, match="neither a receiver"):
-            shmring.wait([receiver, wrong])
-    with pytest.raises(ValueError, match="timeout"):
-        shmring.wait([receiver], -1)
-    receiver.close()
-    with pytest.raises(ClosedError):
-        shmring.wait([receiver, shmring.Queue()], 1)
 
 
 def test_multiprocessing_waits_for_ends_too():
@@ -169,10 +84,12 @@ def test_the_descriptor_of_a_queue_is_readable_when_there_is_an_item():
 
 def test_a_forked_child_has_a_descriptor_of_its_own():
     one = shmring.Queue()
-    shmring.wait([one, shmring.channel()[1]], 0)
+    one.fileno()
+    assert not one.poll()  # the thread waits now
 
     def child():
-        assert shmring.wait([one, shmring.channel()[1]]) == [one]
+        while not one.poll():
+            assert multiprocessing.connection.wait([one]) == [one]
         assert one.get() == "for the child"
 
     pid = in_child(child)
